@@ -1,0 +1,1 @@
+"""The service: answers gRPC, leads tables, follows operations to their end."""

@@ -1,0 +1,352 @@
+"""``OperationService``: start, get, list, watch, cancel. Any coordinator answers any call."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from concurrent.futures import Executor
+from contextlib import aclosing
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import grpc.aio
+from google.protobuf import json_format
+
+from distop.coordinator.listing import list_operations
+from distop.coordinator.views import LiveView, read_operation
+from distop.errors import (
+    ArgumentTooLarge,
+    Compacted,
+    DeadlineExceeded,
+    Exhausted,
+    InvalidArgument,
+    OperationNotFound,
+)
+from distop.metastore.client import EtcdClient
+from distop.metastore.ending import request_cancel
+from distop.metastore.keyspace import (
+    OperationId,
+    check_name,
+    check_object,
+    check_partition,
+    check_type,
+    prefix_end,
+)
+from distop.metastore.records import CancelRecord, OperationArg, OperationOptions
+from distop.metastore.starting import StartRequest, answered_before, digest_of, read_table_state, start
+from distop.metastore.txn import MAX_REQUEST_BYTES
+from distop.metastore.watch import WatchBatch, watch
+from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
+from distop.operations.registry import Registry
+from distop.proto import distop_pb2 as pb
+from distop.proto import distop_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+DEFAULT_CALL_S = 60.0
+"""Deadline of a call whose caller set none."""
+
+MAX_PLANNING = 64
+"""Starts that may be planned or wait for it at one time; more are refused, to be tried again."""
+
+UPDATE_EVERY_S = 0.05
+"""Shortest time between two updates of a watched operation, state changes aside."""
+
+DEFAULT_HEARTBEAT_S = 10.0
+MAX_JOBS_PER_UPDATE = 1000
+
+
+class OperationService(distop_pb2_grpc.OperationServiceServicer):
+    """The handlers; they hold no state but what limits them."""
+
+    def __init__(self, client: EtcdClient, registry: Registry, threads: Executor) -> None:
+        self._client = client
+        self._registry = registry
+        self._threads = threads
+        self._planning = 0
+
+    # -- start -----------------------------------------------------------------------------------------
+
+    async def StartOperation(  # noqa: N802 - the name of the RPC
+        self, request: pb.StartOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        body = _Body.of(request)
+        kind = self._registry.get(body.type)
+        _check_scope(kind, body.object)
+        keys = self._client.keyspace.table(body.table)
+        wanted = StartRequest(
+            table=body.table,
+            type=body.type,
+            object=body.object,
+            request_id=request.request_id or uuid.uuid4().hex,
+            digest=body.digest,
+        )
+        state = await read_table_state(self._client, keys, body.type, wanted.request_id)
+        operation = answered_before(state, wanted)
+        if operation is None:
+            plan = await self._plan(
+                kind,
+                PlanRequest(
+                    table=state.record,
+                    head=state.head,
+                    watermarks=state.watermarks,
+                    argument=body.argument,
+                    partitions=body.partitions or None,
+                ),
+                context,
+            )
+            started_at = time.time()
+            unique = uuid.uuid4().hex[:12]
+
+            def make_arg(instance: int) -> OperationArg:
+                return OperationArg(
+                    table=body.table,
+                    type=body.type,
+                    instance=instance,
+                    object=body.object,
+                    uuid=unique,
+                    argument=plan.argument,
+                    partition_count=len(plan.partitions) if plan.partitions is not None else plan.partition_count,
+                    partitions=plan.partitions,
+                    watermarks=plan.watermarks,
+                    options=body.options,
+                    request_id=wanted.request_id,
+                    started_at=started_at,
+                    started_by=request.started_by,
+                    location=state.record.location,
+                    exclusive=kind.exclusive,
+                    stages_files=kind.stages_files,
+                    distop=version("distop"),
+                )
+
+            operation = await start(
+                self._client, keys, state, wanted, make_arg, compatible=lambda other: self._compatible(kind, other)
+            )
+            log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
+        message, _ = await read_operation(self._client, operation)
+        return message
+
+    def _compatible(self, kind: DistributedOperation, other: str) -> bool:
+        """Whether both types name each other as compatible. Of an unknown type nothing is assumed."""
+        if other not in kind.compatible_types or other not in self._registry.names():
+            return False
+        return kind.type in self._registry.get(other).compatible_types
+
+    async def _plan(
+        self, kind: DistributedOperation, request: PlanRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> Plan:
+        if self._planning >= MAX_PLANNING:
+            raise Exhausted(f"{MAX_PLANNING} operations are being planned already", hint="try again in a moment")
+        left = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
+        self._planning += 1
+        try:
+            loop = asyncio.get_running_loop()
+            plan = await asyncio.wait_for(loop.run_in_executor(self._threads, kind.plan, request), left)
+        except TimeoutError:
+            raise DeadlineExceeded(f"planning {kind.type} took longer than {left:.0f} s") from None
+        finally:
+            self._planning -= 1
+        for partition in plan.partitions or ():
+            check_partition(partition)
+        return plan
+
+    # -- get, list, cancel -----------------------------------------------------------------------------
+
+    async def GetOperation(  # noqa: N802
+        self, request: pb.GetOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        message, _ = await read_operation(self._client, OperationId.parse(request.name))
+        return message
+
+    async def ListOperations(  # noqa: N802
+        self, request: pb.ListOperationsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListOperationsResponse:
+        return await list_operations(self._client, request)
+
+    async def CancelOperation(  # noqa: N802
+        self, request: pb.CancelOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        operation = OperationId.parse(request.name)
+        keys = self._client.keyspace.operation(operation)
+        record = CancelRecord(by=request.requested_by, reason=request.reason, at=time.time())
+        try:
+            first = await request_cancel(self._client, keys, record)
+            log.info("cancel_requested", extra={"operation": str(operation), "first": first})
+        except OperationNotFound:
+            pass  # finished meanwhile, or never there: the answer below says which
+        message, _ = await read_operation(self._client, operation)
+        return message
+
+    # -- watch -----------------------------------------------------------------------------------------
+
+    async def WatchOperation(  # noqa: N802
+        self, request: pb.WatchOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncGenerator[pb.OperationUpdate, None]:
+        operation = OperationId.parse(request.name)
+        heartbeat_s = max(request.heartbeat.ToTimedelta().total_seconds() or DEFAULT_HEARTBEAT_S, 0.1)
+        prefix = self._client.keyspace.operation(operation).prefix
+        after = request.after_revision
+        while True:
+            changes = watch(self._client, prefix, prefix_end(prefix))
+            async with aclosing(changes):
+                await anext(changes)
+                message, view = await read_operation(self._client, operation)
+                if view is None or message.revision > after:
+                    # Jobs that finished before are in the counts; naming them all would grow without bound.
+                    yield pb.OperationUpdate(operation=message, revision=message.revision)
+                if view is None:
+                    return
+                updates = _live_updates(changes, view, message.revision, heartbeat_s)
+                try:
+                    async with aclosing(updates):
+                        async for update in updates:
+                            after = update.revision
+                            yield update
+                except Compacted:
+                    continue
+            # The operation has lost its state: the loop reads how it ended.
+
+
+async def _live_updates(
+    changes: AsyncGenerator[WatchBatch, None], view: LiveView, revision: int, heartbeat_s: float
+) -> AsyncGenerator[pb.OperationUpdate, None]:
+    """Updates of a live operation, drawn together so that a fast one does not flood its watcher.
+
+    Ends when the operation's state is gone.
+    """
+    queue: asyncio.Queue[WatchBatch] = asyncio.Queue(maxsize=100)
+
+    async def pump() -> None:
+        async for batch in changes:
+            await queue.put(batch.after(revision))
+
+    loop = asyncio.get_running_loop()
+    pumping = asyncio.create_task(pump())
+    pending = _Pending(revision)
+    sent_at, due = loop.time(), loop.time() + heartbeat_s
+    try:
+        while True:
+            getting = asyncio.create_task(queue.get())
+            await asyncio.wait(
+                {getting, pumping}, timeout=max(0.0, due - loop.time()), return_when=asyncio.FIRST_COMPLETED
+            )
+            if getting.done():
+                pending.apply(view, getting.result())
+            else:
+                getting.cancel()
+                if pumping.done():
+                    pumping.result()
+            if not view.tracked.state:
+                return
+            if pending.changed:
+                due = min(due, sent_at + UPDATE_EVERY_S)
+            if pending.urgent or loop.time() >= due:
+                yield pending.update(view)
+                pending = _Pending(pending.revision)
+                sent_at = loop.time()
+                due = sent_at + heartbeat_s
+    finally:
+        pumping.cancel()
+        await asyncio.gather(pumping, return_exceptions=True)
+
+
+class _Pending:
+    """What has changed since the last update of a watcher."""
+
+    def __init__(self, revision: int) -> None:
+        self.revision = revision
+        self.changed = False
+        self.urgent = False
+        self._jobs: list[pb.JobUpdate] = []
+
+    def apply(self, view: LiveView, batch: WatchBatch) -> None:
+        self.revision = max(self.revision, batch.revision)
+        tracked = view.tracked
+        for event in batch.events:
+            self.changed = True
+            if event.kind == "delete":
+                view.apply_delete(event.kv)
+                continue
+            view.apply_put(event.kv)
+            if event.kv.key in (tracked.keys.state, tracked.keys.cancel):
+                self.urgent = True
+            elif event.kv.key.endswith(b".state") and len(self._jobs) < MAX_JOBS_PER_UPDATE:
+                named = tracked.keys.partition_of(event.kv.key)
+                failed = tracked.failed.get(event.kv.key)
+                if named is not None:
+                    self._jobs.append(
+                        pb.JobUpdate(
+                            partition=named[0],
+                            state="failed" if failed else "success",
+                            error=failed.error if failed else "",
+                        )
+                    )
+
+    def update(self, view: LiveView) -> pb.OperationUpdate:
+        return pb.OperationUpdate(operation=view.message(self.revision), jobs=self._jobs, revision=self.revision)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Body:
+    """The checked body of a start request."""
+
+    table: str
+    type: str
+    object: str
+    argument: dict[str, Any]
+    partitions: list[str]
+    options: OperationOptions
+    digest: str
+
+    @classmethod
+    def of(cls, request: pb.StartOperationRequest) -> _Body:
+        if request.ByteSize() > MAX_REQUEST_BYTES:
+            raise ArgumentTooLarge(
+                f"the request takes {request.ByteSize():,} bytes, at most {MAX_REQUEST_BYTES:,} are allowed",
+                details={"field": "argument"},
+            )
+        if request.request_id:
+            check_name(request.request_id, "request_id")
+        options = OperationOptions(
+            deadline_s=request.options.deadline.ToTimedelta().total_seconds()
+            if request.options.HasField("deadline")
+            else None,
+            max_job_attempts=request.options.max_job_attempts or 3,
+        )
+        argument = _integral(json_format.MessageToDict(request.argument))
+        partitions = list(request.partitions)
+        digest = digest_of(
+            [request.table, request.type, request.object, argument, partitions, options]
+        )
+        return cls(
+            table=check_name(request.table, "table"),
+            type=check_type(request.type),
+            object=check_object(request.object) if request.object else "",
+            argument=argument,
+            partitions=[check_partition(partition) for partition in partitions],
+            options=options,
+            digest=digest,
+        )
+
+
+def _integral(value: Any) -> Any:
+    """protobuf's Struct knows doubles only; whole numbers become integers again."""
+    if isinstance(value, float) and value.is_integer() and abs(value) <= 1 << 53:
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _integral(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_integral(item) for item in value]
+    return value
+
+
+def _check_scope(kind: DistributedOperation, obj: str) -> None:
+    if kind.scope is Scope.PER_OBJECT and not obj:
+        raise InvalidArgument(f"{kind.type} runs once per object: name one", details={"field": "object"})
+    if kind.scope is Scope.SINGLE and obj:
+        raise InvalidArgument(f"{kind.type} takes no object", details={"field": "object"})
+

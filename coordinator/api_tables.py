@@ -1,0 +1,176 @@
+"""``TableService``: create, get, list, watermarks."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from concurrent.futures import Executor
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc.aio
+from google.protobuf import json_format
+
+from distop.coordinator.listing import PageToken, page_size, table_names
+from distop.coordinator.views import struct, timestamp
+from distop.errors import Compacted, InvalidArgument, OutcomeUnknown, TableExists, TableNotFound
+from distop.metastore.client import EtcdClient
+from distop.metastore.keyspace import OperationId, check_name
+from distop.metastore.records import (
+    Head,
+    LeaderRecord,
+    TableRecord,
+    decode,
+    decode_run_ops,
+    decode_watermarks,
+    encode,
+)
+from distop.metastore.txn import Get, KeyValue, Put, Txn, absent
+from distop.proto import distop_pb2 as pb
+from distop.proto import distop_pb2_grpc
+
+FORMATS = ("iceberg",)
+OPTIONS = ("partitionBy", "properties", "schema")
+
+
+class TableService(distop_pb2_grpc.TableServiceServicer):
+    """The handlers; stateless."""
+
+    def __init__(self, client: EtcdClient, threads: Executor) -> None:
+        self._client = client
+        self._threads = threads
+
+    async def CreateTable(  # noqa: N802 - the name of the RPC
+        self, request: pb.CreateTableRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Table:
+        record = _checked(request)
+        keys = self._client.keyspace.table(record.name)
+        txn = Txn((absent(keys.table),), (Put(keys.table, encode(record)),), (Get(keys.table),))
+        try:
+            result = await self._client.txn(txn)
+        except OutcomeUnknown:
+            # The record carries an id of its own, so a repeat recognises what the first try has written.
+            result = await self._client.txn(txn)
+        if not result.succeeded:
+            standing = decode(result.one(0, keys.table).value, TableRecord, keys.table)
+            if standing.uuid != record.uuid:
+                raise TableExists(f"table {record.name!r} exists already", details={"table": record.name})
+        return await self._read(record.name)
+
+    async def GetTable(  # noqa: N802
+        self, request: pb.GetTableRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Table:
+        return await self._read(check_name(request.name, "table"))
+
+    async def ListTables(  # noqa: N802
+        self, request: pb.ListTablesRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListTablesResponse:
+        size = page_size(request.page_size)
+        token = PageToken.decode(request.page_token) if request.page_token else PageToken(0)
+        if not token.revision:
+            token.revision = await self._client.revision()
+        response = pb.ListTablesResponse()
+        try:
+            async for name in table_names(self._client, token.revision, token.table):
+                response.tables.append(await self._read(name, revision=token.revision))
+                if len(response.tables) == size:
+                    response.next_page_token = PageToken(token.revision, name).encode()
+                    break
+        except Compacted as error:
+            raise Compacted(
+                "this listing is too old to be continued", hint="begin it again without a page token"
+            ) from error
+        return response
+
+    async def GetWatermarks(  # noqa: N802
+        self, request: pb.GetWatermarksRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.GetWatermarksResponse:
+        keys = self._client.keyspace.table(check_name(request.table, "table"))
+        result = await self._client.txn(Txn(then=(Get(keys.table), Get(keys.watermarks))))
+        if not result.got(0):
+            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+        response = pb.GetWatermarksResponse(revision=result.revision)
+        watermarks = decode_watermarks(result.one(1, keys.watermarks).value)
+        for source, partitions in sorted(watermarks.items()):
+            if request.source in ("", source):
+                response.watermarks.extend(
+                    pb.Watermark(source=source, partition=partition, value=value)
+                    for partition, value in sorted(partitions.items())
+                )
+        return response
+
+    async def _read(self, name: str, *, revision: int = 0) -> pb.Table:
+        keys = self._client.keyspace.table(name)
+        wanted = (keys.table, keys.head, keys.run_ops, keys.coordinator)
+        kvs: tuple[KeyValue, ...]
+        if revision:
+            kvs = tuple([await self._client.get(key, revision=revision) for key in wanted])
+            seen = revision
+        else:
+            result = await self._client.txn(Txn(then=tuple(Get(key) for key in wanted)))
+            kvs, seen = tuple(result.one(index, key) for index, key in enumerate(wanted)), result.revision
+        table, head, run_ops, leader = kvs
+        if not table.exists:
+            raise TableNotFound(f"table {name!r} does not exist", details={"table": name})
+        record = decode(table.value, TableRecord, table.key)
+        message = pb.Table(
+            name=name,
+            location=record.location,
+            format=record.format,
+            options=struct(record.options),
+            created_at=timestamp(record.created_at),
+            created_by=record.created_by,
+            revision=seen,
+        )
+        if head.exists:
+            published = decode(head.value, Head, head.key)
+            message.metadata_location = published.metadata_location
+            message.snapshot_id = published.snapshot_id or 0
+        for type_name, slots in sorted(decode_run_ops(run_ops.value).items()):
+            message.running.extend(str(OperationId.from_slot(name, type_name, slot)) for slot in slots)
+        if leader.exists:
+            message.leader = decode(leader.value, LeaderRecord, leader.key).member
+        return message
+
+
+def _checked(request: pb.CreateTableRequest) -> TableRecord:
+    """The record of a new table, or an error that names the field."""
+    check_name(request.name, "name")
+    file_format = request.format or "iceberg"
+    if file_format not in FORMATS:
+        raise InvalidArgument(
+            f"format {file_format!r} is not one of {', '.join(FORMATS)}", details={"field": "format"}
+        )
+    options = json_format.MessageToDict(request.options)
+    if unknown := sorted(set(options) - set(OPTIONS)):
+        raise InvalidArgument(
+            f"unknown option {unknown[0]!r}; known are {', '.join(OPTIONS)}",
+            details={"field": f"options.{unknown[0]}"},
+        )
+    terms = options.get("partitionBy", [])
+    if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
+        raise InvalidArgument("partitionBy is not a list of terms", details={"field": "options.partitionBy"})
+    return TableRecord(
+        name=request.name,
+        location=_location(request.location),
+        format=file_format,
+        options=options,
+        created_at=time.time(),
+        created_by=request.created_by,
+        uuid=uuid.uuid4().hex,
+    )
+
+
+def _location(text: str) -> str:
+    """The table's folder as a URL without a trailing slash."""
+    scheme = urlsplit(text).scheme
+    if not scheme and not os.path.isabs(text):
+        raise InvalidArgument(
+            f"location {text!r} is neither a URL nor an absolute path",
+            hint="for example /data/flights or s3://bucket/flights",
+            details={"field": "location"},
+        )
+    if not scheme:
+        return f"file://{os.path.normpath(text)}"
+    return text.rstrip("/")

@@ -1,0 +1,307 @@
+"""The leader of one table: follows its operations and moves each to its end.
+
+Level-triggered: it lists the table's operations at a revision, watches from the next, and acts on what
+stands in etcd. Everything it remembers can be thrown away and read again; that is what happens when the
+watch loses history, and what the next leader does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+
+from distop.coordinator.completion import Completion
+from distop.coordinator.tracker import Action, Collect, Finish, Seal, Tracked, Wait, decide
+from distop.errors import Compacted, DistopError, LeadershipLost, LeaseLost, Unavailable
+from distop.metastore.client import EtcdClient
+from distop.metastore.ending import seal
+from distop.metastore.election import Epoch
+from distop.metastore.keyspace import Keyspace, OperationId, TableKeys, escape, prefix_end
+from distop.metastore.lease import LeaseSession, boot_clock
+from distop.metastore.records import RUNNING, ErrorRecord, OperationArg, decode
+from distop.metastore.txn import KeyValue
+from distop.metastore.watch import watch
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 30.0
+"""Back-off of an action that fails."""
+
+
+class _Slot:
+    """One tracked operation, with the action under way for it and the time of its next try."""
+
+    def __init__(self, tracked: Tracked, deadline: float | None) -> None:
+        self.tracked = tracked
+        self.deadline = deadline
+        self.task: asyncio.Task[None] | None = None
+        self.gone = False
+        self.not_before = 0.0
+        self.failures = 0
+
+
+class TableDriver:
+    """Leads one table for one epoch.
+
+    Parameters
+    ----------
+    clock:
+        Seconds, monotonic.
+    wall:
+        Seconds since the Unix epoch, to compare with records written by other hosts.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        keys: TableKeys,
+        epoch: Epoch,
+        session: LeaseSession,
+        completion: Completion,
+        *,
+        clock: Callable[[], float] = boot_clock,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._client = client
+        self._keys = keys
+        self._keyspace: Keyspace = keys.keyspace
+        self._epoch = epoch
+        self._session = session
+        self._completion = completion
+        self._clock = clock
+        self._wall = wall
+        self._slots: dict[bytes, _Slot] = {}
+        self._wake = asyncio.Event()
+        self.idle_since: float | None = None
+        """When the table was last seen without any operation, by ``clock``."""
+
+    @property
+    def _fields(self) -> dict[str, object]:
+        return {"table": self._keys.name, "epoch": self._epoch.revision}
+
+    async def run(self) -> None:
+        """Drive the table until cancelled.
+
+        Raises
+        ------
+        LeadershipLost, LeaseLost
+            The epoch is over; somebody else leads now or will.
+        """
+        try:
+            while True:
+                try:
+                    await self._follow()
+                except Compacted:
+                    log.info("table_relisted", extra=self._fields)
+                except Unavailable as error:
+                    log.warning("table_unreadable", extra={**self._fields, "error": str(error)})
+                    await asyncio.sleep(FIRST_PAUSE_S * 4)
+        finally:
+            await self._drop_all()
+
+    async def _drop_all(self) -> None:
+        tasks = [slot.task for slot in self._slots.values() if slot.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._slots.clear()
+
+    # -- what stands in etcd ---------------------------------------------------------------------------
+
+    async def _list(self) -> int:
+        """Read everything again, at one revision; returns it."""
+        self._session.check()
+        prefix = self._keyspace.active + escape(self._keys.name).encode() + b"."
+        index = await self._client.scan(prefix, keys_only=True)
+        leader = await self._client.get(self._keys.coordinator, revision=index.revision)
+        if leader.create_revision != self._epoch.revision:
+            raise LeadershipLost(f"table {self._keys.name!r}: epoch {self._epoch.revision} is over")
+        for kv in index.kvs:
+            await self._track(self._keyspace.parse_active(kv.key), index.revision)
+        self._note_idle()
+        self._wake.set()
+        return index.revision
+
+    async def _track(self, operation: OperationId, revision: int) -> None:
+        """Begin to follow an operation as it stood at ``revision``."""
+        keys = self._keys.operation(operation)
+        listing = await self._client.scan(keys.prefix, revision=revision)
+        arg_kv = next((kv for kv in listing.kvs if kv.key == keys.arg), None)
+        if arg_kv is None:
+            return
+        arg = decode(arg_kv.value, OperationArg, arg_kv.key)
+        tracked = Tracked(keys, arg)
+        for kv in listing.kvs:
+            tracked.apply_put(kv)
+        deadline = None
+        if arg.options.deadline_s is not None:
+            # Wall clocks of hosts are compared once, here; from now on only this one's monotonic clock counts.
+            deadline = self._clock() + arg.started_at + arg.options.deadline_s - self._wall()
+        self._slots[keys.root] = _Slot(tracked, deadline)
+        log.info(
+            "operation_tracked",
+            extra={**self._fields, "operation": str(operation), "done": len(tracked.succeeded), "jobs": tracked.total},
+        )
+
+    async def _follow(self) -> None:
+        await self._drop_all()
+        pump = asyncio.create_task(self._pump(), name=f"pump-{self._keys.name}")
+        try:
+            while True:
+                self._session.check()
+                self._act()
+                wake = asyncio.create_task(self._wake.wait())
+                await asyncio.wait(
+                    {pump, wake}, timeout=self._next_due(), return_when=asyncio.FIRST_COMPLETED
+                )
+                wake.cancel()
+                self._wake.clear()
+                if pump.done():
+                    pump.result()
+        finally:
+            pump.cancel()
+            await asyncio.gather(pump, return_exceptions=True)
+
+    async def _pump(self) -> None:
+        """List the table, then apply all its changes as they come."""
+        changes = watch(self._client, self._keys.prefix, prefix_end(self._keys.prefix))
+        async with aclosing(changes):
+            await anext(changes)
+            revision = await self._list()
+            async for batch in changes:
+                events = batch.after(revision).events
+                for event in events:
+                    if event.kind == "put":
+                        await self._applied_put(event.kv)
+                    else:
+                        self._applied_delete(event.kv)
+                if events:
+                    self._wake.set()
+
+    def _slot_of(self, key: bytes) -> _Slot | None:
+        """The operation a key belongs to: directly below its root, or one level further for a job."""
+        above = key.rpartition(b".")[0]
+        return self._slots.get(above) or self._slots.get(above.rpartition(b".")[0])
+
+    async def _applied_put(self, kv: KeyValue) -> None:
+        slot = self._slot_of(kv.key)
+        if slot is not None:
+            slot.tracked.apply_put(kv)
+        elif kv.value == RUNNING and kv.key.endswith(b".state"):
+            # The state of an operation not known yet: it has just been started, in this revision.
+            operation = self._operation_of(kv.key)
+            if operation is not None:
+                await self._track(operation, kv.mod_revision)
+                self.idle_since = None
+
+    def _applied_delete(self, kv: KeyValue) -> None:
+        key = kv.key
+        if key == self._keys.coordinator:
+            raise LeadershipLost(f"table {self._keys.name!r}: the leader's key is gone")
+        slot = self._slot_of(key)
+        if slot is None:
+            return
+        slot.tracked.apply_delete(key, kv.mod_revision)
+        if key == slot.tracked.keys.arg:
+            slot.gone = True
+
+    def _operation_of(self, state_key: bytes) -> OperationId | None:
+        parts = state_key[len(self._keys.prefix) :].decode().split(".")
+        if len(parts) not in (3, 4) or not parts[-2].isdecimal():
+            return None
+        return OperationId.from_slot(self._keys.name, parts[0], ".".join(parts[1:-1]))
+
+    def _note_idle(self) -> None:
+        if self._slots:
+            self.idle_since = None
+        elif self.idle_since is None:
+            self.idle_since = self._clock()
+
+    # -- what to do about it ---------------------------------------------------------------------------
+
+    def _next_due(self) -> float | None:
+        """Seconds until something is due by time alone; also often enough to notice an expired lease."""
+        now = self._clock()
+        times = [now + self._session.ttl_s]
+        for slot in self._slots.values():
+            if slot.task is None:
+                if slot.not_before > now:
+                    times.append(slot.not_before)
+                if slot.deadline is not None and slot.deadline > now:
+                    times.append(slot.deadline)
+        return max(0.0, min(times) - now)
+
+    def _act(self) -> None:
+        now = self._clock()
+        for slot in list(self._slots.values()):
+            if slot.task is not None and slot.task.done():
+                self._reap(slot, now)
+            if slot.gone and slot.task is None:
+                # The last key of it is gone and so is the action that removed it: nothing is left to follow.
+                self._slots.pop(slot.tracked.keys.root, None)
+                self._note_idle()
+            if slot.gone or slot.task is not None or slot.not_before > now:
+                continue
+            late = slot.deadline is not None and slot.deadline <= now
+            action = decide(slot.tracked, deadline_passed=late)
+            if not isinstance(action, Wait):
+                slot.task = asyncio.create_task(self._perform(slot.tracked, action))
+                slot.task.add_done_callback(lambda _: self._wake.set())
+
+    def _reap(self, slot: _Slot, now: float) -> None:
+        """Look at an action that has ended; what it did shows in etcd, only failures matter here."""
+        task, slot.task = slot.task, None
+        error = None if task is None or task.cancelled() else task.exception()
+        if error is None:
+            slot.failures = 0
+        elif isinstance(error, LeadershipLost | LeaseLost):
+            raise error
+        else:
+            slot.failures += 1
+            pause = min(FIRST_PAUSE_S * 2**slot.failures, LONGEST_PAUSE_S)
+            slot.not_before = now + pause
+            level = logging.WARNING if isinstance(error, DistopError) else logging.ERROR
+            log.log(
+                level,
+                "operation_action_failed",
+                extra={
+                    **self._fields,
+                    "operation": str(slot.tracked.arg.id),
+                    "failures": slot.failures,
+                    "retry_in_s": pause,
+                    "error": str(error),
+                },
+                exc_info=None if isinstance(error, DistopError) else error,
+            )
+
+    async def _perform(self, tracked: Tracked, action: Action) -> None:
+        """One action. Its effect on ``tracked`` is applied at once, and comes again as an event."""
+        self._session.check()
+        match action:
+            case Seal():
+                error = None
+                if action.code:
+                    error = ErrorRecord(code=action.code, message=action.message, at=self._wall())
+                now, revision = await seal(
+                    self._client,
+                    tracked.keys,
+                    self._epoch,
+                    before=action.before,
+                    after=action.after,
+                    error=error,
+                )
+                log.info(
+                    "operation_sealed",
+                    extra={**self._fields, "operation": str(tracked.arg.id), "state": now.decode()},
+                )
+                tracked.set_state(now, revision)
+                tracked.error = error or tracked.error
+            case Finish():
+                await self._completion.finish(self._keys, tracked, self._epoch)
+            case Collect():
+                await self._completion.collect(self._keys, tracked)
+            case Wait():
+                return

@@ -1,0 +1,210 @@
+"""Which tables this coordinator leads: placement decides who tries, etcd decides who is.
+
+Only tables with work have a leader. Everybody follows the index of active operations and the set of live
+members; whoever rendezvous hashing prefers for a table campaigns for it. A leader stays until its table has
+been idle for a while, so that bursts of small operations do not pay for an election each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from distop.coordinator.completion import Completion
+from distop.coordinator.driver import TableDriver
+from distop.coordinator.placement import preferred
+from distop.errors import DistopError, LeadershipLost, LeaseLost
+from distop.metastore.client import EtcdClient, Snapshot
+from distop.metastore.election import Epoch, campaign, resign
+from distop.metastore.keyspace import unescape
+from distop.metastore.lease import LeaseSession, boot_clock
+from distop.metastore.records import LeaderRecord, MemberRecord
+from distop.metastore.watch import WatchBatch, follow, watch
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.2
+"""Pause before a leadership that failed for lack of etcd is tried again."""
+
+
+class Leadership:
+    """Leads tables for one incarnation of a coordinator; :meth:`run` until cancelled.
+
+    Parameters
+    ----------
+    linger_s:
+        Seconds a leader keeps a table without work.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        session: LeaseSession,
+        member: MemberRecord,
+        completion: Completion,
+        *,
+        linger_s: float = 5.0,
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
+        self._client = client
+        self._keyspace = client.keyspace
+        self._session = session
+        self._member = member
+        self._completion = completion
+        self._linger_s = linger_s
+        self._clock = clock
+        self._members: set[str] = set()
+        self._active: Counter[str] = Counter()
+        self._leaders: dict[str, asyncio.Task[None]] = {}
+        self._drivers: dict[str, TableDriver] = {}
+        self._known = {"members": False, "active": False}
+
+    async def run(self) -> None:
+        """Follow members and work, lead what this member should lead. Raises when a watcher fails for good."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._follow_members())
+                group.create_task(self._follow_active())
+        finally:
+            await self._stop_all()
+
+    async def _stop_all(self) -> None:
+        tasks = list(self._leaders.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- what is ---------------------------------------------------------------------------------------
+
+    async def _follow_members(self) -> None:
+        prefix = self._keyspace.coordinators
+        async for change in self._changes(prefix):
+            if isinstance(change, Snapshot):
+                self._members = {unescape(kv.key[len(prefix) :].decode()) for kv in change.kvs}
+            else:
+                for event in change.events:
+                    member = unescape(event.kv.key[len(prefix) :].decode())
+                    (self._members.add if event.kind == "put" else self._members.discard)(member)
+            self._known["members"] = True
+            self._reconcile()
+
+    async def _follow_active(self) -> None:
+        async for change in self._changes(self._keyspace.active):
+            if isinstance(change, Snapshot):
+                self._active = Counter(self._keyspace.table_of_active(kv.key) for kv in change.kvs)
+            else:
+                for event in change.events:
+                    table = self._keyspace.table_of_active(event.kv.key)
+                    self._active[table] += 1 if event.kind == "put" else -1
+                    if self._active[table] <= 0:
+                        del self._active[table]
+            self._known["active"] = True
+            self._reconcile()
+
+    async def _changes(self, prefix: bytes) -> AsyncGenerator[Snapshot | WatchBatch, None]:
+        """``follow`` that outlives an etcd that does not answer for a while."""
+        while True:
+            try:
+                changes = follow(self._client, prefix, keys_only=True)
+                async with aclosing(changes):
+                    async for change in changes:
+                        yield change
+            except DistopError as error:
+                log.warning("watch_failed", extra={"error": str(error)})
+                await asyncio.sleep(RETRY_S)
+
+    # -- what should be --------------------------------------------------------------------------------
+
+    def _prefers_me(self, table: str) -> bool:
+        return preferred(self._members, table) == self._member.id
+
+    def _reconcile(self) -> None:
+        """Make sure that somebody here tries to lead every active table that prefers this member."""
+        if not all(self._known.values()):
+            return
+        for table in self._active:
+            if table not in self._leaders and self._prefers_me(table):
+                task = asyncio.create_task(self._lead(table), name=f"lead-{table}")
+                self._leaders[table] = task
+                task.add_done_callback(lambda done, table=table: self._ended(table, done))
+
+    def _ended(self, table: str, task: asyncio.Task[None]) -> None:
+        self._leaders.pop(table, None)
+        self._drivers.pop(table, None)
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            log.error("leadership_crashed", extra={"table": table, "error": str(error)}, exc_info=error)
+        if self._session.alive:
+            # What is may have changed while the task was ending: level, not edge.
+            self._reconcile()
+
+    async def _lead(self, table: str) -> None:
+        """Campaign for a table and drive it, until it is idle or somebody else should."""
+        keys = self._keyspace.table(table)
+        leader = LeaderRecord(member=self._member.id, address=self._member.address)
+        while self._session.alive and table in self._active:
+            try:
+                epoch = await campaign(self._client, keys, self._session, leader)
+                if epoch is None:
+                    if not self._prefers_me(table):
+                        return
+                    await self._wait_until_vacant(keys.coordinator)
+                    continue
+                await self._drive(table, epoch)
+            except LeadershipLost as error:
+                log.warning("leadership_lost", extra={"table": table, "error": str(error)})
+            except LeaseLost:
+                return
+            except DistopError as error:
+                log.warning("leadership_failed", extra={"table": table, "error": str(error)})
+                await asyncio.sleep(RETRY_S)
+
+    async def _drive(self, table: str, epoch: Epoch) -> None:
+        """Drive a table for one epoch; resigns when it has been idle for long enough."""
+        log.info("leadership_won", extra={"table": table, "epoch": epoch.revision})
+        driver = TableDriver(
+            self._client,
+            self._keyspace.table(table),
+            epoch,
+            self._session,
+            self._completion,
+            clock=self._clock,
+        )
+        self._drivers[table] = driver
+        driving = asyncio.create_task(driver.run(), name=f"drive-{table}")
+        try:
+            while not driving.done():
+                await asyncio.wait({driving}, timeout=self._linger_s / 2)
+                idle_since = driver.idle_since
+                linger = self._linger_s if self._prefers_me(table) else 0.0
+                if idle_since is not None and self._clock() - idle_since >= linger:
+                    break
+            if driving.done():
+                driving.result()
+            # Stop driving before the key goes: nothing of this epoch may act once another can begin.
+            await _cancelled(driving)
+            await resign(self._client, epoch)
+            log.info("leadership_resigned", extra={"table": table, "epoch": epoch.revision})
+        finally:
+            await _cancelled(driving)
+
+    async def _wait_until_vacant(self, key: bytes) -> None:
+        """Wait until a leader's key is gone, watching from the revision at which it was last seen."""
+        page = await self._client.get_range(key, b"")
+        if not page.kvs:
+            return
+        changes = watch(self._client, key, from_revision=page.revision + 1)
+        async with aclosing(changes):
+            async for batch in changes:
+                if any(event.kind == "delete" for event in batch.events):
+                    return
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait until it has really stopped."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,183 @@
+"""A coordinator process: gRPC on one side, leadership of tables on the other.
+
+A process lives through one *incarnation* per lease. When its lease is lost (a long pause, an etcd that was
+away) it stops leading, and begins again under a new identity; its gRPC side needs no lease and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from distop.coordinator.completion import Completion
+from distop.coordinator.leadership import Leadership
+from distop.coordinator.server import start_server
+from distop.errors import DistopError, InvalidArgument, Unavailable
+from distop.metastore.client import EtcdClient
+from distop.metastore.config import EtcdConfig
+from distop.metastore.lease import LeaseSession
+from distop.metastore.records import MemberRecord, encode
+from distop.operations.registry import Registry
+
+log = logging.getLogger(__name__)
+
+BLOCKING_THREADS = 4
+"""Threads for planning and publishing: blocking work of this process never exceeds them."""
+
+RETRY_S = 0.5
+"""Pause before a new incarnation when etcd does not answer."""
+
+GRACE_S = 2.0
+"""Seconds that calls under way have to end when the process is asked to stop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorConfig:
+    """How a coordinator runs."""
+
+    etcd: EtcdConfig = field(default_factory=EtcdConfig)
+    listen: str = "127.0.0.1:7070"
+    """``host:port`` of the gRPC service; port 0 picks a free one."""
+    lease_ttl_s: int = 5
+    """Seconds after which a dead coordinator loses its tables; etcd's floor is 2."""
+    linger_s: float = 5.0
+    """Seconds a leader keeps a table that has no work."""
+    operations: tuple[str, ...] | None = None
+    """Operation types besides the installed ones, ``module:Class``; ``None``: from DISTOP_OPERATIONS."""
+
+    def __post_init__(self) -> None:
+        host, _, port = self.listen.rpartition(":")
+        if not host or not port.isdecimal():
+            raise InvalidArgument(f"{self.listen!r} is not host:port", details={"field": "listen"})
+        if self.lease_ttl_s < 2:
+            raise InvalidArgument(
+                f"a lease of {self.lease_ttl_s} s is under etcd's floor of 2 s", details={"field": "lease_ttl_s"}
+            )
+
+
+def incarnation(role: str) -> str:
+    """A new member id: says where it runs, and is never used twice, not even by a restart on the same host."""
+    return f"{role}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+class Coordinator:
+    """One coordinator in this event loop.
+
+    ``address`` is known once :meth:`run` has bound the port; ``ready`` is set when it serves.
+    """
+
+    def __init__(self, config: CoordinatorConfig) -> None:
+        self.config = config
+        self.address = ""
+        self.ready = asyncio.Event()
+        self.member = ""
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ask it to resign, drain and return from :meth:`run`. Safe to call twice, from the loop's thread."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Serve until :meth:`stop`."""
+        client = EtcdClient(self.config.etcd)
+        registry = Registry(self.config.operations)
+        threads = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="distop-blocking")
+        server, port = await start_server(self.config.listen, client, registry, threads)
+        self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
+        completion = Completion(client, registry, threads)
+        log.info("coordinator_listening", extra={"address": self.address})
+        try:
+            while not self._stop.is_set():
+                try:
+                    await self._incarnation(client, completion)
+                except Unavailable as error:
+                    log.warning("etcd_unavailable", extra={"error": str(error)})
+                    await _either(self._stop.wait(), asyncio.sleep(RETRY_S))
+        finally:
+            await server.stop(GRACE_S)
+            threads.shutdown(wait=False, cancel_futures=True)
+            await client.close()
+            log.info("coordinator_stopped", extra={"address": self.address})
+
+    async def _incarnation(self, client: EtcdClient, completion: Completion) -> None:
+        """Lead tables under one lease, until stopped or until the lease is lost."""
+        session = await LeaseSession(client, self.config.lease_ttl_s).start()
+        try:
+            member = MemberRecord(
+                id=incarnation("coordinator"),
+                address=self.address,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                started_at=time.time(),
+            )
+            await client.put(client.keyspace.coordinator(member.id), encode(member), lease=session.lease_id)
+            self.member = member.id
+            leadership = Leadership(client, session, member, completion, linger_s=self.config.linger_s)
+            leading = asyncio.create_task(leadership.run(), name="leadership")
+            self.ready.set()
+            log.info("coordinator_ready", extra={"member": member.id, "lease": session.lease_id})
+            try:
+                await _either(self._stop.wait(), session.lost.wait(), _finished(leading))
+            finally:
+                # First stop acting, then let go: nothing of this epoch runs once another one can begin.
+                leading.cancel()
+                await asyncio.gather(leading, return_exceptions=True)
+            if not leading.cancelled() and leading.exception() is not None:
+                raise leading.exception()  # type: ignore[misc]
+        finally:
+            await session.close()
+
+
+async def _finished(task: asyncio.Task[None]) -> None:
+    await asyncio.wait({task})
+
+
+async def _either(*waits: Awaitable[object]) -> None:
+    """Wait until one of several things has happened."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def serve(config: CoordinatorConfig, on_ready: Callable[[Coordinator], None] | None = None) -> None:
+    """Run a coordinator until SIGTERM or SIGINT."""
+    coordinator = Coordinator(config)
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, coordinator.stop)
+    running = asyncio.create_task(coordinator.run())
+    if on_ready is not None:
+        await _either(coordinator.ready.wait(), _finished(running))
+        if not running.done():
+            on_ready(coordinator)
+    await running
+
+
+def run(config: CoordinatorConfig) -> int:
+    """Run a coordinator in this process until it is told to stop; the exit code."""
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        return _exit_code(uvloop.run, config)
+    return _exit_code(asyncio.run, config)
+
+
+def _exit_code(runner: Callable[..., None], config: CoordinatorConfig) -> int:
+    try:
+        runner(serve(config))
+    except DistopError as error:
+        log.error("coordinator_failed", extra={"code": error.code, "error": str(error)})
+        return error.kind.exit_code
+    return 0

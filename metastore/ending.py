@@ -1,0 +1,241 @@
+"""The transactions that end an operation: cancel, seal, finish, collect.
+
+*Seal* freezes the outcome: no mark can land afterwards, since marks compare ``.state = running``. *Finish*
+makes everything visible at once. Both carry the leader's epoch: a leader that was paused past its TTL
+changes nothing. All are safe to send twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from distop.errors import LeadershipLost, OperationNotFound, OutcomeUnknown, PreconditionFailed
+from distop.metastore.client import EtcdClient
+from distop.metastore.election import Epoch
+from distop.metastore.keyspace import OperationKeys, TableKeys, prefix_end
+from distop.metastore.records import (
+    ABORTING,
+    COMMITTING,
+    CancelRecord,
+    ErrorRecord,
+    HistoryRecord,
+    decode,
+    encode,
+)
+from distop.metastore.starting import slots_without
+from distop.metastore.txn import (
+    Compare,
+    Delete,
+    Get,
+    KeyValue,
+    Op,
+    Put,
+    Txn,
+    TxnResult,
+    absent,
+    equals,
+    unchanged,
+)
+
+MAX_TRIES = 8
+"""How often one of these transactions is sent again after a lost reply."""
+
+MAX_KEYS_IN_FINISH = 1000
+"""Up to so many keys go in the finishing transaction itself; deleting 100,000 at once would stop etcd for
+0.3 s, so larger operations leave theirs to :func:`collect`."""
+
+COLLECT_BITE = 2000
+"""Keys removed by one transaction of the collector."""
+
+
+async def _settle(client: EtcdClient, txn: Txn) -> TxnResult:
+    """Send a transaction until its outcome is known.
+
+    Only for transactions whose ``otherwise`` branch reads what tells "I did it before" from "somebody else".
+    """
+    for tries in range(MAX_TRIES):
+        try:
+            return await client.txn(txn)
+        except OutcomeUnknown:
+            if tries == MAX_TRIES - 1:
+                raise
+    raise OutcomeUnknown
+
+
+async def request_cancel(client: EtcdClient, keys: OperationKeys, cancel: CancelRecord) -> bool:
+    """Ask for an operation to be cancelled; any coordinator may.
+
+    Returns whether this call was the first to ask. The leader sees the record and aborts; a finish that is
+    under way compares it as absent, so either the request or the finish wins, never both.
+
+    Raises
+    ------
+    OperationNotFound
+        It has no state any more (or never had).
+    """
+    for _ in range(MAX_TRIES):
+        state = await client.get(keys.state)
+        if not state.exists:
+            raise OperationNotFound(f"operation {keys.operation} is not running")
+        if state.value == ABORTING:
+            return False
+        txn = Txn(
+            (unchanged(state), absent(keys.cancel)),
+            (Put(keys.cancel, encode(cancel)),),
+            (Get(keys.cancel),),
+        )
+        result = await _settle(client, txn)
+        if result.succeeded:
+            return True
+        found = result.one(0, keys.cancel)
+        if found.exists:
+            return decode(found.value, CancelRecord, found.key) == cancel
+    raise PreconditionFailed(f"operation {keys.operation} changes too fast to be cancelled")
+
+
+async def seal(
+    client: EtcdClient,
+    keys: OperationKeys,
+    epoch: Epoch,
+    *,
+    before: bytes,
+    after: bytes,
+    error: ErrorRecord | None = None,
+) -> tuple[bytes, int]:
+    """IF ``.state = before`` AND the epoch is held THEN ``.state = after``.
+
+    Returns the state that stands now and the revision it was read or written at: ``after``, or what somebody
+    else made of it (empty: the operation is gone).
+
+    Raises
+    ------
+    LeadershipLost
+        The epoch is not held any more; nothing was written.
+    """
+    puts: tuple[Op, ...] = (Put(keys.state, after),)
+    if error is not None:
+        puts += (Put(keys.error, encode(error)),)
+    txn = Txn((equals(keys.state, before), epoch.held()), puts, (Get(keys.state), Get(epoch.key)))
+    result = await _settle(client, txn)
+    if result.succeeded:
+        return after, result.revision
+    state, leader = result.one(0, keys.state), result.one(1, epoch.key)
+    if leader.create_revision != epoch.revision:
+        raise LeadershipLost(f"{keys.operation}: epoch {epoch.revision} is over")
+    return state.value, result.revision
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """Everything a finishing transaction consists of."""
+
+    sealed: bytes
+    """``committing`` or ``aborting``."""
+    run_ops: KeyValue
+    """As read."""
+    history: HistoryRecord
+    publication: Txn = Txn()
+    """What the commit steps contribute: head, watermarks."""
+    leave_keys: bool = False
+    """Leave the operation's other keys to the collector: it has many, or staged files to sweep."""
+
+
+class Finished(Enum):
+    """What became of a finish."""
+
+    DONE = "done"
+    """It happened, now or before (its reply was lost, or a predecessor did it)."""
+    MOVED = "moved"
+    """It did not happen and never will as it is: something it compares has moved. Look again."""
+
+
+def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: Finish) -> Txn:
+    """The transaction itself, as a value."""
+    compares: tuple[Compare, ...] = (
+        equals(op.state, finish.sealed),
+        epoch.held(),
+        unchanged(finish.run_ops),
+    )
+    if finish.sealed == COMMITTING:
+        compares += (absent(op.cancel),)
+    left = slots_without(finish.run_ops, op.operation)
+    run_ops: Op = Delete(keys.run_ops) if left is None else Put(keys.run_ops, left)
+    gone: tuple[Op, ...]
+    if finish.leave_keys:
+        # .runner stays: its owner takes it away once its last attempt has stopped, and only then are
+        # staged files swept.
+        gone = (Delete(op.state), Delete(op.cancel))
+    else:
+        active = keys.keyspace.active_operation(op.operation)
+        gone = (Delete(op.prefix, prefix_end(op.prefix)), Delete(active))
+    history = Put(keys.history(op.operation), encode(finish.history))
+    own = Txn(compares, (run_ops, history, *gone), (Get(op.state), Get(epoch.key), Get(history.key)))
+    return own + finish.publication
+
+
+async def finish(
+    client: EtcdClient, keys: TableKeys, op: OperationKeys, epoch: Epoch, plan: Finish
+) -> tuple[Finished, int]:
+    """Send the finishing transaction until its outcome is known; with the revision that outcome is of.
+
+    A lost reply is answered by the history: the record of this operation is written by this transaction
+    and by nothing else, so if it stands, the operation is finished.
+
+    Raises
+    ------
+    LeadershipLost
+        The epoch is over and the operation is not finished. Nothing was written by this call.
+    OutcomeUnknown
+        etcd does not answer: nothing may be concluded, and no file may be deleted.
+    """
+    result = await _settle(client, finish_txn(keys, op, epoch, plan))
+    if result.succeeded:
+        return Finished.DONE, result.revision
+    leader, history = result.one(1, epoch.key), result.one(2, keys.history(op.operation))
+    if history.exists:
+        return Finished.DONE, result.revision
+    if leader.create_revision != epoch.revision:
+        raise LeadershipLost(f"{op.operation}: epoch {epoch.revision} is over")
+    return Finished.MOVED, result.revision
+
+
+async def collect(client: EtcdClient, keys: TableKeys, op: OperationKeys) -> int:
+    """Remove what a finished operation left, in bounded bites; the index entry and ``.arg`` go last.
+
+    May die anywhere and be called again by anybody: it acts only while ``.state`` is absent, and a finished
+    operation's state never comes back, since instance numbers are never used twice. Returns the keys removed.
+    """
+    removed = 0
+    while True:
+        page = await client.get_range(op.prefix, prefix_end(op.prefix), keys_only=True, limit=COLLECT_BITE + 1)
+        victims = [kv.key for kv in page.kvs if kv.key != op.arg]
+        if not victims:
+            break
+        bite = Delete(victims[0], victims[-1] + b"\0")
+        if victims[0] < op.arg <= victims[-1]:
+            # .arg must outlive every other key: split the range around it.
+            low, high = Delete(victims[0], op.arg), Delete(op.arg + b"\0", victims[-1] + b"\0")
+            txn = Txn((absent(op.state),), (low, high))
+        else:
+            txn = Txn((absent(op.state),), (bite,))
+        if not (await _settle(client, txn)).succeeded:
+            return removed
+        removed += len(victims)
+    last = (Delete(op.arg), Delete(keys.keyspace.active_operation(op.operation)))
+    if (await _settle(client, Txn((absent(op.state),), last))).succeeded:
+        removed += 1
+    return removed
+
+
+__all__ = [
+    "ABORTING",
+    "COMMITTING",
+    "Finish",
+    "Finished",
+    "collect",
+    "finish",
+    "finish_txn",
+    "request_cancel",
+    "seal",
+]

@@ -1,0 +1,265 @@
+"""Where everything lives in etcd: names to keys and back.
+
+Components of a key are separated by dots. A component's own dots, percent signs, spaces, control and
+non-ASCII bytes are percent-encoded, so that a key reads well in ``etcdctl`` and splits in one way only.
+Scans end with the separator: the table ``orders`` never sees ``orders2``, instance 1 never instance 10.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from urllib.parse import quote, unquote
+
+from distop.errors import CorruptRecord, InvalidName
+
+MAX_NAME_BYTES = 512
+"""Longest name of a table, object, partition or request, in UTF-8 bytes before escaping."""
+
+# Printable ASCII that needs no escaping, besides letters, digits and "_-~" which quote() always keeps.
+# "." separates, "%" escapes, "/" stays readable since names are often paths.
+_SAFE = "!#$&'()*+,/:;<=>?@[]^`{|}\\\""
+
+_TABLE_WORDS = frozenset(
+    {"table", "coordinator", "runOps", "head", "watermarks", "ordering", "backlog", "request", "history"}
+)
+_OPERATION_WORDS = frozenset({"arg", "state", "commit", "runner", "cancel", "error", "plan", "nextInstanceId"})
+_TYPE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+
+def escape(name: str) -> str:
+    """One name as one component of a key."""
+    quoted = quote(name, safe=_SAFE)
+    return quoted.replace(".", "%2E")
+
+
+def unescape(component: str) -> str:
+    """The name a component of a key stands for."""
+    return unquote(component, errors="strict")
+
+
+def check_name(name: str, what: str) -> str:
+    """Return ``name`` if it can be a name in etcd, else raise :class:`InvalidName` that says why."""
+    if not name:
+        raise InvalidName(f"{what} is empty", details={"field": what})
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidName(f"{what} is not valid unicode", details={"field": what}) from None
+    if size > MAX_NAME_BYTES:
+        raise InvalidName(
+            f"{what} is {size} bytes long, the longest allowed is {MAX_NAME_BYTES}", details={"field": what}
+        )
+    if name.startswith("_"):
+        raise InvalidName(f"{what} {name!r} begins with '_', which is reserved", details={"field": what})
+    return name
+
+
+def check_type(name: str) -> str:
+    """An operation type: a letter, then letters, digits, '-' or '_'; not a word that distop uses itself."""
+    if not _TYPE_NAME.fullmatch(name) or name in _TABLE_WORDS:
+        raise InvalidName(f"{name!r} cannot be the name of an operation type", details={"field": "type"})
+    return name
+
+
+def check_object(name: str) -> str:
+    """An object id begins with a letter, so that it is never taken for an instance number."""
+    check_name(name, "object")
+    if not name[0].isalpha() or name in _OPERATION_WORDS:
+        raise InvalidName(
+            f"object {name!r} must begin with a letter and not be a reserved word", details={"field": "object"}
+        )
+    return name
+
+
+def check_partition(name: str) -> str:
+    """A partition id is any name that is not a word used below an operation."""
+    check_name(name, "partition")
+    if name in _OPERATION_WORDS:
+        raise InvalidName(f"partition {name!r} is a reserved word", details={"field": "partitions"})
+    return name
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """The end of the range of all keys that begin with ``prefix``."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OperationId:
+    """Names one operation: ``table/type/instance`` or ``table/type/object/instance``."""
+
+    table: str
+    type: str
+    instance: int
+    object: str = ""
+
+    def __str__(self) -> str:
+        names = [self.table, self.type, *([self.object] if self.object else []), str(self.instance)]
+        return "/".join(name.replace("%", "%25").replace("/", "%2F") for name in names)
+
+    @property
+    def slot(self) -> str:
+        """How it stands in ``runOps``: ``"17"`` or ``"tailnum.3"``."""
+        return f"{escape(self.object)}.{self.instance}" if self.object else str(self.instance)
+
+    @classmethod
+    def parse(cls, text: str) -> OperationId:
+        """The inverse of ``str``: slashes inside names are written ``%2F``, percent signs ``%25``."""
+        parts = [unescape(part) for part in text.split("/")]
+        if len(parts) not in (3, 4) or not parts[-1].isdecimal() or not all(parts):
+            raise InvalidName(
+                f"{text!r} names no operation", hint="write table/type/instance or table/type/object/instance"
+            )
+        return cls(parts[0], check_type(parts[1]), int(parts[-1]), parts[2] if len(parts) == 4 else "")
+
+    @classmethod
+    def from_slot(cls, table: str, type_name: str, slot: str) -> OperationId:
+        """The operation that stands as ``slot`` in the table's ``runOps``."""
+        head, _, tail = slot.rpartition(".")
+        return cls(table, type_name, int(tail), unescape(head))
+
+
+class OperationKeys:
+    """The keys of one operation, all below ``root``."""
+
+    def __init__(self, root: bytes, operation: OperationId) -> None:
+        self.operation = operation
+        self.root = root
+        self.prefix = root + b"."
+        self.arg = root + b".arg"
+        self.state = root + b".state"
+        self.runner = root + b".runner"
+        self.cancel = root + b".cancel"
+        self.error = root + b".error"
+        self.commit = root + b".commit"
+
+    def job_state(self, partition: str) -> bytes:
+        return b"%s.%s.state" % (self.root, escape(partition).encode())
+
+    def claim(self, partition: str) -> bytes:
+        return b"%s.%s.claim" % (self.root, escape(partition).encode())
+
+    def progress(self, partition: str) -> bytes:
+        return b"%s.%s.progress" % (self.root, escape(partition).encode())
+
+    def partition_of(self, key: bytes) -> tuple[str, str] | None:
+        """``(partition, word)`` of a key of a job (``word`` is state, claim or progress), else ``None``."""
+        component, dot, word = key[len(self.prefix) :].decode().partition(".")
+        if not dot or component == "commit":
+            return None
+        return unescape(component), word
+
+
+class TableKeys:
+    """The keys of one table, all below ``prefix``."""
+
+    def __init__(self, keyspace: Keyspace, table: str) -> None:
+        self.name = table
+        self.keyspace = keyspace
+        base = keyspace.prefix + escape(table).encode()
+        self.prefix = base + b"."
+        self.table = base + b".table"
+        self.coordinator = base + b".coordinator"
+        self.run_ops = base + b".runOps"
+        self.head = base + b".head"
+        self.watermarks = base + b".watermarks"
+        self.history_prefix = base + b".history."
+        self._base = base
+
+    def next_instance(self, type_name: str) -> bytes:
+        return b"%s.%s.nextInstanceId" % (self._base, type_name.encode())
+
+    def request(self, request_id: str) -> bytes:
+        return b"%s.request.%s" % (self._base, escape(request_id).encode())
+
+    def history(self, operation: OperationId) -> bytes:
+        return b"%s.history.%s.%s" % (self._base, operation.type.encode(), operation.slot.encode())
+
+    def operation(self, operation: OperationId) -> OperationKeys:
+        root = b"%s.%s.%s" % (self._base, operation.type.encode(), operation.slot.encode())
+        return OperationKeys(root, operation)
+
+
+@dataclass(frozen=True)
+class Keyspace:
+    """All keys of one installation.
+
+    Parameters
+    ----------
+    name:
+        The first component of every key; several installations share one etcd under different names.
+    """
+
+    name: str = "distOp"
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "keyspace prefix")
+
+    @cached_property
+    def prefix(self) -> bytes:
+        return escape(self.name).encode() + b"."
+
+    def table(self, name: str) -> TableKeys:
+        return TableKeys(self, name)
+
+    def operation(self, operation: OperationId) -> OperationKeys:
+        return self.table(operation.table).operation(operation)
+
+    # -- members, and the index of active operations -----------------------------------------------
+
+    @cached_property
+    def coordinators(self) -> bytes:
+        return self.prefix + b"_coordinators."
+
+    @cached_property
+    def executors(self) -> bytes:
+        return self.prefix + b"_executors."
+
+    @cached_property
+    def active(self) -> bytes:
+        """One key per operation that still has keys, so that nobody must scan all tables to find work."""
+        return self.prefix + b"_active."
+
+    @cached_property
+    def namespaces(self) -> bytes:
+        """Iceberg namespaces and their properties."""
+        return self.prefix + b"_namespaces."
+
+    def coordinator(self, member: str) -> bytes:
+        return self.coordinators + escape(member).encode()
+
+    def executor(self, member: str) -> bytes:
+        return self.executors + escape(member).encode()
+
+    def namespace(self, name: str) -> bytes:
+        return self.namespaces + escape(name).encode()
+
+    def active_operation(self, operation: OperationId) -> bytes:
+        table = escape(operation.table).encode()
+        return b"%s%s.%s.%s" % (self.active, table, operation.type.encode(), operation.slot.encode())
+
+    def parse_active(self, key: bytes) -> OperationId:
+        """The operation an index key stands for."""
+        parts = key[len(self.active) :].decode().split(".")
+        if len(parts) not in (3, 4) or not parts[-1].isdecimal():
+            raise CorruptRecord(f"{key!r} is not a key of the index of active operations")
+        obj = unescape(parts[2]) if len(parts) == 4 else ""
+        return OperationId(unescape(parts[0]), parts[1], int(parts[-1]), obj)
+
+    def table_of_active(self, key: bytes) -> str:
+        """The table an index key stands for."""
+        return unescape(key[len(self.active) :].split(b".", 1)[0].decode())
+
+    def parse_history(self, key: bytes) -> OperationId:
+        """The operation a history key stands for."""
+        parts = key[len(self.prefix) :].decode().split(".")
+        if len(parts) not in (4, 5) or parts[1] != "history" or not parts[-1].isdecimal():
+            raise CorruptRecord(f"{key!r} is not a key of the history")
+        obj = unescape(parts[3]) if len(parts) == 5 else ""
+        return OperationId(unescape(parts[0]), parts[2], int(parts[-1]), obj)
+
+    def table_of(self, key: bytes) -> str:
+        """The table a key belongs to (for keys below a table)."""
+        return unescape(key[len(self.prefix) :].split(b".", 1)[0].decode())

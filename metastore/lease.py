@@ -1,0 +1,111 @@
+"""A lease kept alive, and the honest question whether it still is.
+
+The local deadline is the heart: a process that was paused cannot know what happened meanwhile, but it can
+know that its last *acknowledged* renewal was sent more than a TTL ago. From then on, and a margin earlier,
+it must not act. Writes do not rely on it (they carry a fence); it keeps a dead leader from doing useless or
+harmful things outside etcd.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from distop.errors import DistopError, LeaseLost
+from distop.metastore.client import EtcdClient
+
+log = logging.getLogger(__name__)
+
+
+def boot_clock() -> float:
+    """Seconds that also pass while the machine is suspended, where the system can tell."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class LeaseSession:
+    """One lease from its grant to its end; one incarnation of a process.
+
+    Parameters
+    ----------
+    ttl_s:
+        Seconds after the last renewal at which etcd drops the lease's keys; at least 2.
+    clock:
+        Seconds, monotonic.
+
+    ``lost`` is set once, when the lease has ended for whatever reason. A new session is a new identity.
+    """
+
+    def __init__(
+        self, client: EtcdClient, ttl_s: int, *, clock: Callable[[], float] = boot_clock
+    ) -> None:
+        self.client = client
+        self.ttl_s = ttl_s
+        self.lease_id = 0
+        self.lost = asyncio.Event()
+        self._clock = clock
+        self._margin_s = max(0.2, ttl_s * 0.1)
+        self._deadline = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the lease certainly still stands in etcd, by this process's own clock."""
+        return not self.lost.is_set() and self._clock() < self._deadline
+
+    def check(self) -> None:
+        """Raise :class:`~distop.errors.LeaseLost` unless :attr:`alive`."""
+        if not self.alive:
+            raise LeaseLost()
+
+    async def start(self) -> LeaseSession:
+        """Grant the lease and begin to renew it."""
+        sent = self._clock()
+        self.lease_id = await self.client.lease_grant(self.ttl_s)
+        self._deadline = sent + self.ttl_s - self._margin_s
+        self._task = asyncio.create_task(self._keep_alive(), name=f"lease-{self.lease_id:x}")
+        return self
+
+    async def close(self, *, revoke: bool = True) -> None:
+        """Stop renewing; ``revoke`` drops the lease's keys at once (best effort: else they expire)."""
+        self.lost.set()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if revoke and self.lease_id:
+            try:
+                await self.client.lease_revoke(self.lease_id)
+            except DistopError as error:
+                log.info("lease_revoke_failed", extra={"lease": self.lease_id, "error": str(error)})
+
+    async def __aenter__(self) -> LeaseSession:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _keep_alive(self) -> None:
+        interval = self.ttl_s / 3
+        try:
+            while self.alive:
+                sent = self._clock()
+                try:
+                    ttl = await self.client.lease_keep_alive(self.lease_id, timeout_s=interval)
+                except DistopError as error:
+                    log.warning("lease_renewal_failed", extra={"lease": self.lease_id, "error": str(error)})
+                    await asyncio.sleep(min(0.1, interval))
+                    continue
+                if ttl <= 0:
+                    return
+                self._deadline = sent + min(ttl, self.ttl_s) - self._margin_s
+                # Until the next renewal is due, but never past the deadline without noticing it.
+                await asyncio.sleep(max(0.0, min(interval, self._deadline - self._clock())))
+        finally:
+            if not self.lost.is_set():
+                log.warning("lease_lost", extra={"lease": self.lease_id})
+            self.lost.set()

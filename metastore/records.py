@@ -1,0 +1,295 @@
+"""What stands in etcd, as types.
+
+Values are JSON that an operator can read. Every record carries the version of its layout: a newer layout
+that this version cannot honour is refused by name (``CorruptRecord``), unknown optional fields of the same
+layout are kept out of the way and ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+from distop.errors import CorruptRecord, InvalidArgument
+from distop.metastore.keyspace import OperationId
+
+RUNNING = b"running"
+COMMITTING = b"committing"
+ABORTING = b"aborting"
+"""States of an operation while it has keys; plain text, since transactions compare them."""
+
+MAX_JOB_RECORD_BYTES = 1024
+"""A job's record stays under this whatever the job wrote; larger facts belong beside its data."""
+
+# Every type of a record is fixed, so one encoder serves all; sorted keys make equal records equal bytes.
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+class Record(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """The root of all records. ``version`` is that of the layout."""
+
+    LAYOUT: ClassVar[int] = 1
+    # A factory, since omit_defaults would leave a plain default out of the JSON.
+    version: int = msgspec.field(default_factory=lambda: 1)
+
+
+R = TypeVar("R", bound=Record)
+_decoders: dict[type[Record], msgspec.json.Decoder[Any]] = {}
+
+
+def encode(record: Record) -> bytes:
+    """The JSON bytes of a record; equal records give equal bytes."""
+    return _encoder.encode(record)
+
+
+def decode(value: bytes, kind: type[R], key: bytes = b"") -> R:
+    """Read a record.
+
+    Raises
+    ------
+    CorruptRecord
+        The value is not a record of this kind, or of a newer layout than this version understands.
+    """
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders.setdefault(kind, msgspec.json.Decoder(kind))
+    try:
+        record: R = decoder.decode(value)
+    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptRecord(f"{key.decode(errors='replace')} holds no {kind.__name__}: {error}") from error
+    if record.version > kind.LAYOUT:
+        raise CorruptRecord(
+            f"{key.decode(errors='replace')} has layout {record.version} of {kind.__name__}, "
+            f"this version understands up to {kind.LAYOUT}",
+            hint="upgrade distop on this host",
+        )
+    return record
+
+
+class TableRecord(Record, kw_only=True):
+    """``<table>.table``: what a table is."""
+
+    name: str
+    location: str
+    """URL of the folder (any fsspec file system) that the table's files live in."""
+    format: str = "iceberg"
+    """``iceberg`` (default)."""
+    options: dict[str, Any] = {}
+    """Format options; for Iceberg ``schema``, ``partitionBy`` and ``properties``."""
+    created_at: float = 0.0
+    created_by: str = ""
+    uuid: str = ""
+
+
+class Head(Record, kw_only=True):
+    """``<table>.head``: the published state. One key, so that a reader needs one read."""
+
+    metadata_location: str
+    snapshot_id: int | None = None
+    operation: str = ""
+    """Who moved it: an operation id, or ``foreign`` for a program that wrote through the catalog."""
+
+
+class MemberRecord(Record, kw_only=True):
+    """``_coordinators.<id>`` and ``_executors.<id>``: a live process; the key is bound to its lease."""
+
+    id: str
+    address: str = ""
+    host: str = ""
+    pid: int = 0
+    started_at: float = 0.0
+    types: list[str] = []
+    """Operation types an executor serves."""
+
+
+class LeaderRecord(Record, kw_only=True):
+    """``<table>.coordinator``: who leads the table."""
+
+    member: str
+    address: str = ""
+
+
+class RunnerRecord(Record, kw_only=True):
+    """``<root>.runner``: which executor runs the operation; the key's create revision is the run token."""
+
+    member: str
+    started_at: float = 0.0
+
+
+class ClaimRecord(Record, kw_only=True):
+    """``<root>.<partition>.claim``: the attempt that owns an exclusive job."""
+
+    attempt: str
+    member: str = ""
+
+
+class OperationOptions(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True):
+    """How an operation is to be run."""
+
+    deadline_s: float | None = None
+    """Seconds from the start after which it is aborted."""
+    max_job_attempts: int = 3
+    """How often one job is tried (in place) before it is marked failed."""
+
+    def __post_init__(self) -> None:
+        if self.deadline_s is not None and self.deadline_s <= 0:
+            raise InvalidArgument("deadline must be positive seconds", details={"field": "options.deadline_s"})
+        if not 1 <= self.max_job_attempts <= 100:
+            raise InvalidArgument(
+                "max_job_attempts must lie between 1 and 100", details={"field": "options.max_job_attempts"}
+            )
+
+
+class WatermarkMove(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """One step of a watermark: it must still stand at ``before`` when the operation finishes."""
+
+    before: str | None = None
+    after: str
+
+
+class OperationArg(Record, kw_only=True):
+    """``<root>.arg``: the request, as accepted. Fixed from the start of the operation to its end."""
+
+    table: str
+    type: str
+    instance: int
+    object: str = ""
+    uuid: str = ""
+    """Random; names staged files, so that no two operations ever share a path."""
+    argument: dict[str, Any] = {}
+    """What the type's ``plan`` made of the caller's argument."""
+    partition_count: int = 0
+    """Number of jobs."""
+    partitions: list[str] | None = None
+    """Names of the jobs; ``None`` means "0" to "<partition_count - 1>"."""
+    watermarks: dict[str, dict[str, WatermarkMove]] = {}
+    """source -> partition -> move, applied in the transaction that finishes the operation."""
+    options: OperationOptions = msgspec.field(default_factory=OperationOptions)
+    request_id: str = ""
+    started_at: float = 0.0
+    started_by: str = ""
+    location: str = ""
+    """The table's location at the start."""
+    exclusive: bool = False
+    """Jobs must be claimed before they run."""
+    stages_files: bool = False
+    """Jobs leave files under the operation's staging folders, which a collector sweeps after the end."""
+    distop: str = ""
+    """The version that started it."""
+
+    @property
+    def id(self) -> OperationId:
+        return OperationId(self.table, self.type, self.instance, self.object)
+
+    def partition_names(self) -> list[str]:
+        if self.partitions is not None:
+            return self.partitions
+        return [str(index) for index in range(self.partition_count)]
+
+
+class JobRecord(Record, kw_only=True):
+    """``<root>.<partition>.state``: the one result of a job. Under 1 KiB."""
+
+    state: str
+    """``success`` or ``failed``."""
+    attempt: str = ""
+    """Whose mark it is; a repeated mark recognises itself by it."""
+    result: dict[str, Any] = {}
+    """What the job reports: counts, and where its manifest lies."""
+    error: str = ""
+    """Code and message of a failure, cut to fit."""
+    at: float = 0.0
+
+
+class CancelRecord(Record, kw_only=True):
+    """``<root>.cancel``: somebody asked for the operation to be cancelled."""
+
+    by: str = ""
+    reason: str = ""
+    at: float = 0.0
+
+
+class ErrorRecord(Record, kw_only=True):
+    """``<root>.error``: why an operation aborts."""
+
+    code: str
+    message: str
+    at: float = 0.0
+
+
+class RequestRecord(Record, kw_only=True):
+    """``<table>.request.<id>``: what a request id made, so that a repeat gets the same answer."""
+
+    operation: str
+    digest: str
+    """Of the request's body; the same id with another body is an error."""
+    at: float = 0.0
+
+
+class ActiveRecord(Record, kw_only=True):
+    """``_active.<operation>``: the index entry of an operation that still has keys."""
+
+    type: str
+
+
+class HistoryRecord(Record, kw_only=True):
+    """``<table>.history.<operation>``: what remains of a finished operation."""
+
+    outcome: str
+    """``success``, ``failed`` or ``cancelled``."""
+    uuid: str = ""
+    request_id: str = ""
+    started_at: float = 0.0
+    started_by: str = ""
+    finished_at: float = 0.0
+    partition_count: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    error_code: str = ""
+    error: str = ""
+    facts: dict[str, Any] = {}
+    """What its commit steps report: snapshot id, rows, files."""
+
+
+class NamespaceRecord(Record, kw_only=True):
+    """``_namespaces.<name>``: an Iceberg namespace."""
+
+    properties: dict[str, str] = {}
+
+
+class StepRecord(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """One commit step an operation asks for: the name of a registered step type, and its argument."""
+
+    step: str
+    argument: dict[str, Any] = {}
+
+
+Watermarks = dict[str, dict[str, str]]
+"""``<table>.watermarks``: source -> partition -> value. Plain JSON object, no envelope."""
+
+RunOps = dict[str, list[str]]
+"""``<table>.runOps``: operation type -> slots of its running operations. Plain JSON object."""
+
+
+def encode_plain(value: Watermarks | RunOps) -> bytes:
+    return _encoder.encode(value)
+
+
+def decode_watermarks(value: bytes) -> Watermarks:
+    """Of a missing key's empty value: no watermarks."""
+    return _decode_plain(value, Watermarks, "watermarks")
+
+
+def decode_run_ops(value: bytes) -> RunOps:
+    """Of a missing key's empty value: nothing runs."""
+    return _decode_plain(value, RunOps, "runOps")
+
+
+def _decode_plain(value: bytes, kind: Any, what: str) -> Any:
+    if not value:
+        return {}
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except msgspec.MsgspecError as error:
+        raise CorruptRecord(f"{what} cannot be read: {error}") from error

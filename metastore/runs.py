@@ -1,0 +1,183 @@
+"""Runs: a runner's hold on an operation, and the fence that everything its jobs write carries.
+
+Every transaction of a job compares *the run is held*: the operation is ``running`` and its ``.runner`` key is
+the very one this run created. Such conditions only ever go from true to false: a state never comes back to
+``running``, create revisions are never used twice, a job's result is written once. So a transaction may be
+sent twice, and a copy that was delayed in the network finds its condition false and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from distop.errors import CorruptRecord, DistopError, InvalidArgument, LeaseLost, OutcomeUnknown
+from distop.metastore.keyspace import OperationKeys, prefix_end
+from distop.metastore.records import RUNNING, OperationArg, RunnerRecord, decode, encode
+from distop.metastore.txn import (
+    Compare,
+    Delete,
+    Get,
+    KeyValue,
+    Put,
+    Txn,
+    TxnResult,
+    absent,
+    created_at,
+    equals,
+)
+
+if TYPE_CHECKING:
+    # Workers that only send marks through a sidecar import this module, and must not pay for gRPC.
+    from distop.metastore.client import EtcdClient
+
+PATIENCE_S = 60.0
+"""How long a transaction is sent again while etcd does not answer."""
+
+_LISTED_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One runner's hold on one operation. Whatever its jobs write carries :meth:`held`."""
+
+    keys: OperationKeys
+    token: int
+    """The create revision of ``.runner``. Grows with every runner that takes the operation over."""
+
+    def __post_init__(self) -> None:
+        # A create revision of 0 means "absent" to etcd: such a fence would hold when nobody runs it.
+        if self.token <= 0:
+            raise InvalidArgument(f"{self.token} is no run token", details={"field": "run_token"})
+
+    def held(self) -> tuple[Compare, Compare]:
+        """The fence: holds as long as the operation is running and this run is the one that runs it."""
+        return equals(self.keys.state, RUNNING), created_at(self.keys.runner, self.token)
+
+    def why_over(self, state: KeyValue, runner: KeyValue) -> str:
+        """Why the run is not held any more, in words; empty while it is."""
+        if not state.exists:
+            return "the operation is over"
+        if state.value != RUNNING:
+            return f"the operation is {state.value.decode(errors='replace')}"
+        if not runner.exists:
+            return "its runner is gone"
+        if runner.create_revision != self.token:
+            return "another runner has taken it over"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An operation that this runner runs from now on."""
+
+    run: Run
+    arg_value: bytes
+    arg: OperationArg
+    unfinished: list[str]
+    """Partitions without a result, in the order of the plan."""
+    revision: int
+    """What the run was held at; changes after it are to be watched."""
+
+
+async def take_runner(
+    client: EtcdClient, keys: OperationKeys, record: RunnerRecord, lease: int
+) -> Taken | None:
+    """IF ``.state = running`` AND nobody runs it THEN ``.runner`` under ``lease``; ``None`` if not so.
+
+    A repeat after a lost reply finds its own key by member and lease.
+
+    Raises
+    ------
+    CorruptRecord
+        This version does not understand the argument. The operation is left to others.
+    """
+    txn = Txn(
+        (equals(keys.state, RUNNING), absent(keys.runner)),
+        (Put(keys.runner, encode(record), lease), *_reads_of_taken(keys)),
+        (Get(keys.state), *_reads_of_taken(keys)),
+    )
+    result = await settle(client, txn)
+    runner = result.one(1, keys.runner)
+    if not result.succeeded:
+        ours = runner.exists and runner.lease == lease and result.one(0, keys.state).value == RUNNING
+        if not ours or decode(runner.value, RunnerRecord, runner.key).member != record.member:
+            return None
+    run, value, listed = Run(keys, runner.create_revision), result.one(2, keys.arg).value, result.got(3)
+    try:
+        arg = decode(value, OperationArg, keys.arg)
+    except CorruptRecord:
+        await release_runner(client, run)  # a runner of another version may understand it
+        raise
+    if len(listed) == _LISTED_AT_ONCE:
+        unfinished, _ = await unfinished_partitions(client, keys, arg)
+    else:
+        unfinished = _without_result(keys, arg, listed)
+    return Taken(run, value, arg, unfinished, result.revision)
+
+
+def _reads_of_taken(keys: OperationKeys) -> tuple[Get, Get, Get]:
+    jobs = Get(keys.prefix, prefix_end(keys.prefix), keys_only=True, limit=_LISTED_AT_ONCE)
+    return Get(keys.runner), Get(keys.arg), jobs
+
+
+async def unfinished_partitions(
+    client: EtcdClient, keys: OperationKeys, arg: OperationArg
+) -> tuple[list[str], int]:
+    """The partitions without a result, in the order of the plan, and the revision this was read at."""
+    snapshot = await client.scan(keys.prefix, keys_only=True)
+    return _without_result(keys, arg, snapshot.kvs), snapshot.revision
+
+
+def _without_result(keys: OperationKeys, arg: OperationArg, kvs: Iterable[KeyValue]) -> list[str]:
+    finished = set()
+    for kv in kvs:
+        found = keys.partition_of(kv.key)
+        if found is not None and found[1] == "state":
+            finished.add(found[0])
+    return [name for name in arg.partition_names() if name not in finished]
+
+
+async def release_runner(client: EtcdClient, run: Run) -> None:
+    """Let go of an operation; of one that is lost already: nothing happens."""
+    runner = created_at(run.keys.runner, run.token)
+    await settle(client, Txn((runner,), (Delete(run.keys.runner),)))
+
+
+def _may_pass(error: BaseException) -> bool:
+    # An expired lease never comes back, although a new session may try the same thing.
+    return isinstance(error, DistopError) and error.retryable and not isinstance(error, LeaseLost)
+
+
+async def settle(
+    client: EtcdClient, txn: Txn | Callable[[bool], Txn], *, patience_s: float = PATIENCE_S
+) -> TxnResult:
+    """Send a transaction until its outcome is known.
+
+    Parameters
+    ----------
+    txn:
+        The transaction; or what makes it, given whether an earlier copy of it may have reached etcd.
+    patience_s:
+        Seconds after which the last error is raised as it is.
+    """
+    repeated = False
+
+    async def send() -> TxnResult:
+        nonlocal repeated
+        try:
+            return await client.txn(txn if isinstance(txn, Txn) else txn(repeated))
+        except OutcomeUnknown:
+            repeated = True
+            raise
+
+    retrying = AsyncRetrying(
+        retry=retry_if_exception(_may_pass),
+        wait=wait_random_exponential(multiplier=0.02, max=1.0),
+        stop=stop_after_delay(patience_s),
+        reraise=True,
+    )
+    return await retrying(send)

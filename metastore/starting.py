@@ -1,0 +1,244 @@
+"""The transaction that starts an operation.
+
+IF ``runOps`` and ``nextInstanceId`` are as read AND the request id is new AND the table is still the same
+THEN the operation exists, with all its keys. Nothing of a start that fails is ever in etcd.
+
+Safe to send twice: the request id is both the fence and the memory. A start whose reply was lost is sent
+again; either the first one stands, and the request record says which operation it made, or none does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import msgspec
+
+from distop.errors import (
+    ArgumentTooLarge,
+    Conflict,
+    EtcdUnavailable,
+    IncompatibleOperation,
+    OutcomeUnknown,
+    RequestIdReused,
+    TableNotFound,
+)
+from distop.metastore.client import EtcdClient
+from distop.metastore.keyspace import OperationId, TableKeys
+from distop.metastore.records import (
+    RUNNING,
+    ActiveRecord,
+    Head,
+    OperationArg,
+    RequestRecord,
+    TableRecord,
+    Watermarks,
+    decode,
+    decode_run_ops,
+    decode_watermarks,
+    encode,
+    encode_plain,
+)
+from distop.metastore.txn import MAX_REQUEST_BYTES, Get, KeyValue, Put, Txn, absent, unchanged
+
+MAX_TRIES = 60
+"""How often a start that lost a race is tried again; each lost race means that another start won."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartRequest:
+    """What a caller asks for, before planning."""
+
+    table: str
+    type: str
+    object: str = ""
+    request_id: str
+    digest: str
+    """Of the request's body, from :func:`digest_of`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableState:
+    """What a start looks at, read at one revision."""
+
+    record: TableRecord
+    head: Head | None
+    watermarks: Watermarks
+    table_kv: KeyValue
+    run_ops_kv: KeyValue
+    next_instance_kv: KeyValue
+    request: RequestRecord | None
+    revision: int
+
+
+def digest_of(body: object) -> str:
+    """A digest of a request's body: equal bodies (as JSON) have equal digests."""
+    return hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()
+
+
+async def read_table_state(
+    client: EtcdClient, keys: TableKeys, type_name: str, request_id: str
+) -> TableState:
+    """Everything a start of ``type_name`` depends on, in one read.
+
+    Raises :class:`~distop.errors.TableNotFound`.
+    """
+    wanted = (
+        keys.table,
+        keys.run_ops,
+        keys.next_instance(type_name),
+        keys.request(request_id),
+        keys.head,
+        keys.watermarks,
+    )
+    result = await client.txn(Txn(then=tuple(Get(key) for key in wanted)))
+    table, run_ops, next_instance, request, head, watermarks = (
+        result.one(index, key) for index, key in enumerate(wanted)
+    )
+    if not table.exists:
+        raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+    return TableState(
+        record=decode(table.value, TableRecord, table.key),
+        head=decode(head.value, Head, head.key) if head.exists else None,
+        watermarks=decode_watermarks(watermarks.value),
+        table_kv=table,
+        run_ops_kv=run_ops,
+        next_instance_kv=next_instance,
+        request=decode(request.value, RequestRecord, request.key) if request.exists else None,
+        revision=result.revision,
+    )
+
+
+def answered_before(state: TableState, request: StartRequest) -> OperationId | None:
+    """The operation this request id has made before, if any.
+
+    Raises :class:`~distop.errors.RequestIdReused` when it was another request.
+    """
+    if state.request is None:
+        return None
+    operation = OperationId.parse(state.request.operation)
+    if state.request.digest != request.digest:
+        raise RequestIdReused(
+            f"request id {request.request_id!r} was used for {operation} with another body",
+            details={"operation": str(operation), "field": "request_id"},
+        )
+    return operation
+
+
+def operation_in_the_way(
+    state: TableState, request: StartRequest, compatible: Callable[[str], bool]
+) -> OperationId | None:
+    """The running operation that forbids this start, or ``None``.
+
+    Parameters
+    ----------
+    compatible:
+        Whether a *running* operation of the given other type tolerates the new one.
+    """
+    for type_name, slots in decode_run_ops(state.run_ops_kv.value).items():
+        for slot in slots:
+            running = OperationId.from_slot(request.table, type_name, slot)
+            same = type_name == request.type
+            if (same and running.object == request.object) or (not same and not compatible(type_name)):
+                return running
+    return None
+
+
+def start_txn(keys: TableKeys, state: TableState, arg: OperationArg, request: StartRequest) -> Txn:
+    """The transaction itself, as a value."""
+    operation = arg.id
+    run_ops = decode_run_ops(state.run_ops_kv.value)
+    run_ops[operation.type] = [*run_ops.get(operation.type, []), operation.slot]
+    op_keys = keys.operation(operation)
+    remembered = RequestRecord(operation=str(operation), digest=request.digest, at=arg.started_at)
+    return Txn(
+        compares=(
+            unchanged(state.table_kv),
+            unchanged(state.run_ops_kv),
+            unchanged(state.next_instance_kv),
+            absent(keys.request(request.request_id)),
+        ),
+        then=(
+            Put(keys.run_ops, encode_plain(run_ops)),
+            Put(keys.next_instance(operation.type), str(operation.instance + 1).encode()),
+            Put(op_keys.arg, encode(arg)),
+            Put(op_keys.state, RUNNING),
+            Put(keys.request(request.request_id), encode(remembered)),
+            Put(keys.keyspace.active_operation(operation), encode(ActiveRecord(type=operation.type))),
+        ),
+    )
+
+
+async def start(
+    client: EtcdClient,
+    keys: TableKeys,
+    state: TableState,
+    request: StartRequest,
+    make_arg: Callable[[int], OperationArg],
+    *,
+    compatible: Callable[[str], bool],
+) -> OperationId:
+    """Start an operation, or find the one this request has started before.
+
+    Parameters
+    ----------
+    state:
+        What was read before planning; read again whenever the transaction loses a race.
+    make_arg:
+        The operation's argument for an instance number.
+
+    Raises
+    ------
+    IncompatibleOperation
+        Another operation is in the way; the error names it.
+    RequestIdReused, TableNotFound, ArgumentTooLarge
+        As they say; nothing was written.
+    OutcomeUnknown
+        etcd stopped answering half-way; repeating the same request is safe.
+    """
+    for _ in range(MAX_TRIES):
+        if (known := answered_before(state, request)) is not None:
+            return known
+        if (other := operation_in_the_way(state, request, compatible)) is not None:
+            raise IncompatibleOperation(
+                f"{request.type} on {request.table!r} cannot start while {other} is running",
+                details={"operation": str(other), "table": request.table},
+            )
+        arg = make_arg(int(state.next_instance_kv.value or b"1"))
+        txn = start_txn(keys, state, arg, request)
+        if txn.size() > MAX_REQUEST_BYTES:
+            raise ArgumentTooLarge(
+                f"the operation's argument takes {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}",
+                details={"field": "argument"},
+            )
+        try:
+            if (await client.txn(txn)).succeeded:
+                return arg.id
+        except OutcomeUnknown:
+            # It may still arrive. Whether it does or not, the compares let it happen only once, and the
+            # request record is read again before anything else is sent.
+            pass
+        # Lost a race (or the reply): stand back a little, so that many starters do not march in step.
+        await asyncio.sleep(random.uniform(0, 0.01))
+        try:
+            state = await read_table_state(client, keys, request.type, request.request_id)
+        except EtcdUnavailable as error:
+            raise OutcomeUnknown(
+                f"whether {request.type} on {request.table!r} has started is not known: {error.message}",
+                details={"request_id": request.request_id},
+            ) from error
+    raise Conflict(f"table {keys.name!r} is too busy: {MAX_TRIES} starts in a row lost a race")
+
+
+def slots_without(run_ops_kv: KeyValue, operation: OperationId) -> bytes | None:
+    """The new value of ``runOps`` once ``operation`` is over; ``None`` when nothing is left in it."""
+    run_ops = decode_run_ops(run_ops_kv.value)
+    left: Collection[str] = [slot for slot in run_ops.get(operation.type, []) if slot != operation.slot]
+    if left:
+        run_ops[operation.type] = list(left)
+    else:
+        run_ops.pop(operation.type, None)
+    return encode_plain(run_ops) if run_ops else None

@@ -1,0 +1,164 @@
+"""A transaction of etcd as a value.
+
+``Txn(compares, then, otherwise)`` is built first, looked at, merged with others, and sent later. The
+small constructors read like the sentence in the design: *if the job's state is absent and the epoch is
+held, then put the state*. Source: etcd's ``Txn`` RPC (API reference, "KV").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+MAX_OPS = 128
+"""etcd's default ``--max-txn-ops``: compares, successes or failures of one transaction, nested ones added."""
+
+MAX_REQUEST_BYTES = 1_500_000
+"""A little under etcd's default ``--max-request-bytes`` (1.5 MiB), which counts the envelope too."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    """One key as it stood at some revision. ``mod_revision`` 0 means that it did not exist."""
+
+    key: bytes
+    value: bytes
+    mod_revision: int
+    create_revision: int
+    lease: int = 0
+
+    @property
+    def exists(self) -> bool:
+        return self.mod_revision > 0
+
+    @classmethod
+    def missing(cls, key: bytes) -> KeyValue:
+        """The key, when nothing stands there."""
+        return cls(key, b"", 0, 0)
+
+
+Target: TypeAlias = Literal["mod", "create", "value", "lease"]
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """``key``'s ``target`` equals ``expected`` (bytes for values, an integer for revisions and leases)."""
+
+    key: bytes
+    target: Target
+    expected: int | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    key: bytes
+    value: bytes
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete ``key``, or the range from ``key`` to (without) ``end``."""
+
+    key: bytes
+    end: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Read ``key``, or the range from ``key`` to (without) ``end``."""
+
+    key: bytes
+    end: bytes = b""
+    keys_only: bool = False
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Txn:
+    """If all ``compares`` hold do ``then``, else do ``otherwise``; as one step, at one revision."""
+
+    compares: tuple[Compare, ...] = ()
+    then: tuple[Op, ...] = ()
+    otherwise: tuple[Op, ...] = ()
+
+    def __add__(self, other: Txn) -> Txn:
+        """Both at once: all compares of both must hold for either to happen."""
+        return Txn(
+            self.compares + other.compares, self.then + other.then, self.otherwise + other.otherwise
+        )
+
+    def weight(self) -> int:
+        """What counts against :data:`MAX_OPS`: the widest list, plus the widest nested transaction in it."""
+        width = max(len(self.compares), len(self.then), len(self.otherwise))
+        nested = [op.weight() for op in (*self.then, *self.otherwise) if isinstance(op, Txn)]
+        return width + max(nested, default=0)
+
+    def size(self) -> int:
+        """Bytes of keys and values in it, for the limit of a request."""
+        total = sum(
+            len(c.key) + (len(c.expected) if isinstance(c.expected, bytes) else 8) for c in self.compares
+        )
+        for op in (*self.then, *self.otherwise):
+            match op:
+                case Txn():
+                    total += op.size()
+                case Put():
+                    total += len(op.key) + len(op.value)
+                case _:
+                    total += len(op.key) + len(op.end)
+        return total
+
+
+Op: TypeAlias = Put | Delete | Get | Txn
+
+
+@dataclass(frozen=True, slots=True)
+class TxnResult:
+    """What a transaction did.
+
+    ``succeeded`` says which branch ran; ``results`` holds one entry per operation of that branch: the keys
+    found for a :class:`Get`, the number deleted for a :class:`Delete`, a nested result for a :class:`Txn`,
+    ``None`` for a :class:`Put`.
+    """
+
+    succeeded: bool
+    revision: int
+    results: tuple[OpResult, ...] = field(default=())
+
+    def got(self, index: int) -> list[KeyValue]:
+        """The keys found by the ``index``-th operation, which was a :class:`Get`."""
+        result = self.results[index]
+        assert isinstance(result, list)
+        return result
+
+    def one(self, index: int, key: bytes) -> KeyValue:
+        """The one key read by the ``index``-th operation; :meth:`KeyValue.missing` if it was not there."""
+        found = self.got(index)
+        return found[0] if found else KeyValue.missing(key)
+
+
+OpResult: TypeAlias = list[KeyValue] | int | TxnResult | None
+
+
+# -- the vocabulary of compares ----------------------------------------------------------------------
+
+
+def absent(key: bytes) -> Compare:
+    """Nothing stands at ``key``."""
+    return Compare(key, "create", 0)
+
+
+def unchanged(kv: KeyValue) -> Compare:
+    """The key is as it was read; for a missing one: still missing."""
+    return Compare(kv.key, "mod", kv.mod_revision)
+
+
+def equals(key: bytes, value: bytes) -> Compare:
+    """``key`` exists and holds exactly ``value``."""
+    return Compare(key, "value", value)
+
+
+def created_at(key: bytes, revision: int) -> Compare:
+    """``key`` is the very one created at ``revision``: not deleted, not made again. The fence of leases."""
+    return Compare(key, "create", revision)

@@ -1,0 +1,133 @@
+"""Watching keys: a stream that resumes by revision, and a list-and-watch that never misses a state.
+
+Level-triggered code needs two things from a watch: that it is told *something changed* and that it can
+always begin again from the present state. :func:`watch` gives the first and resumes by itself; when the
+history it needs is gone it raises :class:`~distop.errors.Compacted`. :func:`follow` gives the second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Literal
+
+import grpc
+import grpc.aio
+from aetcd.rpc import kv_pb2, rpc_pb2
+
+from distop.errors import Compacted
+from distop.metastore.client import EtcdClient, Snapshot
+from distop.metastore.convert import key_value
+from distop.metastore.keyspace import prefix_end
+from distop.metastore.txn import KeyValue
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One change of one key. A deleted key's ``kv`` has the key and the revision of its deletion."""
+
+    kind: Literal["put", "delete"]
+    kv: KeyValue
+
+
+@dataclass(frozen=True, slots=True)
+class WatchBatch:
+    """Changes up to ``revision``. Without events: nothing has changed up to there."""
+
+    revision: int
+    events: list[Event]
+
+    def after(self, revision: int) -> WatchBatch:
+        """Without what a listing at ``revision`` has shown already."""
+        if not self.events or self.events[0].kv.mod_revision > revision:
+            return self
+        return WatchBatch(self.revision, [event for event in self.events if event.kv.mod_revision > revision])
+
+
+async def watch(
+    client: EtcdClient, start: bytes, end: bytes = b"", *, from_revision: int = 0
+) -> AsyncGenerator[WatchBatch, None]:
+    """All changes from ``from_revision`` on (0: from now), of one key or of the range ``start`` to ``end``.
+
+    A batch without events comes first, once the stream stands. Never ends by itself: broken streams are
+    opened again where they broke, on the next endpoint. Changes of one revision always come in one batch.
+    Close it (``aclosing``) or cancel the task that reads it.
+
+    To list and watch, begin with the watch, then list, then skip what the listing shows already: etcd
+    delivers at once to a watch that begins *now*, but looks only every 100 ms after one that begins in the past.
+
+    Raises
+    ------
+    Compacted
+        Changes after ``from_revision`` are no longer in etcd: list again.
+    """
+    next_revision, pause = from_revision, _FIRST_PAUSE_S
+    while True:
+        request = rpc_pb2.WatchRequest(
+            create_request=rpc_pb2.WatchCreateRequest(
+                key=start, range_end=end, start_revision=next_revision, progress_notify=True, fragment=True
+            )
+        )
+        call = None
+        try:
+            call = await client.open_watch(request)
+            fragments: list[Event] = []
+            while (response := await call.read()) is not grpc.aio.EOF:
+                if response.compact_revision:
+                    raise Compacted(f"revision {next_revision} is compacted up to {response.compact_revision}")
+                if response.canceled:
+                    log.warning("watch_cancelled", extra={"reason": response.cancel_reason})
+                    break
+                fragments.extend(_event(event) for event in response.events)
+                if response.fragment:
+                    continue
+                pause = _FIRST_PAUSE_S
+                events, fragments = fragments, []
+                # Behind the last event of this watch is where resuming loses nothing. The header's revision
+                # may be ahead of it; it counts only when there is nothing to deliver: at the start of a watch
+                # that begins now, and in progress notifications.
+                revision = events[-1].kv.mod_revision if events else response.header.revision
+                if events or not response.created or not next_revision:
+                    next_revision = max(next_revision, revision + 1)
+                yield WatchBatch(revision, events)
+        except grpc.aio.AioRpcError as error:
+            log.info("watch_broken", extra={"code": error.code().name, "details": error.details()})
+            client.next_endpoint()
+        finally:
+            if call is not None:
+                call.cancel()
+        await asyncio.sleep(pause * (0.5 + random.random()))
+        pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+
+async def follow(
+    client: EtcdClient, prefix: bytes, *, keys_only: bool = False
+) -> AsyncGenerator[Snapshot | WatchBatch, None]:
+    """The present state of a prefix, then its changes; the whole state again whenever history was lost.
+
+    ``keys_only`` spares the values of the listing (events always carry theirs).
+    """
+    while True:
+        try:
+            async with aclosing(watch(client, prefix, prefix_end(prefix))) as changes:
+                await anext(changes)
+                snapshot = await client.scan(prefix, keys_only=keys_only)
+                yield snapshot
+                async for batch in changes:
+                    if (news := batch.after(snapshot.revision)).events:
+                        yield news
+        except Compacted:
+            log.info("watch_compacted", extra={"prefix": prefix.decode(errors="replace")})
+
+
+def _event(message: kv_pb2.Event) -> Event:
+    kind: Literal["put", "delete"] = "put" if message.type == kv_pb2.Event.PUT else "delete"
+    return Event(kind, key_value(message.kv))

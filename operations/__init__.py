@@ -1,0 +1,25 @@
+"""The public API for writing an operation over a partitioned table.
+
+Subclass :class:`DistributedOperation`, register it under the entry point group ``distop.operations``,
+and every coordinator and executor that has it installed can run it.
+"""
+
+from distop.operations.api import (
+    DistributedOperation,
+    OperationView,
+    Plan,
+    PlanRequest,
+    Scope,
+)
+from distop.operations.job import JobContext
+from distop.operations.registry import Registry
+
+__all__ = [
+    "DistributedOperation",
+    "JobContext",
+    "OperationView",
+    "Plan",
+    "PlanRequest",
+    "Registry",
+    "Scope",
+]

@@ -1,0 +1,127 @@
+"""The interface of an operation type."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar
+
+from distop.errors import InvalidArgument
+from distop.metastore.records import (
+    Head,
+    JobRecord,
+    OperationArg,
+    StepRecord,
+    TableRecord,
+    WatermarkMove,
+    Watermarks,
+)
+from distop.operations.job import JobContext
+
+
+class Scope(Enum):
+    """How many operations of one type may run on one table."""
+
+    SINGLE = "single"
+    """One at a time."""
+    PER_OBJECT = "per_object"
+    """One per object: an index, a query."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """What ``plan`` may look at. It is read before the start and may be stale by then; whatever must still
+    hold at the end belongs into :attr:`Plan.watermarks`, which is compared in the finishing transaction."""
+
+    table: TableRecord
+    head: Head | None
+    watermarks: Watermarks
+    argument: Mapping[str, Any]
+    """As the caller sent it; unchecked."""
+    partitions: Sequence[str] | None = None
+    """The subset of partitions the caller asked for, if any."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What will be done: fixed when the operation starts, and never planned again (a *frozen* plan)."""
+
+    argument: dict[str, Any]
+    """JSON that every job can work from. Checked, completed, at most about 1 MiB."""
+    partition_count: int = 0
+    """Number of jobs, when they are named "0", "1", ... ."""
+    partitions: list[str] | None = None
+    """Names of the jobs, when they have names of their own."""
+    watermarks: dict[str, dict[str, WatermarkMove]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.partitions is not None and len(set(self.partitions)) != len(self.partitions):
+            raise InvalidArgument("a partition is named twice", details={"field": "partitions"})
+        if self.partitions is not None and self.partition_count not in (0, len(self.partitions)):
+            raise ValueError("partition_count contradicts partitions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperationView:
+    """A sealed operation, as completion sees it: no job can change any more."""
+
+    arg: OperationArg
+    jobs: Mapping[str, JobRecord]
+    """partition -> its one result."""
+    token: str
+    """The same in every attempt at completing this operation: make your own side effects idempotent by it."""
+
+
+class DistributedOperation(ABC):
+    """One type of operation. Instances are stateless: one object serves all operations of the type."""
+
+    type: ClassVar[str]
+    """Its name, as callers write it: a letter, then letters, digits, '-' or '_'."""
+    scope: ClassVar[Scope] = Scope.SINGLE
+    compatible_types: ClassVar[frozenset[str]] = frozenset()
+    """Types that may run on the same table at the same time (each must name the other)."""
+    can_fail: ClassVar[bool] = True
+    """False: a job that raises is tried again for ever (with back-off) instead of failing the operation."""
+    resumable: ClassVar[bool] = False
+    """Whether a job's checkpoint is offered to the next attempt."""
+    exclusive: ClassVar[bool] = False
+    """Whether a job must be claimed before it runs: never two attempts at once that both believe they own it."""
+    stages_files: ClassVar[bool] = False
+    """Whether jobs leave files under the operation's staging folders, to be swept after the end."""
+
+    @abstractmethod
+    def plan(self, request: PlanRequest) -> Plan:
+        """Check the argument and fix what is to be done.
+
+        Runs in a thread of a coordinator, within the deadline of the call, maybe more than once for one
+        operation; has no side effects.
+
+        Raises
+        ------
+        InvalidArgument
+            With ``details={"field": ...}``, so that the caller knows which field to correct.
+        """
+
+    @abstractmethod
+    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+        """Do one job; return a small JSON result (counts, where its manifest lies).
+
+        Raising fails the attempt. :class:`~distop.errors.InvalidArgument` and
+        :class:`~distop.errors.JobFailed` are permanent, everything else is tried again.
+        """
+
+    def cancel_job_and_cleanup(self, job: JobContext) -> None:  # noqa: B027 - a default, not a gap
+        """Remove what this attempt made. Called for attempts that failed, lost, or were cancelled."""
+
+    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
+        """The transactional steps that publish it, in order. Watermarks and history are added by distop."""
+        return ()
+
+    def complete_operation(self, operation: OperationView) -> None:  # noqa: B027 - a default, not a gap
+        """Side effects of your own once all jobs have succeeded, before anything is published.
+
+        At least once: may run again after a crash, so make it idempotent by ``operation.token``. Raising
+        delays the completion, which is tried again.
+        """

@@ -1,0 +1,66 @@
+"""Finding operation types: the entry point group ``distop.operations``, and types named by hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+
+from distop.errors import InvalidArgument, UnknownOperationType
+from distop.metastore.keyspace import check_type
+from distop.operations.api import DistributedOperation
+
+GROUP = "distop.operations"
+VARIABLE = "DISTOP_OPERATIONS"
+"""Environment variable: more types as ``module:Class``, separated by commas. For types without a package."""
+
+
+class Registry:
+    """The operation types this process knows. Loads a type when it is first asked for."""
+
+    def __init__(self, extra: Iterable[str] | None = None) -> None:
+        named = os.environ.get(VARIABLE, "").split(",") if extra is None else extra
+        self._extra = [item.strip() for item in named if item.strip()]
+        self._loaded: dict[str, DistributedOperation] = {}
+
+    @cached_property
+    def _entries(self) -> dict[str, EntryPoint]:
+        return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+    @cached_property
+    def _named(self) -> dict[str, type[DistributedOperation]]:
+        found = {}
+        for item in self._extra:
+            module, _, name = item.partition(":")
+            kind = getattr(import_module(module), name, None)
+            if not (isinstance(kind, type) and issubclass(kind, DistributedOperation)):
+                raise InvalidArgument(f"{item!r} is not a DistributedOperation", hint="write module:Class")
+            found[kind.type] = kind
+        return found
+
+    def names(self) -> list[str]:
+        """All types, sorted, without loading them."""
+        return sorted({*self._entries, *self._named})
+
+    def get(self, name: str) -> DistributedOperation:
+        """The type of this name.
+
+        Raises
+        ------
+        UnknownOperationType
+            Nothing of this name is registered here; says what is.
+        """
+        if name not in self._loaded:
+            kind = self._named.get(name)
+            if kind is None and name in self._entries:
+                kind = self._entries[name].load()
+            if kind is None:
+                raise UnknownOperationType(
+                    f"no operation type {name!r} is registered here, known are: {', '.join(self.names())}",
+                    details={"field": "type"},
+                )
+            check_type(kind.type)
+            self._loaded[name] = kind()
+        return self._loaded[name]

@@ -1,0 +1,318 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import struct_pb2 as _struct_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class OperationState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OPERATION_STATE_UNSPECIFIED: _ClassVar[OperationState]
+    RUNNING: _ClassVar[OperationState]
+    COMMITTING: _ClassVar[OperationState]
+    ABORTING: _ClassVar[OperationState]
+    SUCCEEDED: _ClassVar[OperationState]
+    FAILED: _ClassVar[OperationState]
+    CANCELLED: _ClassVar[OperationState]
+OPERATION_STATE_UNSPECIFIED: OperationState
+RUNNING: OperationState
+COMMITTING: OperationState
+ABORTING: OperationState
+SUCCEEDED: OperationState
+FAILED: OperationState
+CANCELLED: OperationState
+
+class OperationOptions(_message.Message):
+    __slots__ = ("deadline", "max_job_attempts")
+    DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    MAX_JOB_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    deadline: _duration_pb2.Duration
+    max_job_attempts: int
+    def __init__(self, deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_job_attempts: _Optional[int] = ...) -> None: ...
+
+class StartOperationRequest(_message.Message):
+    __slots__ = ("table", "type", "object", "argument", "partitions", "options", "request_id", "started_by")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    STARTED_BY_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    type: str
+    object: str
+    argument: _struct_pb2.Struct
+    partitions: _containers.RepeatedScalarFieldContainer[str]
+    options: OperationOptions
+    request_id: str
+    started_by: str
+    def __init__(self, table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., partitions: _Optional[_Iterable[str]] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ...) -> None: ...
+
+class JobCounts(_message.Message):
+    __slots__ = ("total", "succeeded", "failed")
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    total: int
+    succeeded: int
+    failed: int
+    def __init__(self, total: _Optional[int] = ..., succeeded: _Optional[int] = ..., failed: _Optional[int] = ...) -> None: ...
+
+class OperationError(_message.Message):
+    __slots__ = ("code", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    message: str
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class Operation(_message.Message):
+    __slots__ = ("name", "table", "type", "object", "instance", "state", "jobs", "request_id", "started_by", "started_at", "finished_at", "error", "facts", "runner", "cancel_requested", "revision")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    STARTED_BY_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_AT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    RUNNER_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_REQUESTED_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    table: str
+    type: str
+    object: str
+    instance: int
+    state: OperationState
+    jobs: JobCounts
+    request_id: str
+    started_by: str
+    started_at: _timestamp_pb2.Timestamp
+    finished_at: _timestamp_pb2.Timestamp
+    error: OperationError
+    facts: _struct_pb2.Struct
+    runner: str
+    cancel_requested: bool
+    revision: int
+    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., instance: _Optional[int] = ..., state: _Optional[_Union[OperationState, str]] = ..., jobs: _Optional[_Union[JobCounts, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., facts: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., runner: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class GetOperationRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ListOperationsRequest(_message.Message):
+    __slots__ = ("table", "type", "states", "page_size", "page_token")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    type: str
+    states: _containers.RepeatedScalarFieldContainer[OperationState]
+    page_size: int
+    page_token: str
+    def __init__(self, table: _Optional[str] = ..., type: _Optional[str] = ..., states: _Optional[_Iterable[_Union[OperationState, str]]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListOperationsResponse(_message.Message):
+    __slots__ = ("operations", "next_page_token")
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    operations: _containers.RepeatedCompositeFieldContainer[Operation]
+    next_page_token: str
+    def __init__(self, operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class WatchOperationRequest(_message.Message):
+    __slots__ = ("name", "after_revision", "heartbeat")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AFTER_REVISION_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    after_revision: int
+    heartbeat: _duration_pb2.Duration
+    def __init__(self, name: _Optional[str] = ..., after_revision: _Optional[int] = ..., heartbeat: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class JobUpdate(_message.Message):
+    __slots__ = ("partition", "state", "error")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    partition: str
+    state: str
+    error: str
+    def __init__(self, partition: _Optional[str] = ..., state: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+
+class OperationUpdate(_message.Message):
+    __slots__ = ("operation", "jobs", "revision")
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    operation: Operation
+    jobs: _containers.RepeatedCompositeFieldContainer[JobUpdate]
+    revision: int
+    def __init__(self, operation: _Optional[_Union[Operation, _Mapping]] = ..., jobs: _Optional[_Iterable[_Union[JobUpdate, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class CancelOperationRequest(_message.Message):
+    __slots__ = ("name", "reason", "requested_by")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    requested_by: str
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
+
+class Table(_message.Message):
+    __slots__ = ("name", "location", "format", "options", "created_at", "created_by", "metadata_location", "snapshot_id", "running", "leader", "revision")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LOCATION_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    CREATED_BY_FIELD_NUMBER: _ClassVar[int]
+    METADATA_LOCATION_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    location: str
+    format: str
+    options: _struct_pb2.Struct
+    created_at: _timestamp_pb2.Timestamp
+    created_by: str
+    metadata_location: str
+    snapshot_id: int
+    running: _containers.RepeatedScalarFieldContainer[str]
+    leader: str
+    revision: int
+    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., metadata_location: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., running: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class CreateTableRequest(_message.Message):
+    __slots__ = ("name", "location", "format", "options", "created_by")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LOCATION_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_BY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    location: str
+    format: str
+    options: _struct_pb2.Struct
+    created_by: str
+    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., created_by: _Optional[str] = ...) -> None: ...
+
+class GetTableRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ListTablesRequest(_message.Message):
+    __slots__ = ("page_size", "page_token")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListTablesResponse(_message.Message):
+    __slots__ = ("tables", "next_page_token")
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedCompositeFieldContainer[Table]
+    next_page_token: str
+    def __init__(self, tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class GetWatermarksRequest(_message.Message):
+    __slots__ = ("table", "source")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    source: str
+    def __init__(self, table: _Optional[str] = ..., source: _Optional[str] = ...) -> None: ...
+
+class Watermark(_message.Message):
+    __slots__ = ("source", "partition", "value")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    partition: str
+    value: str
+    def __init__(self, source: _Optional[str] = ..., partition: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+
+class GetWatermarksResponse(_message.Message):
+    __slots__ = ("watermarks", "revision")
+    WATERMARKS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    watermarks: _containers.RepeatedCompositeFieldContainer[Watermark]
+    revision: int
+    def __init__(self, watermarks: _Optional[_Iterable[_Union[Watermark, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("id", "role", "address", "host", "pid", "started_at", "types")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    TYPES_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    role: str
+    address: str
+    host: str
+    pid: int
+    started_at: _timestamp_pb2.Timestamp
+    types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., types: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListMembersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListMembersResponse(_message.Message):
+    __slots__ = ("members",)
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class Leader(_message.Message):
+    __slots__ = ("table", "member", "address", "epoch")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    member: str
+    address: str
+    epoch: int
+    def __init__(self, table: _Optional[str] = ..., member: _Optional[str] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class ListLeadersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListLeadersResponse(_message.Message):
+    __slots__ = ("leaders",)
+    LEADERS_FIELD_NUMBER: _ClassVar[int]
+    leaders: _containers.RepeatedCompositeFieldContainer[Leader]
+    def __init__(self, leaders: _Optional[_Iterable[_Union[Leader, _Mapping]]] = ...) -> None: ...
