@@ -52,7 +52,10 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
                 record = decode(leader.value, LeaderRecord, leader.key)
                 response.leaders.append(
                     pb.Leader(
-                        table=table, member=record.member, address=record.address, epoch=leader.create_revision
+                        table=table,
+                        member=record.member,
+                        address=record.address,
+                        epoch=leader.create_revision,
                     )
                 )
         return response

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 import uuid
@@ -110,7 +111,9 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                     object=body.object,
                     uuid=unique,
                     argument=plan.argument,
-                    partition_count=len(plan.partitions) if plan.partitions is not None else plan.partition_count,
+                    partition_count=len(plan.partitions)
+                    if plan.partitions is not None
+                    else plan.partition_count,
                     partitions=plan.partitions,
                     watermarks=plan.watermarks,
                     options=body.options,
@@ -120,11 +123,16 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                     location=state.record.location,
                     exclusive=kind.exclusive,
                     stages_files=kind.stages_files,
-                    distop=version("distop"),
+                    distop=_version(),
                 )
 
             operation = await start(
-                self._client, keys, state, wanted, make_arg, compatible=lambda other: self._compatible(kind, other)
+                self._client,
+                keys,
+                state,
+                wanted,
+                make_arg,
+                compatible=lambda other: self._compatible(kind, other),
             )
             log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
         message, _ = await read_operation(self._client, operation)
@@ -140,7 +148,9 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         self, kind: DistributedOperation, request: PlanRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> Plan:
         if self._planning >= MAX_PLANNING:
-            raise Exhausted(f"{MAX_PLANNING} operations are being planned already", hint="try again in a moment")
+            raise Exhausted(
+                f"{MAX_PLANNING} operations are being planned already", hint="try again in a moment"
+            )
         left = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
         self._planning += 1
         try:
@@ -254,6 +264,11 @@ async def _live_updates(
         await asyncio.gather(pumping, return_exceptions=True)
 
 
+@functools.cache
+def _version() -> str:
+    return version("distop")
+
+
 class _Pending:
     """What has changed since the last update of a watcher."""
 
@@ -287,7 +302,9 @@ class _Pending:
                     )
 
     def update(self, view: LiveView) -> pb.OperationUpdate:
-        return pb.OperationUpdate(operation=view.message(self.revision), jobs=self._jobs, revision=self.revision)
+        return pb.OperationUpdate(
+            operation=view.message(self.revision), jobs=self._jobs, revision=self.revision
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,9 +336,7 @@ class _Body:
         )
         argument = _integral(json_format.MessageToDict(request.argument))
         partitions = list(request.partitions)
-        digest = digest_of(
-            [request.table, request.type, request.object, argument, partitions, options]
-        )
+        digest = digest_of([request.table, request.type, request.object, argument, partitions, options])
         return cls(
             table=check_name(request.table, "table"),
             type=check_type(request.type),
@@ -349,4 +364,3 @@ def _check_scope(kind: DistributedOperation, obj: str) -> None:
         raise InvalidArgument(f"{kind.type} runs once per object: name one", details={"field": "object"})
     if kind.scope is Scope.SINGLE and obj:
         raise InvalidArgument(f"{kind.type} takes no object", details={"field": "object"})
-

@@ -24,6 +24,7 @@ from distop.errors import (
     PreconditionFailed,
     UnknownOperationType,
 )
+from distop.metastore import retention
 from distop.metastore.client import EtcdClient
 from distop.metastore.election import Epoch
 from distop.metastore.ending import MAX_KEYS_IN_FINISH, Finish, Finished, collect, finish, seal
@@ -91,7 +92,7 @@ class Completion:
     # -- finish ----------------------------------------------------------------------------------------
 
     async def finish(self, keys: TableKeys, tracked: Tracked, epoch: Epoch) -> None:
-        """Bring a sealed operation to its end; returns when it has one, or when it must be looked at again."""
+        """Bring a sealed operation to its end; returns when it has one, or must be looked at again."""
         if tracked.state == ABORTING:
             await self._bury(keys, tracked, epoch)
         else:
@@ -165,8 +166,8 @@ class Completion:
         chain: list[TransactionalStep] = [WatermarkStep(), *(load_step(record) for record in steps)]
         prepared: list[Contribution] = []
         try:
-            for step in chain:
-                prepared.append(step.prepare(context))
+            # extend() keeps what was prepared before a step that raises, which a list made first would not.
+            prepared.extend(step.prepare(context) for step in chain)
         except BaseException:
             for contribution in prepared:
                 contribution.discard()
@@ -205,6 +206,8 @@ class Completion:
         if became is Finished.DONE:
             log.info("operation_finished", extra={**fields, "outcome": history.outcome})
             tracked.set_state(b"", revision)
+            if not plan.leave_keys and tracked.arg.instance % retention.EVERY == 0:
+                await retention.prune(self._client, keys)
             return True
         log.info("finish_lost_race", extra=fields)
         await self._discard(contributions)
@@ -263,19 +266,21 @@ class Completion:
     async def collect(self, keys: TableKeys, tracked: Tracked) -> None:
         """Sweep the files and remove the keys that a finished operation has left behind."""
         if tracked.arg.stages_files:
-            history_kv = await self._client.get(keys.history(tracked.arg.id))
-            if not history_kv.exists:
-                return
-            history = decode(history_kv.value, HistoryRecord, history_kv.key)
-            jobs = await self._jobs(tracked.keys) if history.outcome == "success" else {}
-            removed = await self._blocking(self._sweep, tracked.arg, jobs, history.outcome == "success")
-            if removed:
-                fields = {"table": keys.name, "operation": str(tracked.arg.id), "files": removed}
-                log.info("staged_files_swept", extra=fields)
+            await self._sweep(keys, tracked)
         await collect(self._client, keys, tracked.keys)
+        if tracked.arg.instance % retention.EVERY == 0:
+            await retention.prune(self._client, keys)
 
-    @staticmethod
-    def _sweep(arg: OperationArg, jobs: Mapping[str, JobRecord], published: bool) -> int:
+    async def _sweep(self, keys: TableKeys, tracked: Tracked) -> None:
+        """Remove staged files that were not published. Without a record of the outcome nothing is removed."""
         from distop.commit.sweep import sweep
 
-        return sweep(arg, jobs if published else {})
+        history = await self._client.get(keys.history(tracked.arg.id))
+        if not history.exists:
+            return
+        published = decode(history.value, HistoryRecord, history.key).outcome == "success"
+        jobs = await self._jobs(tracked.keys) if published else {}
+        removed = await self._blocking(sweep, tracked.arg, jobs)
+        if removed:
+            fields = {"table": keys.name, "operation": str(tracked.arg.id), "files": removed}
+            log.info("staged_files_swept", extra=fields)

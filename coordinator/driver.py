@@ -17,8 +17,8 @@ from distop.coordinator.completion import Completion
 from distop.coordinator.tracker import Action, Collect, Finish, Seal, Tracked, Wait, decide
 from distop.errors import Compacted, DistopError, LeadershipLost, LeaseLost, Unavailable
 from distop.metastore.client import EtcdClient
-from distop.metastore.ending import seal
 from distop.metastore.election import Epoch
+from distop.metastore.ending import seal
 from distop.metastore.keyspace import Keyspace, OperationId, TableKeys, escape, prefix_end
 from distop.metastore.lease import LeaseSession, boot_clock
 from distop.metastore.records import RUNNING, ErrorRecord, OperationArg, decode
@@ -138,12 +138,17 @@ class TableDriver:
             tracked.apply_put(kv)
         deadline = None
         if arg.options.deadline_s is not None:
-            # Wall clocks of hosts are compared once, here; from now on only this one's monotonic clock counts.
+            # Wall clocks of hosts are compared once, here; from now on this one's monotonic clock counts.
             deadline = self._clock() + arg.started_at + arg.options.deadline_s - self._wall()
         self._slots[keys.root] = _Slot(tracked, deadline)
         log.info(
             "operation_tracked",
-            extra={**self._fields, "operation": str(operation), "done": len(tracked.succeeded), "jobs": tracked.total},
+            extra={
+                **self._fields,
+                "operation": str(operation),
+                "done": len(tracked.succeeded),
+                "jobs": tracked.total,
+            },
         )
 
     async def _follow(self) -> None:

@@ -8,6 +8,7 @@ been idle for a while, so that bursts of small operations do not pay for an elec
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
@@ -63,7 +64,7 @@ class Leadership:
         self._known = {"members": False, "active": False}
 
     async def run(self) -> None:
-        """Follow members and work, lead what this member should lead. Raises when a watcher fails for good."""
+        """Follow members and work, lead what this member should. Raises when a watcher fails for good."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._follow_members())
@@ -129,7 +130,7 @@ class Leadership:
             if table not in self._leaders and self._prefers_me(table):
                 task = asyncio.create_task(self._lead(table), name=f"lead-{table}")
                 self._leaders[table] = task
-                task.add_done_callback(lambda done, table=table: self._ended(table, done))
+                task.add_done_callback(functools.partial(self._ended, table))
 
     def _ended(self, table: str, task: asyncio.Task[None]) -> None:
         self._leaders.pop(table, None)

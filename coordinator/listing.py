@@ -64,9 +64,7 @@ async def table_names(client: EtcdClient, revision: int, after: str = "") -> Asy
         start = prefix_end(keys.prefix)
 
 
-async def list_operations(
-    client: EtcdClient, request: pb.ListOperationsRequest
-) -> pb.ListOperationsResponse:
+async def list_operations(client: EtcdClient, request: pb.ListOperationsRequest) -> pb.ListOperationsResponse:
     """One page of operations: table by table, the newest first."""
     size = page_size(request.page_size)
     token = PageToken.decode(request.page_token) if request.page_token else PageToken(0)
@@ -134,6 +132,4 @@ async def _operations_of(
             found[operation] = from_history(operation, decode(kv.value, HistoryRecord, kv.key), revision)
     wanted = set(request.states)
     chosen = [message for message in found.values() if not wanted or message.state in wanted]
-    return sorted(
-        chosen, key=lambda m: (m.started_at.ToNanoseconds(), m.type, m.instance), reverse=True
-    )
+    return sorted(chosen, key=lambda m: (m.started_at.ToNanoseconds(), m.type, m.instance), reverse=True)

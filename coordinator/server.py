@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1.health import aio as health_aio
+from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]
 from grpc_reflection.v1alpha import reflection
 
 from distop.coordinator.api_cluster import ClusterService
@@ -32,14 +32,14 @@ _OPTIONS = [
 ]
 
 
-class ErrorInterceptor(grpc.aio.ServerInterceptor):
+class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Turns a :class:`DistopError` of any handler into a status with details; other errors into INTERNAL."""
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler:
+    ) -> Any:
         handler = await continuation(handler_call_details)
         if handler is None or not handler_call_details.method.startswith("/distop."):
             return handler
@@ -89,7 +89,8 @@ def _as_distop(error: Exception, method: str) -> DistopError:
         return error
     log.error("call_crashed", extra={"method": method}, exc_info=error)
     return DistopError(
-        f"{method} failed: {type(error).__name__}: {error}", hint="see the coordinator's log; this is a defect"
+        f"{method} failed: {type(error).__name__}: {error}",
+        hint="see the coordinator's log; this is a defect",
     )
 
 
@@ -113,7 +114,8 @@ async def start_server(
         for name in ("OperationService", "TableService", "ClusterService")
     ]
     reflection.enable_server_reflection(
-        [*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME], server
+        [*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME],
+        server,
     )
     try:
         port = server.add_insecure_port(listen)

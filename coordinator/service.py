@@ -60,12 +60,13 @@ class CoordinatorConfig:
             raise InvalidArgument(f"{self.listen!r} is not host:port", details={"field": "listen"})
         if self.lease_ttl_s < 2:
             raise InvalidArgument(
-                f"a lease of {self.lease_ttl_s} s is under etcd's floor of 2 s", details={"field": "lease_ttl_s"}
+                f"a lease of {self.lease_ttl_s} s is under etcd's floor of 2 s",
+                details={"field": "lease_ttl_s"},
             )
 
 
 def incarnation(role: str) -> str:
-    """A new member id: says where it runs, and is never used twice, not even by a restart on the same host."""
+    """A new member id: says where it runs, and is never used twice, not even by a restart there."""
     return f"{role}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 

@@ -97,7 +97,9 @@ class UnknownOperationType(InvalidArgument):
     """No operation type of this name is registered."""
 
     code = "UNKNOWN_OPERATION_TYPE"
-    default_hint = "register it through the entry point group distop.operations on every coordinator and executor"
+    default_hint = (
+        "register it through the entry point group distop.operations on every coordinator and executor"
+    )
 
 
 class SourceUnreadable(InvalidArgument):
@@ -302,4 +304,6 @@ class UnknownCommitStep(DistopError):
 
     code = "UNKNOWN_COMMIT_STEP"
     kind = Kind.UNIMPLEMENTED
-    default_hint = "upgrade distop here, or install the package that provides the step (group distop.commit_steps)"
+    default_hint = (
+        "upgrade distop here, or install the package that provides the step (group distop.commit_steps)"
+    )

@@ -114,8 +114,11 @@ def _from_plain(status: grpc.StatusCode, message: str, address: str) -> DistopEr
         # Our own cancelling surfaces as asyncio.CancelledError: this one is a server that shuts down.
         status = grpc.StatusCode.UNAVAILABLE
     if status is grpc.StatusCode.UNAVAILABLE:
+        # "failed to connect to all addresses; last error: UNKNOWN: ...: Connection refused": the end says it.
         return Unavailable(
-            f"no answer from {address}: {message}", hint=f"is a coordinator running at {address}?"
+            f"no answer from {address}: {message.rpartition(': ')[2]}",
+            hint=f"is a coordinator running at {address}?",
+            details={"grpc": message},
         )
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(

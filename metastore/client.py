@@ -9,6 +9,7 @@ is never sent twice by this module: whoever sends it knows how to read back what
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,9 @@ from distop.metastore.config import EtcdConfig
 from distop.metastore.convert import key_value, txn_message, txn_result
 from distop.metastore.keyspace import prefix_end
 from distop.metastore.txn import Delete, Get, KeyValue, Put, Txn, TxnResult
+
+END_OF_STREAM: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+"""What reading a stream gives at its end; missing from the published stubs."""
 
 _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", 64 << 20),
@@ -81,7 +85,7 @@ class EtcdClient:
         """Close all connections; calls under way fail."""
         channels, self._channels = list(self._channels.values()), {}
         for channel in channels:
-            await channel.close()
+            await channel.close(None)
 
     # -- reads ---------------------------------------------------------------------------------------
 
@@ -176,7 +180,7 @@ class EtcdClient:
                 call.cancel()
 
         reply = await self._with_failover(renew, writes=False, timeout_s=timeout_s)
-        return int(reply.TTL) if reply is not grpc.aio.EOF else 0
+        return 0 if reply is END_OF_STREAM else int(reply.TTL)
 
     async def lease_revoke(self, lease: int) -> None:
         """End a lease; its keys vanish at once. Of an expired lease: nothing to do."""
@@ -199,10 +203,9 @@ class EtcdClient:
         metadata = [*(await self._metadata() or ()), ("hasleader", "true")]
         stub: Any = rpc_pb2_grpc.WatchStub(self._channel())
         call: grpc.aio.StreamStreamCall[Any, Any] = stub.Watch(metadata=metadata, wait_for_ready=False)
-        try:
+        # Whoever reads the stream meets the same error, with its details.
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             await call.write(request)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            pass  # the reader of the stream meets the same error, with its details
         return call
 
     def next_endpoint(self) -> None:
@@ -242,7 +245,11 @@ class EtcdClient:
             try:
                 return await once(self._channel(), await self._metadata(), max(left, 0.001))
             except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.UNAUTHENTICATED and self.config.user and not reauthenticated:
+                if (
+                    error.code() is grpc.StatusCode.UNAUTHENTICATED
+                    and self.config.user
+                    and not reauthenticated
+                ):
                     reauthenticated, self._token = True, None
                     continue
                 unsent = _never_sent(error)
@@ -308,7 +315,9 @@ def _raise(error: grpc.aio.AioRpcError, *, writes: bool, endpoint: str) -> NoRet
         failure = Exhausted(f"etcd at {endpoint}: {text}", details=where)
     elif code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         failure = EtcdUnavailable(
-            f"etcd at {endpoint} refuses this user: {text}", hint="check user, password and role", details=where
+            f"etcd at {endpoint} refuses this user: {text}",
+            hint="check user, password and role",
+            details=where,
         )
     elif writes:
         failure = OutcomeUnknown(f"etcd at {endpoint} gave no answer to a write: {text}", details=where)

@@ -52,9 +52,7 @@ def txn_message(txn: Txn) -> Any:
 
 
 def key_value(message: kv_pb2.KeyValue) -> KeyValue:
-    return KeyValue(
-        message.key, message.value, message.mod_revision, message.create_revision, message.lease
-    )
+    return KeyValue(message.key, message.value, message.mod_revision, message.create_revision, message.lease)
 
 
 def txn_result(response: Any, revision: int) -> TxnResult:

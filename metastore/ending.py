@@ -7,10 +7,17 @@ changes nothing. All are safe to send twice.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from enum import Enum
 
-from distop.errors import LeadershipLost, OperationNotFound, OutcomeUnknown, PreconditionFailed
+from distop.errors import (
+    EtcdUnavailable,
+    LeadershipLost,
+    OperationNotFound,
+    OutcomeUnknown,
+    PreconditionFailed,
+)
 from distop.metastore.client import EtcdClient
 from distop.metastore.election import Epoch
 from distop.metastore.keyspace import OperationKeys, TableKeys, prefix_end
@@ -41,6 +48,9 @@ from distop.metastore.txn import (
 MAX_TRIES = 8
 """How often one of these transactions is sent again after a lost reply."""
 
+PAUSE_S = 0.01
+"""Pause before the second try; doubled with each one."""
+
 MAX_KEYS_IN_FINISH = 1000
 """Up to so many keys go in the finishing transaction itself; deleting 100,000 at once would stop etcd for
 0.3 s, so larger operations leave theirs to :func:`collect`."""
@@ -53,14 +63,26 @@ async def _settle(client: EtcdClient, txn: Txn) -> TxnResult:
     """Send a transaction until its outcome is known.
 
     Only for transactions whose ``otherwise`` branch reads what tells "I did it before" from "somebody else".
+
+    Raises
+    ------
+    OutcomeUnknown
+        A reply was lost, and etcd has not answered since. Also when the last try was certainly not sent: the
+        first one may still have happened.
     """
+    doubt: OutcomeUnknown | None = None
     for tries in range(MAX_TRIES):
         try:
             return await client.txn(txn)
-        except OutcomeUnknown:
-            if tries == MAX_TRIES - 1:
+        except OutcomeUnknown as error:
+            doubt = error
+        except EtcdUnavailable as error:
+            if doubt is None:
                 raise
-    raise OutcomeUnknown
+            doubt.__cause__ = error
+        if tries < MAX_TRIES - 1:
+            await asyncio.sleep(PAUSE_S * 2**tries)
+    raise doubt or OutcomeUnknown()
 
 
 async def request_cancel(client: EtcdClient, keys: OperationKeys, cancel: CancelRecord) -> bool:
@@ -208,7 +230,9 @@ async def collect(client: EtcdClient, keys: TableKeys, op: OperationKeys) -> int
     """
     removed = 0
     while True:
-        page = await client.get_range(op.prefix, prefix_end(op.prefix), keys_only=True, limit=COLLECT_BITE + 1)
+        page = await client.get_range(
+            op.prefix, prefix_end(op.prefix), keys_only=True, limit=COLLECT_BITE + 1
+        )
         victims = [kv.key for kv in page.kvs if kv.key != op.arg]
         if not victims:
             break

@@ -24,7 +24,9 @@ _SAFE = "!#$&'()*+,/:;<=>?@[]^`{|}\\\""
 _TABLE_WORDS = frozenset(
     {"table", "coordinator", "runOps", "head", "watermarks", "ordering", "backlog", "request", "history"}
 )
-_OPERATION_WORDS = frozenset({"arg", "state", "commit", "runner", "cancel", "error", "plan", "nextInstanceId"})
+_OPERATION_WORDS = frozenset(
+    {"arg", "state", "commit", "runner", "cancel", "error", "plan", "nextInstanceId"}
+)
 _TYPE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
@@ -68,7 +70,8 @@ def check_object(name: str) -> str:
     check_name(name, "object")
     if not name[0].isalpha() or name in _OPERATION_WORDS:
         raise InvalidName(
-            f"object {name!r} must begin with a letter and not be a reserved word", details={"field": "object"}
+            f"object {name!r} must begin with a letter and not be a reserved word",
+            details={"field": "object"},
         )
     return name
 

@@ -38,9 +38,7 @@ class LeaseSession:
     ``lost`` is set once, when the lease has ended for whatever reason. A new session is a new identity.
     """
 
-    def __init__(
-        self, client: EtcdClient, ttl_s: int, *, clock: Callable[[], float] = boot_clock
-    ) -> None:
+    def __init__(self, client: EtcdClient, ttl_s: int, *, clock: Callable[[], float] = boot_clock) -> None:
         self.client = client
         self.ttl_s = ttl_s
         self.lease_id = 0

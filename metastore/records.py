@@ -124,7 +124,9 @@ class ClaimRecord(Record, kw_only=True):
     member: str = ""
 
 
-class OperationOptions(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True):
+class OperationOptions(
+    msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True
+):
     """How an operation is to be run."""
 
     deadline_s: float | None = None
@@ -134,7 +136,9 @@ class OperationOptions(msgspec.Struct, kw_only=True, omit_defaults=True, rename=
 
     def __post_init__(self) -> None:
         if self.deadline_s is not None and self.deadline_s <= 0:
-            raise InvalidArgument("deadline must be positive seconds", details={"field": "options.deadline_s"})
+            raise InvalidArgument(
+                "deadline must be positive seconds", details={"field": "options.deadline_s"}
+            )
         if not 1 <= self.max_job_attempts <= 100:
             raise InvalidArgument(
                 "max_job_attempts must lie between 1 and 100", details={"field": "options.max_job_attempts"}
@@ -278,12 +282,14 @@ def encode_plain(value: Watermarks | RunOps) -> bytes:
 
 def decode_watermarks(value: bytes) -> Watermarks:
     """Of a missing key's empty value: no watermarks."""
-    return _decode_plain(value, Watermarks, "watermarks")
+    watermarks: Watermarks = _decode_plain(value, Watermarks, "watermarks")
+    return watermarks
 
 
 def decode_run_ops(value: bytes) -> RunOps:
     """Of a missing key's empty value: nothing runs."""
-    return _decode_plain(value, RunOps, "runOps")
+    run_ops: RunOps = _decode_plain(value, RunOps, "runOps")
+    return run_ops
 
 
 def _decode_plain(value: bytes, kind: Any, what: str) -> Any:

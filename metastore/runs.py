@@ -53,6 +53,11 @@ class Run:
         if self.token <= 0:
             raise InvalidArgument(f"{self.token} is no run token", details={"field": "run_token"})
 
+    @property
+    def key(self) -> tuple[bytes, int]:
+        """Equal for equal runs."""
+        return self.keys.root, self.token
+
     def held(self) -> tuple[Compare, Compare]:
         """The fence: holds as long as the operation is running and this run is the one that runs it."""
         return equals(self.keys.state, RUNNING), created_at(self.keys.runner, self.token)

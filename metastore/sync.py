@@ -48,9 +48,7 @@ class SyncEtcd:
     ) -> RangePage:
         """See :meth:`EtcdClient.get_range`."""
         return self.run(
-            lambda client: client.get_range(
-                start, end, revision=revision, keys_only=keys_only, limit=limit
-            )
+            lambda client: client.get_range(start, end, revision=revision, keys_only=keys_only, limit=limit)
         )
 
     def scan(self, prefix: bytes, *, revision: int = 0, keys_only: bool = False) -> Snapshot:

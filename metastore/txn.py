@@ -84,9 +84,7 @@ class Txn:
 
     def __add__(self, other: Txn) -> Txn:
         """Both at once: all compares of both must hold for either to happen."""
-        return Txn(
-            self.compares + other.compares, self.then + other.then, self.otherwise + other.otherwise
-        )
+        return Txn(self.compares + other.compares, self.then + other.then, self.otherwise + other.otherwise)
 
     def weight(self) -> int:
         """What counts against :data:`MAX_OPS`: the widest list, plus the widest nested transaction in it."""

@@ -13,14 +13,14 @@ import random
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import grpc
 import grpc.aio
 from aetcd.rpc import kv_pb2, rpc_pb2
 
 from distop.errors import Compacted
-from distop.metastore.client import EtcdClient, Snapshot
+from distop.metastore.client import END_OF_STREAM, EtcdClient, Snapshot
 from distop.metastore.convert import key_value
 from distop.metastore.keyspace import prefix_end
 from distop.metastore.txn import KeyValue
@@ -62,7 +62,7 @@ async def watch(
     Close it (``aclosing``) or cancel the task that reads it.
 
     To list and watch, begin with the watch, then list, then skip what the listing shows already: etcd
-    delivers at once to a watch that begins *now*, but looks only every 100 ms after one that begins in the past.
+    delivers at once to a watch that begins *now*, but only every 100 ms to one that begins in the past.
 
     Raises
     ------
@@ -79,10 +79,13 @@ async def watch(
         call = None
         try:
             call = await client.open_watch(request)
+            response: Any
             fragments: list[Event] = []
-            while (response := await call.read()) is not grpc.aio.EOF:
+            while (response := await call.read()) is not END_OF_STREAM:
                 if response.compact_revision:
-                    raise Compacted(f"revision {next_revision} is compacted up to {response.compact_revision}")
+                    raise Compacted(
+                        f"revision {next_revision} is compacted up to {response.compact_revision}"
+                    )
                 if response.canceled:
                     log.warning("watch_cancelled", extra={"reason": response.cancel_reason})
                     break

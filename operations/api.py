@@ -87,7 +87,9 @@ class DistributedOperation(ABC):
     resumable: ClassVar[bool] = False
     """Whether a job's checkpoint is offered to the next attempt."""
     exclusive: ClassVar[bool] = False
-    """Whether a job must be claimed before it runs: never two attempts at once that both believe they own it."""
+    """Whether a job must be claimed before it runs, so that never two attempts believe they own it."""
+    small_jobs: ClassVar[bool] = False
+    """Whether a job takes less than the milliseconds that a task costs Spark: many then share a task."""
     stages_files: ClassVar[bool] = False
     """Whether jobs leave files under the operation's staging folders, to be swept after the end."""
 

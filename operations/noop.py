@@ -27,6 +27,7 @@ class Noop(DistributedOperation):
     """Does nothing, in as many jobs as asked for."""
 
     type = "noop"
+    small_jobs = True
 
     def plan(self, request: PlanRequest) -> Plan:
         try:

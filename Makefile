@@ -1,0 +1,94 @@
+# `make` shows what there is. Everything runs in .venv, which `setup` makes and keeps up to date.
+#   PYTHON=python3.12   the Python to build .venv with
+#   ARGS="-k lease"     further arguments of the target's program
+
+PYTHON ?=
+ARGS ?=
+export PYTHON
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+# Folders of modules that are no part of the packages, where definitions may go without types.
+SCRIPTS = $(patsubst %/,%,$(sort $(dir $(wildcard tests/*.py demo/*.py bench/*.py examples/*.py))))
+UNTYPED := --explicit-package-bases --allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls \
+	--allow-untyped-decorators --allow-any-generics
+STUBS := distop_pb2.py distop_pb2.pyi distop_pb2_grpc.py
+
+# $(1) is a folder. The path on the left of = is what the stubs believe the file is called, and so how they
+# import each other: from distop.proto import distop_pb2.
+PROTOC = $(BIN)/python -m grpc_tools.protoc --proto_path=distop/proto=proto \
+	--python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) distop/proto/distop.proto
+
+# Errors are reported at the links of the editable install: show the files themselves.
+REAL_PATHS := sed -E 's,^build/__editable__[^/]*/distop/,,'
+
+.PHONY: help
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## make .venv from nothing, or bring it up to date
+	@deploy/setup.sh
+
+.PHONY: demo
+demo: setup ## ingest a year of flights while processes are killed, and prove every row is there once
+	$(BIN)/python demo/run.py $(ARGS)
+
+.PHONY: test
+test: setup ## all tests: a real etcd, real Spark, real processes
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: lint
+lint: setup ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+.PHONY: format
+format: setup ## let ruff correct what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: types
+types: setup ## mypy: strict for the packages, less so for tests and scripts
+	$(BIN)/mypy $(ARGS) | $(REAL_PATHS)
+	for folder in $(SCRIPTS); do $(BIN)/mypy $(UNTYPED) $$folder; done
+
+.PHONY: layers
+layers: setup ## import-linter: arrows only point down
+	$(BIN)/lint-imports --no-logo
+
+.PHONY: proto
+proto: setup ## regenerate the stubs from proto/distop.proto
+	@new=$$(mktemp -d); trap 'rm -rf "$$new"' EXIT; $(call PROTOC,"$$new"); \
+	for stub in $(STUBS); do cp "$$new/distop/proto/$$stub" proto/; done
+
+.PHONY: proto-check
+proto-check: setup ## fail if the committed stubs are not what proto/distop.proto gives
+	@new=$$(mktemp -d); trap 'rm -rf "$$new"' EXIT; $(call PROTOC,"$$new"); \
+	for stub in $(STUBS); do \
+		diff -u "proto/$$stub" "$$new/distop/proto/$$stub" || { echo "stale: run make proto"; exit 1; }; \
+	done; echo "the stubs are current"
+
+.PHONY: bench
+bench: bench-completions bench-spark bench-failover ## the three below
+
+.PHONY: bench-completions
+bench-completions: setup ## completions per second, against raw etcd transactions
+	$(BIN)/python bench/completions.py $(ARGS)
+
+.PHONY: bench-spark
+bench-spark: setup ## jobs of an operation against a bare Spark stage
+	$(BIN)/python bench/spark.py $(ARGS)
+
+.PHONY: bench-failover
+bench-failover: setup ## time from the loss of a leader to the next one
+	$(BIN)/python bench/failover.py $(ARGS)
+
+.PHONY: clean
+clean: ## remove .venv, caches and what runs left
+	rm -rf .venv build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf demo/work bench/work spark-warehouse metastore_db derby.log artifacts
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

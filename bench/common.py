@@ -1,0 +1,96 @@
+"""What the benchmarks share: processes with logs, a table for people, one line of JSON for programs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+T = TypeVar("T")
+
+
+class Processes:
+    """``distop`` processes of a benchmark, ended by pid at its end; their logs lie in ``folder``."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._folder = folder
+        self._env = {**os.environ, **environment}
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *arguments: str) -> int:
+        """Start ``distop <arguments>``; its pid."""
+        with (self._folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "distop.cli.main", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._env,
+            )
+        self._running[process.pid] = process
+        return process.pid
+
+    def reap(self, pid: int) -> None:
+        """Wait for a process that was told to end."""
+        self._running.pop(pid).wait(30)
+
+    def log_of(self, name: str) -> str:
+        """The end of a process's log."""
+        return (self._folder / f"{name}.log").read_text(errors="replace")[-3000:]
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._running.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self._running.values():
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+async def until(condition: Callable[[], Awaitable[T | None]], what: str, timeout_s: float = 60.0) -> T:
+    """Wait until ``condition`` gives something; what it gave."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while (found := await condition()) is None:
+        if loop.time() > deadline:
+            raise SystemExit(f"waited {timeout_s:.0f} s in vain for {what}")
+        await asyncio.sleep(0.01)
+    return found
+
+
+def peak_mb(pid: int) -> float:
+    """Peak resident memory of a process so far, in MiB (Linux)."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table for people."""
+    table = Table(*columns, title=title, box=None, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)
+
+
+def print_json(**figures: float) -> None:
+    """The figures for programs: one JSON object on the last line."""
+    print(json.dumps(figures))

@@ -1,0 +1,5 @@
+"""``python -m distop.cli``."""
+
+from distop.cli.main import main
+
+main()

@@ -1,0 +1,71 @@
+"""Options that many commands share, written down once.
+
+A *bundle* is a function with typer parameters that makes one value of them. A command that wants it takes one
+parameter annotated with it, and gets all its options::
+
+    def etcd_config(etcd: Annotated[str, typer.Option(...)] = "", ...) -> EtcdConfig: ...
+
+    @command(app)
+    def coordinator(etcd: Annotated[EtcdConfig, Bundle(etcd_config)]) -> int: ...
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import typer
+
+F = TypeVar("F", bound=Callable[..., int | None])
+
+
+class Bundle:
+    """Marks a parameter that is made from the options of ``make``."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self.make = make
+
+    @property
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        return dict(inspect.signature(self.make, eval_str=True).parameters)
+
+
+def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[F], F]:
+    """Register a function as a command. What it returns is the exit code; ``None`` is 0."""
+
+    def register(function: F) -> F:
+        app.command(name or function.__name__.replace("_", "-"), **settings)(expanded(function))
+        return function
+
+    return register
+
+
+def expanded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, its bundles replaced by their options. Order: its own parameters, then theirs."""
+    bundles: dict[str, Bundle] = {}
+    own: dict[str, inspect.Parameter] = {}
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        marks = getattr(parameter.annotation, "__metadata__", ())
+        bundle = next((mark for mark in marks if isinstance(mark, Bundle)), None)
+        if bundle is None:
+            own[parameter.name] = parameter
+        else:
+            bundles[parameter.name] = bundle
+    parameters = dict(own)
+    for bundle in bundles.values():
+        parameters |= bundle.parameters
+
+    def run(**given: Any) -> Any:
+        made = {
+            name: bundle.make(**{option: given[option] for option in bundle.parameters})
+            for name, bundle in bundles.items()
+        }
+        return function(**{option: given[option] for option in own}, **made)
+
+    run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters.values()}
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters.values()]
+    )
+    return run

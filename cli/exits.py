@@ -1,0 +1,33 @@
+"""The exit codes of the command line, and how errors are shown."""
+
+from __future__ import annotations
+
+from distop.errors import DistopError, Kind
+
+OPERATION_FAILED = 20
+OPERATION_CANCELLED = 21
+INTERRUPTED = 130
+
+_MEANINGS = {
+    0: "done",
+    **{kind.exit_code: kind.grpc_status.lower().replace("_", " ") for kind in Kind},
+    OPERATION_FAILED: "the operation failed",
+    OPERATION_CANCELLED: "the operation was cancelled",
+    INTERRUPTED: "interrupted (Ctrl-C)",
+}
+
+EPILOG = "Exit codes: " + ", ".join(f"{code} {meaning}" for code, meaning in sorted(_MEANINGS.items())) + "."
+
+_BY_CODE = {"OPERATION_FAILED": OPERATION_FAILED, "CANCELLED": OPERATION_CANCELLED}
+
+
+def exit_code(error: DistopError) -> int:
+    """What a process that ends with this error returns."""
+    return _BY_CODE.get(error.code, error.kind.exit_code)
+
+
+class UsageFault(DistopError):
+    """The command line makes no sense."""
+
+    code = "USAGE"
+    kind = Kind.INVALID

@@ -1,0 +1,200 @@
+"""What commands print for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from distop.cli.output import Output
+from distop.cli.progress import follow
+from distop.cli.style import STATE_STYLES, counts, duration, printable
+from distop.client import Leader, Member, Operation, OperationUpdate, Table, Watermarks
+from distop.errors import DistopError
+
+_WIDE = 10_000
+"""Columns where there is no terminal: whoever reads a pipe wants whole names."""
+
+
+class HumanOutput(Output):
+    """Tables and progress bars."""
+
+    def __init__(self) -> None:
+        self._out = _console(sys.stdout)
+        self._err = _console(sys.stderr)
+
+    def operation(self, operation: Operation) -> None:
+        error = f"{operation.error.code}: {operation.error.message}" if operation.error else ""
+        took = duration(operation.duration_s) if operation.done else duration(_since(operation.started_at))
+        asked = " (cancel requested)" if operation.cancel_requested and not operation.done else ""
+        facts = [(name, _text(value)) for name, value in sorted(operation.facts.items())]
+        self._pairs(
+            [
+                ("operation", operation.name),
+                ("state", Text(operation.state.value + asked, STATE_STYLES[operation.state])),
+                ("jobs", counts(operation.jobs)),
+                ("error", error),
+                ("started", _when(operation.started_at)),
+                ("started by", operation.started_by),
+                ("finished", _when(operation.finished_at)),
+                ("took" if operation.done else "running for", took),
+                ("runner", operation.runner),
+                ("request id", operation.request_id),
+                *facts,
+            ]
+        )
+
+    def started(self, operation: Operation) -> None:
+        self._out.print(printable(operation.name))
+        self.note(f"started; follow it with: distop watch {operation.name}")
+
+    def operations(self, operations: list[Operation], more: bool) -> None:
+        grid = _grid("OPERATION", "STATE", "JOBS", "STARTED", "TOOK", "BY", "ERROR")
+        for operation in operations:
+            grid.add_row(
+                printable(operation.name),
+                Text(operation.state.value, STATE_STYLES[operation.state]),
+                counts(operation.jobs),
+                _when(operation.started_at),
+                duration(operation.duration_s),
+                printable(operation.started_by),
+                printable(operation.error.code) if operation.error else "",
+            )
+        self._list(grid, "no operations", more)
+
+    def updates(self, updates: Iterable[OperationUpdate]) -> Operation:
+        return self.progress(updates)
+
+    def progress(self, updates: Iterable[OperationUpdate]) -> Operation:
+        ended = follow(self._err, updates)
+        self.operation(ended)
+        return ended
+
+    def table(self, table: Table) -> None:
+        options = [(name, _text(value)) for name, value in sorted(table.options.items())]
+        self._pairs(
+            [
+                ("table", table.name),
+                ("location", table.location),
+                ("format", table.format),
+                *options,
+                ("snapshot", "" if table.snapshot_id is None else str(table.snapshot_id)),
+                ("metadata", table.metadata_location),
+                ("running", "\n".join(map(printable, table.running))),
+                ("led by", table.leader),
+                ("created", _when(table.created_at)),
+                ("created by", table.created_by),
+            ]
+        )
+
+    def tables(self, tables: list[Table], more: bool) -> None:
+        grid = _grid("TABLE", "LOCATION", "FORMAT", "RUNNING", "LED BY", "SNAPSHOT")
+        for table in tables:
+            grid.add_row(
+                printable(table.name),
+                printable(table.location),
+                printable(table.format),
+                str(len(table.running) or ""),
+                printable(table.leader),
+                "" if table.snapshot_id is None else str(table.snapshot_id),
+            )
+        self._list(grid, "no tables: distop tables create NAME --location URL", more)
+
+    def watermarks(self, watermarks: Watermarks) -> None:
+        grid = _grid("SOURCE", "PARTITION", "WATERMARK")
+        for source, partitions in sorted(watermarks.items()):
+            for partition, value in sorted(partitions.items()):
+                grid.add_row(printable(source), printable(partition), printable(value))
+        self._list(grid, "no watermarks: nothing was ingested yet", more=False)
+
+    def members(self, members: Iterable[Member], leaders: Iterable[Leader]) -> None:
+        led: dict[str, int] = {}
+        for leader in leaders:
+            led[leader.member] = led.get(leader.member, 0) + 1
+        grid = _grid("MEMBER", "ROLE", "ADDRESS", "HOST", "PID", "SINCE", "TYPES", "LEADS")
+        for member in members:
+            leads = str(led.get(member.id, 0)) if member.role == "coordinator" else ""
+            grid.add_row(
+                printable(member.id),
+                member.role,
+                printable(member.address),
+                printable(member.host),
+                str(member.pid or ""),
+                _when(member.started_at),
+                printable(", ".join(member.types)),
+                leads,
+            )
+        self._list(grid, "no members", more=False)
+
+    def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
+        if list(facts) == ["version"]:
+            self._out.print(f"{title} {facts['version']}")
+            return
+        self._out.print(Text(title, "bold"))
+        self._pairs([(name, _text(value)) for name, value in facts.items()])
+        for hint in hints:
+            self._out.print(hint, soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        self._err.print(Text(printable(text), "dim"), soft_wrap=True)
+
+    def error(self, error: DistopError) -> None:
+        self._err.print(
+            Text.assemble(("error: ", "bold red"), (f"{error.code}: ", "red"), printable(error.message)),
+            soft_wrap=True,
+        )
+        if error.hint:
+            self._err.print(Text.assemble(("hint: ", "bold"), printable(error.hint)), soft_wrap=True)
+
+    def _pairs(self, pairs: Iterable[tuple[str, str | Text]]) -> None:
+        grid = Grid.grid(padding=(0, 2))
+        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column(overflow="fold")
+        for name, value in pairs:
+            if value:
+                lines = value if isinstance(value, Text) else "\n".join(map(printable, value.split("\n")))
+                grid.add_row(printable(name), lines)
+        self._out.print(grid)
+
+    def _list(self, grid: Grid, empty: str, more: bool) -> None:
+        if not grid.rows:
+            self.note(empty)
+            return
+        self._out.print(grid)
+        if more:
+            self.note("there are more: --limit 0 shows all")
+
+
+def _console(file: Any) -> Console:
+    width = None if file.isatty() else _WIDE
+    return Console(file=file, width=width, markup=False, highlight=False, emoji=False)
+
+
+def _grid(*columns: str) -> Grid:
+    grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    for index, column in enumerate(columns):
+        grid.add_column(column, no_wrap=index == 0, overflow="fold")
+    return grid
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={_text(item)}" for name, item in sorted(value.items()))
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_text, value))
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53:
+        return f"{value:,}"
+    return str(value)
+
+
+def _when(moment: datetime | None) -> str:
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else ""
+
+
+def _since(moment: datetime | None) -> float | None:
+    return (datetime.now(UTC) - moment).total_seconds() if moment else None

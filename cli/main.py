@@ -1,0 +1,114 @@
+"""The ``distop`` command: its groups put together, its errors and its exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from distop.cli import operations, tables
+from distop.cli.exits import EPILOG, INTERRUPTED, UsageFault, exit_code
+from distop.cli.output import Format, make_output
+from distop.cli.session import (
+    ADDRESS_HELP,
+    DEFAULT_ADDRESS,
+    DEFAULT_TIMEOUT_S,
+    OUTPUT_HELP,
+    TIMEOUT_HELP,
+    remember,
+)
+from distop.errors import DistopError
+
+
+class _Distop(TyperGroup):
+    """Ends with an exit code that says what happened, and with no traceback unless distop is to blame."""
+
+    def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        extra |= {"standalone_mode": False}
+        try:
+            sys.exit(super().main(words, **extra) or 0)
+        except DistopError as error:
+            failure = error
+        except typer.TyperException as error:
+            place = getattr(error, "ctx", None)
+            command = place.command_path if place is not None else "distop"
+            failure = UsageFault(error.format_message().strip(), hint=f"see {command} --help")
+        except typer.Abort:
+            sys.exit(INTERRUPTED)
+        except Exception as error:
+            traceback.print_exc()
+            failure = DistopError(f"{type(error).__name__}: {error}", hint="this is a defect of distop")
+        make_output("json" if _wants_json(words) else "table").error(failure)
+        sys.exit(exit_code(failure))
+
+
+app = typer.Typer(
+    pretty_exceptions_enable=False,
+    cls=_Distop,
+    no_args_is_help=False,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for part in (operations.app, tables.app):
+    app.add_typer(part)
+
+
+@app.callback(invoke_without_command=True)
+def distop(
+    ctx: typer.Context,
+    address: Annotated[
+        str,
+        typer.Option("--address", "-a", metavar="HOST:PORT", envvar="DISTOP_ADDRESS", help=ADDRESS_HELP),
+    ] = DEFAULT_ADDRESS,
+    output: Annotated[
+        Format, typer.Option("--output", "-o", envvar="DISTOP_OUTPUT", help=OUTPUT_HELP)
+    ] = "table",
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help=TIMEOUT_HELP)] = DEFAULT_TIMEOUT_S,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """Operations over partitioned tables, exactly once.
+
+    Begin with: distop dev, and in another terminal: distop start demo noop --arg partitions=100 --wait
+
+    These options may also stand behind the name of the command.
+    """
+    remember(ctx, address=address, output=output, timeout_s=timeout)
+    if version:
+        make_output(output).facts("distop", {"version": _version()})
+    elif ctx.invoked_subcommand is None:
+        print(ctx.get_help(), end="")
+
+
+def main() -> None:
+    """The entry point of the console script."""
+    app(prog_name="distop")
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("distop")
+    except PackageNotFoundError:  # run from a source tree
+        return "unknown"
+
+
+def _wants_json(words: Sequence[str]) -> bool:
+    """Whether errors are to be JSON, also those of a command line that could not be read."""
+    wanted = os.environ.get("DISTOP_OUTPUT", "table")
+    for index, word in enumerate(words):
+        if word in ("-o", "--output"):
+            wanted = words[index + 1] if index + 1 < len(words) else wanted
+        elif word.startswith(("--output=", "-o")):
+            wanted = word.removeprefix("--output=").removeprefix("-o")
+    return wanted == "json"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""Commands on operations: start, ingest, ls, show, watch, cancel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from enum import Enum
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import typer
+
+from distop.cli.bundles import Bundle, command
+from distop.cli.parsing import parse_assignments, parse_duration, parse_object
+from distop.cli.session import Connected, Session
+from distop.errors import InvalidArgument, PreconditionFailed
+
+if TYPE_CHECKING:
+    from distop.client import Operation
+
+app = typer.Typer()
+
+PANEL = "Operations"
+
+
+class State(Enum):
+    """As in ``distop.client``, which is not imported for that: it takes gRPC along."""
+
+    RUNNING = "running"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+Name = Annotated[str, typer.Argument(metavar="OPERATION", help="Such as flights/ingest/17.")]
+
+
+class StartOptions:
+    """How an operation is to be started."""
+
+    def __init__(
+        self,
+        deadline: Annotated[
+            str | None, typer.Option(metavar="DURATION", help="Abort it after so long, such as 10m.")
+        ] = None,
+        attempts: Annotated[
+            int | None, typer.Option(min=1, max=100, help="How often one job is tried (default: 3).")
+        ] = None,
+        request_id: Annotated[
+            str | None, typer.Option(help="Makes the command safe to repeat: the same id starts nothing new.")
+        ] = None,
+        wait: Annotated[
+            bool, typer.Option("--wait/--no-wait", help="Show progress until it is over.")
+        ] = False,
+    ) -> None:
+        self.deadline_s = parse_duration(deadline, "deadline") if deadline is not None else None
+        self.attempts = attempts
+        self.request_id = request_id
+        self.wait = wait
+
+
+Starting = Annotated[StartOptions, Bundle(StartOptions)]
+
+
+@command(app, rich_help_panel=PANEL)
+def start(
+    options: Starting,
+    session: Connected,
+    table: Annotated[str, typer.Argument(metavar="TABLE")],
+    type: Annotated[str, typer.Argument(metavar="TYPE", help="Such as ingest or noop.")],
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arg", metavar="KEY=VALUE", help="Part of the argument; JSON, or else text. Repeatable."
+        ),
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE|-|JSON", help="The argument as a JSON object.")
+    ] = None,
+    object: Annotated[
+        str, typer.Option(metavar="NAME", help="For types with one operation per object: an index, a query.")
+    ] = "",
+    partition: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this partition. Repeatable.")
+    ] = None,
+) -> None:
+    """Start an operation on a table.
+
+    Example: distop start flights ingest --arg paths=/data/2013-01 --deadline 10m --wait
+    """
+    argument = (parse_object(json, "json") if json is not None else {}) | parse_assignments(arg or ())
+    _start(session, options, table, type, argument, object=object, partitions=partition or ())
+
+
+@command(app, rich_help_panel=PANEL)
+def ingest(
+    options: Starting,
+    session: Connected,
+    table: Annotated[str, typer.Argument(metavar="TABLE")],
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files, folders, globs or URLs.")],
+    format: Annotated[
+        Literal["csv", "jsonl", "parquet"] | None, typer.Option(help="Default: what the file names say.")
+    ] = None,
+    mode: Annotated[Literal["append", "overwrite"] | None, typer.Option(help="Default: append.")] = None,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arg", metavar="KEY=VALUE", help="Any other part of the argument of ingest. Repeatable."
+        ),
+    ] = None,
+) -> None:
+    """Ingest files into a table: start with type ingest, and relative paths made absolute.
+
+    Example: distop ingest flights data/2013-01 data/2013-02 --wait
+    """
+    chosen = {"format": format, "mode": mode}
+    argument = {name: value for name, value in chosen.items() if value is not None}
+    argument |= parse_assignments(arg or ())
+    _start(session, options, table, "ingest", argument | {"paths": [_absolute(path) for path in paths]})
+
+
+@command(app, rich_help_panel=PANEL)
+def ls(
+    session: Connected,
+    table: Annotated[str, typer.Argument(metavar="[TABLE]", help="Only of this table.")] = "",
+    state: Annotated[list[State] | None, typer.Option(help="Only in this state. Repeatable.")] = None,
+    type: Annotated[str, typer.Option(metavar="TYPE", help="Only of this type.")] = "",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many; 0: all.")] = 100,
+) -> None:
+    """List operations, running and finished, the newest of a table first."""
+    from distop.client import OperationState
+
+    states = [OperationState(wanted.value) for wanted in state or ()]
+    found = list(islice(session.client.list(table, type=type, states=states), limit + 1 if limit else None))
+    more = bool(limit) and len(found) > limit
+    session.out.operations(found[:limit] if limit else found, more)
+
+
+@command(app, rich_help_panel=PANEL)
+def show(session: Connected, operation: Name) -> None:
+    """Show one operation."""
+    session.out.operation(session.client.get(operation))
+
+
+@command(app, rich_help_panel=PANEL)
+def watch(session: Connected, operation: Name) -> None:
+    """Follow an operation to its end; Ctrl-C leaves it running.
+
+    With --output json: one document a line for every change.
+    """
+    with _leaving_it_running(session, operation):
+        ended = session.out.updates(session.client.watch(operation))
+    ended.raise_for_outcome()
+
+
+@command(app, rich_help_panel=PANEL)
+def cancel(
+    session: Connected,
+    operation: Name,
+    reason: Annotated[str, typer.Option(help="Shown with the operation.")] = "",
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until it is over.")] = False,
+) -> None:
+    """Ask for an operation to be cancelled.
+
+    With --wait, it is an error if the operation ended otherwise before it could be cancelled.
+    """
+    asked = session.client.cancel(operation, reason)
+    if not wait or asked.done:
+        session.out.operation(asked)
+        if asked.done:
+            _check_cancelled(asked)
+        return
+    with _leaving_it_running(session, operation):
+        ended = session.out.progress(session.client.watch(operation))
+    _check_cancelled(ended)
+
+
+def _start(
+    session: Session,
+    options: StartOptions,
+    table: str,
+    type: str,
+    argument: Mapping[str, Any],
+    **chosen: Any,
+) -> None:
+    started = session.client.start(
+        table,
+        type,
+        argument,
+        deadline_s=options.deadline_s,
+        max_job_attempts=options.attempts,
+        request_id=options.request_id,
+        **chosen,
+    )
+    if not options.wait:
+        session.out.started(started)
+        return
+    with _leaving_it_running(session, started.name):
+        ended = session.out.progress(session.client.watch(started.name))
+    ended.raise_for_outcome()
+
+
+def _check_cancelled(operation: Operation) -> None:
+    if operation.state.value != "cancelled":
+        raise PreconditionFailed(
+            f"{operation.name} was not cancelled: it had {operation.state.value} before",
+            details={"operation": operation.name},
+        )
+
+
+def _absolute(path: str) -> str:
+    """A local path as seen from everywhere on this machine; a URL as it is."""
+    if not path:
+        raise InvalidArgument("a path is empty", details={"field": "paths"})
+    return path if urlsplit(path).scheme else os.path.abspath(os.path.expanduser(path))
+
+
+class _leaving_it_running:  # noqa: N801 - reads as a statement
+    """Says on Ctrl-C that the operation goes on."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self._session = session
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is KeyboardInterrupt:
+            self._session.out.note(f"{self._name} goes on: distop watch {self._name}")

@@ -1,0 +1,132 @@
+"""What people write on a command line, as values."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from distop.errors import InvalidArgument
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+MAX_ARGUMENT_BYTES = 4 * 1024 * 1024
+"""More than etcd takes by far; keeps a wrong file from being read as a whole."""
+
+
+def parse_duration(text: str, field: str) -> float:
+    """``"90"``, ``"90s"``, ``"1h30m"`` in seconds."""
+    wanted = text.strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", wanted):
+        return float(wanted)
+    if not _DURATION.fullmatch(wanted):
+        raise InvalidArgument(
+            f"{text!r} is no duration", hint="write for example 90s, 10m or 1h30m", details={"field": field}
+        )
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(wanted))
+
+
+def parse_assignments(items: Iterable[str]) -> dict[str, Any]:
+    """``key=value`` to JSON: a value that reads as JSON is that, any other is text.
+
+    A key given twice makes a list: ``["paths=/a", "paths=/b", "header=true"]`` is
+    ``{"paths": ["/a", "/b"], "header": True}``.
+    """
+    values: dict[str, list[Any]] = {}
+    for item in items:
+        key, text = _split(item)
+        try:
+            value = _read_json(text)
+        except ValueError:
+            value = text
+        values.setdefault(key, []).append(value)
+    return {key: found[0] if len(found) == 1 else found for key, found in values.items()}
+
+
+def parse_properties(items: Iterable[str]) -> dict[str, str]:
+    """``key=value`` as it is."""
+    return dict(map(_split, items))
+
+
+def parse_object(text: str, field: str) -> dict[str, Any]:
+    """A JSON object: written out, in a file, or on standard input (``-``)."""
+    value = _parse_json(text if text.lstrip().startswith("{") else _read(text, field), field)
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"{field} is no JSON object", details={"field": field})
+    return value
+
+
+def parse_schema(items: Iterable[str]) -> list[str]:
+    """Columns as ``"name: type"``: written out with commas between them, or ``@FILE`` with JSON.
+
+    In the file stands a list of such columns, or an object of names and types.
+    """
+    columns: list[str] = []
+    for item in items:
+        if not item.startswith("@"):
+            columns += split_list(item)
+            continue
+        value = _parse_json(_read(item[1:], "schema"), "schema")
+        if isinstance(value, dict):
+            # An object on the wire has no order, columns do.
+            value = [f"{name}: {kind}" for name, kind in value.items()]
+        if not isinstance(value, list) or not all(isinstance(column, str) for column in value):
+            raise InvalidArgument(
+                f"{item[1:]} holds no columns",
+                hint='write a JSON list such as ["id: long not null", "at: timestamp"]',
+                details={"field": "schema"},
+            )
+        columns += value
+    return columns
+
+
+def split_list(text: str) -> list[str]:
+    """At the commas that stand in no brackets: ``"price: decimal(9,2), bucket[4](id)"``."""
+    parts = re.split(r",(?![^(\[]*[)\]])", text)
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _split(item: str) -> tuple[str, str]:
+    key, equals, value = item.partition("=")
+    if not equals or not key.strip():
+        raise InvalidArgument(f"{item!r} is not key=value", details={"field": "arg"})
+    return key.strip(), value
+
+
+def _parse_json(text: str, field: str) -> Any:
+    try:
+        return _read_json(text)
+    except ValueError as error:
+        raise InvalidArgument(f"{field} is not JSON: {error}", details={"field": field}) from None
+
+
+def _read_json(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _read(name: str, field: str) -> str:
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(MAX_ARGUMENT_BYTES + 1)
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(MAX_ARGUMENT_BYTES + 1)
+        if len(data) > MAX_ARGUMENT_BYTES:
+            raise InvalidArgument(
+                f"{name} is larger than {MAX_ARGUMENT_BYTES:,} bytes", details={"field": field}
+            )
+        return data.decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"{name} cannot be read: {error}", details={"field": field}) from None

@@ -1,0 +1,43 @@
+"""How things are written for people: states, counts, durations, names."""
+
+from __future__ import annotations
+
+from distop.client import JobCounts, OperationState
+
+STATE_STYLES = {
+    OperationState.RUNNING: "cyan",
+    OperationState.COMMITTING: "blue",
+    OperationState.ABORTING: "yellow",
+    OperationState.SUCCEEDED: "green",
+    OperationState.FAILED: "red",
+    OperationState.CANCELLED: "yellow",
+    OperationState.UNKNOWN: "",
+}
+
+
+def printable(text: str) -> str:
+    """``text`` without anything that could steer a terminal."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
+    )
+
+
+def counts(jobs: JobCounts) -> str:
+    """``"40/100"``, or ``"40/100, 2 failed"``."""
+    failed = f", {jobs.failed:,} failed" if jobs.failed else ""
+    return f"{jobs.succeeded:,}/{jobs.total:,}{failed}"
+
+
+def duration(seconds: float | None) -> str:
+    """``"0.31 s"``, ``"12.3 s"``, ``"4 min 10 s"``, ``"2 h 5 min"``."""
+    if seconds is None:
+        return ""
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"

@@ -1,0 +1,100 @@
+"""Commands on tables: tables ls, create and show; watermarks."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from distop.cli.bundles import command, expanded
+from distop.cli.parsing import parse_properties, parse_schema, split_list
+from distop.cli.session import Connected, Session
+
+PANEL = "Tables and cluster"
+
+app = typer.Typer()
+group = typer.Typer(invoke_without_command=True)
+app.add_typer(group, name="tables", rich_help_panel=PANEL)
+
+Name = Annotated[str, typer.Argument(metavar="TABLE")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many; 0: all.")]
+
+
+def tables(ctx: typer.Context, session: Connected) -> None:
+    """List, make and show tables."""
+    if ctx.invoked_subcommand is None:
+        _list(session, 100)
+
+
+group.callback()(expanded(tables))
+
+
+@command(group)
+def ls(session: Connected, limit: Limit = 100) -> None:
+    """List all tables."""
+    _list(session, limit)
+
+
+@command(group)
+def create(
+    session: Connected,
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    location: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Folder for its files: an absolute path, s3://bucket/folder, ..."),
+    ],
+    schema: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMNS",
+            help="'id: long not null, at: timestamp', or @FILE with JSON. Default: the first ingest decides.",
+        ),
+    ] = None,
+    partition_by: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TERM", help="month(at), bucket[16](id), or a column. Repeatable."),
+    ] = None,
+    property: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Property of the table format. Repeatable.")
+    ] = None,
+    format: Annotated[str, typer.Option(help="Table format.")] = "iceberg",
+) -> None:
+    """Make a table.
+
+    Example: distop tables create flights --location /data/flights --partition-by 'month(time_hour)'
+    """
+    options: dict[str, Any] = {
+        "schema": parse_schema(schema or ()),
+        "partitionBy": [term for terms in partition_by or () for term in split_list(terms)],
+        "properties": parse_properties(property or ()),
+    }
+    given = {key: value for key, value in options.items() if value}
+    session.out.table(session.client.create_table(name, location, format=format, options=given))
+
+
+@command(group)
+def show(session: Connected, table: Name) -> None:
+    """Show one table."""
+    session.out.table(session.client.get_table(table))
+
+
+@command(app, rich_help_panel=PANEL)
+def watermarks(
+    session: Connected,
+    table: Name,
+    source: Annotated[str, typer.Option(metavar="NAME", help="Only of this source.")] = "",
+) -> None:
+    """Show how far each source of a table has been ingested."""
+    session.out.watermarks(session.client.watermarks(table, source))
+
+
+@command(app, rich_help_panel=PANEL)
+def members(session: Connected) -> None:
+    """Show the live coordinators and executors, and what they lead."""
+    session.out.members(session.client.members(), session.client.leaders())
+
+
+def _list(session: Session, limit: int) -> None:
+    found = list(islice(session.client.list_tables(), limit + 1 if limit else None))
+    session.out.tables(found[:limit] if limit else found, bool(limit) and len(found) > limit)

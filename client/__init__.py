@@ -1,0 +1,33 @@
+"""The Python SDK: :class:`Client`, or :class:`AsyncClient` where there is an event loop."""
+
+from distop.client.aio import AsyncClient
+from distop.client.blocking import Client
+from distop.client.cluster import Leader, Member
+from distop.client.connection import DEFAULT_ADDRESS
+from distop.client.operation import (
+    JobCounts,
+    JobUpdate,
+    Operation,
+    OperationError,
+    OperationFailed,
+    OperationState,
+    OperationUpdate,
+)
+from distop.client.table import Table, Watermarks
+
+__all__ = [
+    "DEFAULT_ADDRESS",
+    "AsyncClient",
+    "Client",
+    "JobCounts",
+    "JobUpdate",
+    "Leader",
+    "Member",
+    "Operation",
+    "OperationError",
+    "OperationFailed",
+    "OperationState",
+    "OperationUpdate",
+    "Table",
+    "Watermarks",
+]

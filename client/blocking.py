@@ -1,0 +1,140 @@
+"""The client for programs without an event loop: the asynchronous one, run by a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from distop.client.aio import AsyncClient
+from distop.client.connection import DEFAULT_ADDRESS
+from distop.errors import PreconditionFailed
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_CANCEL_S = 5.0
+"""Longest wait for an interrupted call to unwind."""
+
+
+def _blocking(
+    method: Callable[Concatenate[AsyncClient, P], Awaitable[T]],
+) -> Callable[Concatenate[Client, P], T]:
+    """The same call, waiting for its result."""
+
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(lambda client: method(client, *args, **kwargs))
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+def _iterating(
+    method: Callable[Concatenate[AsyncClient, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Client, P], Iterator[T]]:
+    """The same iteration, waiting for each item."""
+
+    def iterate(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        items: Any = method(self._client, *args, **kwargs)
+        end: Any = object()
+        try:
+            while (item := self._run(lambda _: anext(items, end))) is not end:
+                yield item
+        finally:
+            self._discard(items)
+
+    functools.update_wrapper(iterate, method)
+    return iterate
+
+
+class Client:
+    """:class:`AsyncClient` for ordinary code: the same methods and parameters, each waiting for its result.
+
+    Usable from several threads. Close it, or use it in a ``with`` statement::
+
+        with Client("127.0.0.1:7070") as client:
+            operation = client.start("flights", "ingest", {"paths": ["/data/2013-01"]})
+            client.wait(operation.name).raise_for_outcome()
+    """
+
+    start = _blocking(AsyncClient.start)
+    get = _blocking(AsyncClient.get)
+    list = _iterating(AsyncClient.list)
+    watch = _iterating(AsyncClient.watch)
+    wait = _blocking(AsyncClient.wait)
+    cancel = _blocking(AsyncClient.cancel)
+    create_table = _blocking(AsyncClient.create_table)
+    get_table = _blocking(AsyncClient.get_table)
+    list_tables = _iterating(AsyncClient.list_tables)
+    watermarks = _blocking(AsyncClient.watermarks)
+    members = _blocking(AsyncClient.members)
+    leaders = _blocking(AsyncClient.leaders)
+
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        timeout_s: float = 10.0,
+        connect_timeout_s: float = 2.0,
+        identity: str = "",
+    ) -> None:
+        self._client = AsyncClient(
+            address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, identity=identity
+        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="distop-client", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Close the channels and end the thread. Calls under way in other threads end with an error."""
+        if self._loop.is_closed():
+            return
+        self._run(_shut_down)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, make: Callable[[AsyncClient], Awaitable[T]]) -> T:
+        if self._loop.is_closed():
+            raise PreconditionFailed("the client is closed")
+        unwound = threading.Event()
+
+        async def run() -> T:
+            try:
+                return await make(self._client)
+            finally:
+                unwound.set()
+
+        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise PreconditionFailed("the client was closed during the call") from None
+        except KeyboardInterrupt:
+            # Whoever catches it may use the client again: the call must be over by then.
+            future.cancel()
+            unwound.wait(_CANCEL_S)
+            raise
+
+    def _discard(self, items: Any) -> None:
+        # Without waiting: the garbage collector may end an iteration, on the thread of the loop itself.
+        if not self._loop.is_closed():
+            asyncio.run_coroutine_threadsafe(items.aclose(), self._loop)
+
+
+async def _shut_down(client: AsyncClient) -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+    await client.close()

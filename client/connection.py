@@ -1,0 +1,226 @@
+"""Calls that reach the service through whichever of its coordinators answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+from grpc.aio import EOF  # type: ignore[attr-defined]  # the stubs lack it
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
+from tenacity.wait import wait_base, wait_random_exponential
+
+from distop.errors import ArgumentTooLarge, DistopError, InvalidArgument, Kind, Unavailable
+from distop.errors.wire import from_rpc_error
+from distop.proto import distop_pb2_grpc
+
+DEFAULT_PORT = 7070
+DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
+
+MAX_REQUEST_BYTES = 4 * 1024 * 1024
+"""What a gRPC server accepts; refused here, since its own error does not say what is too large."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+"""Back-off once every address has failed."""
+
+_OPTIONS = [
+    # Coordinators that come back are to be found again within a second, not within gRPC's two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_receive_message_length", 16 * 1024 * 1024),
+    ("grpc.enable_http_proxy", 0),
+]
+
+Rpc = Callable[[SimpleNamespace], Callable[..., Any]]
+"""Picks a method: ``lambda service: service.operations.GetOperation``."""
+
+
+def parse_addresses(text: str) -> tuple[str, ...]:
+    """``"a:7070, b"`` to ``("a:7070", "b:7070")``.
+
+    Raises
+    ------
+    InvalidArgument
+        There is none, or one is no ``host`` or ``host:port``.
+    """
+    addresses = tuple(dict.fromkeys(_address(part.strip()) for part in text.split(",") if part.strip()))
+    if not addresses:
+        raise InvalidArgument("no address of a coordinator is given", details={"field": "address"})
+    return addresses
+
+
+def _address(text: str) -> str:
+    parts = urlsplit(f"//{text}")
+    try:
+        port = DEFAULT_PORT if parts.port is None else parts.port
+    except ValueError:
+        port = 0
+    if not parts.hostname or parts.netloc != text or "@" in text or not port:
+        raise InvalidArgument(f"{text!r} is no host:port of a coordinator", details={"field": "address"})
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{host}:{port}"
+
+
+def transient(error: BaseException) -> bool:
+    """Whether another coordinator, or the same one a moment later, may well answer."""
+    return isinstance(error, DistopError) and error.kind in (Kind.UNAVAILABLE, Kind.DEADLINE)
+
+
+class Connection:
+    """Several coordinators, one of which is called until it fails; then the next one is.
+
+    Every call here is safe to repeat, so a call whose reply was lost is simply made again. Belongs to one
+    event loop.
+
+    Parameters
+    ----------
+    addresses:
+        ``host:port`` of coordinators.
+    timeout_s:
+        Deadline of a call in seconds, over all attempts.
+    connect_timeout_s:
+        Seconds after which a connection that has never reached any coordinator gives a call up.
+    """
+
+    def __init__(self, addresses: tuple[str, ...], *, timeout_s: float, connect_timeout_s: float) -> None:
+        if not timeout_s > 0:
+            raise InvalidArgument("the timeout must be positive seconds", details={"field": "timeout_s"})
+        self.timeout_s = timeout_s
+        self._addresses = addresses
+        self._connect_timeout_s = connect_timeout_s
+        self._current = 0
+        self._reached = False
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._services: dict[str, SimpleNamespace] = {}
+
+    @property
+    def address(self) -> str:
+        """The coordinator that is called at present."""
+        return self._addresses[self._current]
+
+    async def call(
+        self,
+        rpc: Rpc,
+        request: Any,
+        *,
+        timeout_s: float | None = None,
+        failures: list[DistopError] | None = None,
+    ) -> Any:
+        """The reply of a call, within its deadline.
+
+        A coordinator that does not answer is given its share of the time, so that the others get theirs.
+
+        Parameters
+        ----------
+        failures:
+            Receives the errors after which the call was repeated. If there are any, it may have happened
+            before the attempt that answered.
+        """
+        if request.ByteSize() > MAX_REQUEST_BYTES:
+            raise ArgumentTooLarge(
+                f"the request is {request.ByteSize():,} bytes, the most is {MAX_REQUEST_BYTES:,}",
+                details={"field": "argument"},
+            )
+        limit = self.timeout_s if timeout_s is None else timeout_s
+        deadline = asyncio.get_running_loop().time() + limit
+        attempts = AsyncRetrying(
+            retry=retry_if_exception(transient),
+            wait=_NextAddressFirst(len(self._addresses)),
+            stop=lambda state: self.gives_up(_elapsed(state), limit),
+            reraise=True,
+        )
+        async for attempt in attempts:
+            with attempt:
+                left = max(deadline - asyncio.get_running_loop().time(), 0.001)
+                untried = len(self._addresses) - attempt.retry_state.attempt_number + 1
+                try:
+                    return await self._once(rpc, request, left / max(untried, 1))
+                except DistopError as error:
+                    if failures is not None and transient(error):
+                        failures.append(error)
+                    raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def stream(self, rpc: Rpc, request: Any, *, silence_s: float) -> AsyncGenerator[Any, None]:
+        """The messages of one stream of the current coordinator.
+
+        Raises :class:`Unavailable` when nothing came for ``silence_s`` seconds, and what broke it otherwise.
+        The next stream goes to the next coordinator then.
+        """
+        address = self.address
+        call = rpc(self._service(address))(request)
+        try:
+            while (message := await asyncio.wait_for(call.read(), silence_s)) is not EOF:
+                self._reached = True
+                yield message
+        except TimeoutError:
+            self._turn_from(address)
+            raise Unavailable(f"{address} has been silent for {silence_s:g} s") from None
+        except grpc.aio.AioRpcError as error:
+            raise self._failure(error, address) from None
+        finally:
+            call.cancel()
+
+    def gives_up(self, seconds: float, limit: float) -> bool:
+        """Whether to stop trying after so long without an answer; sooner if there never was one."""
+        return seconds >= (limit if self._reached else min(limit, self._connect_timeout_s))
+
+    def turn(self) -> None:
+        """Go on with the next coordinator."""
+        self._turn_from(self.address)
+
+    async def close(self) -> None:
+        channels, self._channels, self._services = self._channels, {}, {}
+        await asyncio.gather(*(channel.close(None) for channel in channels.values()))
+
+    async def _once(self, rpc: Rpc, request: Any, timeout_s: float) -> Any:
+        address = self.address
+        try:
+            reply = await rpc(self._service(address))(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise self._failure(error, address) from None
+        self._reached = True
+        return reply
+
+    def _failure(self, error: grpc.aio.AioRpcError, address: str) -> DistopError:
+        failure = from_rpc_error(error, address=address)
+        if transient(failure):
+            self._turn_from(address)
+        if failure.code not in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
+            self._reached = True
+        return failure
+
+    def _turn_from(self, address: str) -> None:
+        # Calls that failed together on one coordinator must move on by one, not by as many as they are.
+        if self.address == address:
+            self._current = (self._current + 1) % len(self._addresses)
+
+    def _service(self, address: str) -> SimpleNamespace:
+        if address not in self._services:
+            channel = self._channels[address] = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            self._services[address] = SimpleNamespace(
+                operations=distop_pb2_grpc.OperationServiceStub(channel),
+                tables=distop_pb2_grpc.TableServiceStub(channel),
+                cluster=distop_pb2_grpc.ClusterServiceStub(channel),
+            )
+        return self._services[address]
+
+
+def _elapsed(state: RetryCallState) -> float:
+    """Seconds from the first attempt to the next one."""
+    return (state.seconds_since_start or 0.0) + state.upcoming_sleep
+
+
+class _NextAddressFirst(wait_base):
+    """No pause while there are addresses left to try, then an exponential one with jitter."""
+
+    def __init__(self, addresses: int) -> None:
+        self._addresses = addresses
+        self._backoff = wait_random_exponential(FIRST_PAUSE_S, LONGEST_PAUSE_S, min=FIRST_PAUSE_S / 2)
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        return 0.0 if retry_state.attempt_number < self._addresses else self._backoff(retry_state)

@@ -1,0 +1,202 @@
+"""Operations, as the client shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any, Self
+
+from distop.client.convert import from_struct, from_timestamp, to_struct, to_timestamp
+from distop.errors import Cancelled, DistopError, Kind
+from distop.proto import distop_pb2 as pb
+
+
+class OperationState(Enum):
+    """Where an operation stands. ``succeeded``, ``failed`` and ``cancelled`` are final."""
+
+    RUNNING = "running"
+    COMMITTING = "committing"
+    """All jobs have succeeded; the outputs are frozen and being published."""
+    ABORTING = "aborting"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+    """A state that only a newer server knows."""
+
+    @property
+    def final(self) -> bool:
+        return self in _FINAL
+
+    @classmethod
+    def from_proto(cls, number: int) -> OperationState:
+        name = pb.OperationState.Name(number) if number in pb.OperationState.values() else ""
+        return cls.__members__.get(name, cls.UNKNOWN)
+
+    def to_proto(self) -> pb.OperationState:
+        unknown = self is OperationState.UNKNOWN
+        return getattr(pb.OperationState, "OPERATION_STATE_UNSPECIFIED" if unknown else self.name)  # type: ignore[no-any-return]
+
+
+_FINAL = frozenset({OperationState.SUCCEEDED, OperationState.FAILED, OperationState.CANCELLED})
+
+
+class OperationFailed(DistopError):
+    """The operation failed."""
+
+    code = "OPERATION_FAILED"
+    kind = Kind.PRECONDITION
+
+
+@dataclass(frozen=True, slots=True)
+class JobCounts:
+    """How many jobs an operation has, and how many of them are done."""
+
+    total: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+    @property
+    def done(self) -> int:
+        return self.succeeded + self.failed
+
+
+@dataclass(frozen=True, slots=True)
+class OperationError:
+    """Why an operation aborts or has failed."""
+
+    code: str
+    """Stable; a code of :mod:`distop.errors`."""
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operation:
+    """An operation as it stood at one etcd revision."""
+
+    name: str
+    """``table/type/instance`` or ``table/type/object/instance``; slashes in names as ``%2F``."""
+    table: str
+    type: str
+    object: str = ""
+    instance: int = 0
+    """Grows by one with every operation of the type on the table."""
+    state: OperationState
+    jobs: JobCounts = JobCounts()
+    request_id: str = ""
+    """What makes its start safe to repeat."""
+    started_by: str = ""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    error: OperationError | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What its commit steps reported: snapshot id, rows, files."""
+    runner: str = ""
+    """The executor that runs its jobs at present."""
+    cancel_requested: bool = False
+    revision: int = 0
+    """The etcd revision this was read at."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it is over."""
+        return self.state.final
+
+    @property
+    def duration_s(self) -> float | None:
+        """Seconds from start to end; ``None`` while it is not over."""
+        if self.started_at is None or self.finished_at is None:
+            return None
+        return (self.finished_at - self.started_at).total_seconds()
+
+    def raise_for_outcome(self) -> Self:
+        """Return this operation if it has succeeded or is not over yet.
+
+        Raises
+        ------
+        OperationFailed
+            It failed. ``details["cause"]`` is the code of the error that made it fail.
+        Cancelled
+            It was cancelled.
+        """
+        if self.state not in (OperationState.FAILED, OperationState.CANCELLED):
+            return self
+        why = f": {self.error.message}" if self.error and self.error.message else ""
+        details = {"operation": self.name} | ({"cause": self.error.code} if self.error else {})
+        if self.state is OperationState.CANCELLED:
+            raise Cancelled(f"{self.name} was cancelled{why}", details=details)
+        raise OperationFailed(f"{self.name} failed{why}", details=details)
+
+    @classmethod
+    def from_proto(cls, message: pb.Operation) -> Self:
+        error = message.error if message.HasField("error") else None
+        return cls(
+            name=message.name,
+            table=message.table,
+            type=message.type,
+            object=message.object,
+            instance=message.instance,
+            state=OperationState.from_proto(message.state),
+            jobs=JobCounts(message.jobs.total, message.jobs.succeeded, message.jobs.failed),
+            request_id=message.request_id,
+            started_by=message.started_by,
+            started_at=from_timestamp(message.started_at),
+            finished_at=from_timestamp(message.finished_at),
+            error=OperationError(error.code, error.message) if error else None,
+            facts=from_struct(message.facts),
+            runner=message.runner,
+            cancel_requested=message.cancel_requested,
+            revision=message.revision,
+        )
+
+    def to_proto(self) -> pb.Operation:
+        """The inverse of :meth:`from_proto`, for those who stand in for the service in tests."""
+        jobs, error = self.jobs, self.error
+        return pb.Operation(
+            name=self.name,
+            table=self.table,
+            type=self.type,
+            object=self.object,
+            instance=self.instance,
+            state=self.state.to_proto(),
+            jobs=pb.JobCounts(total=jobs.total, succeeded=jobs.succeeded, failed=jobs.failed),
+            request_id=self.request_id,
+            started_by=self.started_by,
+            started_at=to_timestamp(self.started_at),
+            finished_at=to_timestamp(self.finished_at),
+            error=pb.OperationError(code=error.code, message=error.message) if error else None,
+            facts=to_struct(self.facts, "facts"),
+            runner=self.runner,
+            cancel_requested=self.cancel_requested,
+            revision=self.revision,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JobUpdate:
+    """A job that finished."""
+
+    partition: str
+    state: str
+    """``success`` or ``failed``."""
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperationUpdate:
+    """One step in following an operation."""
+
+    operation: Operation
+    jobs: tuple[JobUpdate, ...] = ()
+    """Jobs that finished since the update before. May be cut short; ``operation.jobs`` never is."""
+    revision: int = 0
+    """Pass it as ``after_revision`` to go on from here."""
+
+    @classmethod
+    def from_proto(cls, message: pb.OperationUpdate) -> Self:
+        return cls(
+            operation=Operation.from_proto(message.operation),
+            jobs=tuple(JobUpdate(job.partition, job.state, job.error) for job in message.jobs),
+            revision=message.revision,
+        )

@@ -1,0 +1,60 @@
+"""Tables, as the client shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Self
+
+from distop.client.convert import from_struct, from_timestamp
+from distop.proto import distop_pb2 as pb
+
+Watermarks = dict[str, dict[str, str]]
+"""source -> partition -> how far it has been ingested."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """A table as it stood at one etcd revision."""
+
+    name: str
+    location: str
+    """URL of the folder its files live in."""
+    format: str = "iceberg"
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the format; for Iceberg ``schema``, ``partitionBy`` and ``properties``."""
+    created_at: datetime | None = None
+    created_by: str = ""
+    metadata_location: str = ""
+    """The published state; empty before anything was published."""
+    snapshot_id: int | None = None
+    running: tuple[str, ...] = ()
+    """Names of its running operations."""
+    leader: str = ""
+    """The coordinator that leads it; empty while it is idle."""
+    revision: int = 0
+    """The etcd revision this was read at."""
+
+    @classmethod
+    def from_proto(cls, message: pb.Table) -> Self:
+        return cls(
+            name=message.name,
+            location=message.location,
+            format=message.format,
+            options=from_struct(message.options),
+            created_at=from_timestamp(message.created_at),
+            created_by=message.created_by,
+            metadata_location=message.metadata_location,
+            snapshot_id=message.snapshot_id or None,
+            running=tuple(message.running),
+            leader=message.leader,
+            revision=message.revision,
+        )
+
+
+def watermarks_from_proto(message: pb.GetWatermarksResponse) -> Watermarks:
+    """One nested mapping of what travels as rows."""
+    marks: Watermarks = {}
+    for row in message.watermarks:
+        marks.setdefault(row.source, {})[row.partition] = row.value
+    return marks

@@ -1,0 +1,85 @@
+"""The watermark step: what was ingested is recorded in the transaction that makes it visible.
+
+(The history is written by the finishing transaction itself, from the facts of all steps.)
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeAlias
+
+from distop.commit.step import Contribution, FinishContext, TransactionalStep
+from distop.errors import Exhausted, WatermarkConflict
+from distop.metastore.records import WatermarkMove, Watermarks, decode_watermarks, encode_plain
+from distop.metastore.txn import Put, Txn, unchanged
+
+MAX_WATERMARKS_BYTES = 1_000_000
+"""All watermarks of a table stand in one key, which etcd limits."""
+
+_INTEGER = re.compile(r"-?[0-9]+")
+_DIGITS = re.compile(r"([0-9]+)")
+
+_OrderKey: TypeAlias = tuple[Any, ...]
+
+
+def is_after(new: str, old: str) -> bool:
+    """Whether ``new`` is beyond ``old``: a strict total order.
+
+    Runs of digits compare as numbers, so that offset 10 is after 9 and ``part-10`` after ``part-9``; other
+    text compares by code point, which suits ISO dates. Integers come before everything else.
+    """
+    return _order_key(new) > _order_key(old)
+
+
+def _order_key(value: str) -> _OrderKey:
+    if _INTEGER.fullmatch(value):
+        return (0, int(value), value)
+    # split() yields text and digits in turn, beginning with text: equal positions hold equal types.
+    parts = [int(part) if index % 2 else part for index, part in enumerate(_DIGITS.split(value))]
+    return (1, parts, value)
+
+
+def moved(present: Watermarks, moves: dict[str, dict[str, WatermarkMove]]) -> Watermarks:
+    """The watermarks after the moves.
+
+    Raises :class:`~distop.errors.WatermarkConflict` if one does not stand where its move begins, or would
+    go back (P16).
+    """
+    result = {source: dict(partitions) for source, partitions in present.items()}
+    for source, partitions in moves.items():
+        standing = result.setdefault(source, {})
+        for partition, move in partitions.items():
+            at = standing.get(partition)
+            where = f"watermark {source!r}/{partition!r}"
+            details = {"source": source, "partition": partition, "present": at or "", "after": move.after}
+            if at != move.before:
+                raise WatermarkConflict(
+                    f"{where} stands at {at!r}, the operation began at {move.before!r}",
+                    hint="another operation has ingested this source meanwhile: plan again",
+                    details=details,
+                )
+            if at is not None and move.after != at and not is_after(move.after, at):
+                raise WatermarkConflict(
+                    f"{where} would go back from {at!r} to {move.after!r}", details=details
+                )
+            standing[partition] = move.after
+    return result
+
+
+class WatermarkStep(TransactionalStep):
+    """Moves the watermarks as the operation's argument says. No moves: contributes nothing (C8)."""
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        moves = context.view.arg.watermarks
+        if not any(moves.values()):
+            return Contribution()
+        value = encode_plain(moved(decode_watermarks(context.watermarks.value), moves))
+        if len(value) > MAX_WATERMARKS_BYTES:
+            raise Exhausted(
+                f"the watermarks of table {context.table.name!r} would take {len(value):,} bytes, "
+                f"the limit is {MAX_WATERMARKS_BYTES:,}",
+                hint="give sources fewer partitions",
+            )
+        return Contribution(
+            txn=Txn((unchanged(context.watermarks),), (Put(context.keys.watermarks, value),)),
+        )

@@ -1,0 +1,247 @@
+"""The steps that publish an operation's files as one snapshot of an Iceberg table.
+
+The pointer to the table's metadata is the head, in etcd. A step prepares the next metadata file aside and
+contributes "if the head is still the one I built on, it becomes mine"; a head that has moved meanwhile means
+that the step is prepared again on what is there now. No data file is read, copied or renamed.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import (
+    ADDED_DATA_FILES,
+    ADDED_FILE_SIZE,
+    ADDED_RECORDS,
+    DELETED_DATA_FILES,
+    DELETED_RECORDS,
+    Operation,
+    Summary,
+    update_snapshot_summaries,
+)
+
+from distop.commit.layout import FORMAT_VERSION, Layout, file_io, load_metadata
+from distop.commit.snapshots import Draft, snapshot_id_of
+from distop.commit.step import Contribution, FinishContext, TransactionalStep
+from distop.commit.takeover import Output, is_live, manifests_of, output_of, remove_all, take_over
+from distop.errors import Conflict, CorruptRecord, HeadConflict, PreconditionFailed
+from distop.metastore.records import Head, OperationArg, decode, encode
+from distop.metastore.txn import Put, Txn, unchanged
+
+MAX_SUMMARY_WATERMARKS_BYTES = 16 << 10
+"""Watermarks in a snapshot's summary: every metadata file repeats the summaries of all snapshots."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What a new snapshot is to hold."""
+
+    manifests: list[ManifestFile]
+    summary: Summary
+    facts: dict[str, Any]
+
+
+class IcebergStep(TransactionalStep):
+    """What append and overwrite have in common.
+
+    Argument: ``expectedSnapshotId`` (optional): the table's current snapshot when the operation began,
+    ``None`` if it had none. If given, a table that has moved since is refused instead of built upon (P6).
+    """
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        """See :class:`TransactionalStep`.
+
+        Raises
+        ------
+        HeadConflict
+            The table was written to since the operation began, and the argument does not allow that.
+        Conflict, PreconditionFailed
+            The table's schema, partitioning or format is not one that the operation's files fit.
+        CorruptRecord
+            A manifest or the table's metadata is missing or damaged.
+        """
+        arg = context.view.arg
+        layout = _layout_of(arg)
+        output = output_of(context.view)
+        base, base_location = _base_of(context, layout)
+        snapshot_id = snapshot_id_of(f"{arg.id}/{arg.uuid}")
+        check_fits(layout, base, arg)
+        _check_unpublished(base, snapshot_id, arg)
+        self._check_expected(base, arg)
+        draft = Draft(file_io(base.location, {**layout.properties, **base.properties}), base, base_location)
+        try:
+            change = self.change(draft, layout, output, snapshot_id)
+            if change is None and base_location is not None:
+                return Contribution(facts=_facts(output))
+            if change is None:
+                location = draft.write()
+            else:
+                change.summary.additional_properties.update(_provenance(arg))
+                location = draft.add_snapshot(
+                    snapshot_id, change.manifests, change.summary, now=context.now()
+                )
+        except BaseException:
+            draft.discard()
+            raise
+        head = Head(
+            metadata_location=location,
+            snapshot_id=snapshot_id if change is not None else None,
+            operation=str(arg.id),
+        )
+        facts = _facts(output)
+        if change is not None:
+            # A string: in JSON elsewhere, and in protobuf's Struct, a number would lose its last digits.
+            facts |= {"snapshotId": str(snapshot_id), **change.facts}
+        return Contribution(
+            txn=Txn((unchanged(context.head),), (Put(context.keys.head, encode(head)),)),
+            facts=facts,
+            discard=draft.discard,
+        )
+
+    @abstractmethod
+    def change(self, draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> Change | None:
+        """What the snapshot holds; ``None`` if there is nothing to change."""
+
+    def _check_expected(self, base: TableMetadata, arg: OperationArg) -> None:
+        if "expectedSnapshotId" not in self.argument:
+            return
+        given = self.argument["expectedSnapshotId"]
+        expected = None if given is None else int(given)
+        current = base.current_snapshot()
+        found = current.snapshot_id if current is not None else None
+        if found == expected:
+            return
+        by = current.summary["distop.operation"] if current and current.summary else None
+        raise HeadConflict(
+            f"{arg.id} began on snapshot {expected} of table {arg.table!r}, which is now at snapshot "
+            f"{found}, written by {by or 'another program'}",
+            hint="start the operation again, or in a mode that builds on what others have written",
+            details={"expected": str(expected), "snapshot": str(found), "by": str(by or "")},
+        )
+
+
+class IcebergAppend(IcebergStep):
+    """Adds the operation's files to whatever the table holds by then."""
+
+    def change(self, draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> Change | None:
+        """See :class:`IcebergStep`."""
+        if not output.manifests:
+            return None
+        parent = draft.base.current_snapshot()
+        kept = [manifest for manifest in manifests_of(parent, draft.io) if is_live(manifest)]
+        added = take_over(draft, layout, output, snapshot_id)
+        summary = update_snapshot_summaries(
+            Summary(operation=Operation.APPEND, **_added(output)), parent.summary if parent else None
+        )
+        return Change(manifests=[*added, *kept], summary=summary, facts={"adoptedFrom": output.adopt_from})
+
+
+class IcebergOverwrite(IcebergStep):
+    """Replaces everything the table holds by then with the operation's files, in one snapshot.
+
+    With no files at all the table becomes empty: that is what it is overwritten with.
+    """
+
+    def change(self, draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> Change | None:
+        """See :class:`IcebergStep`."""
+        removed, counts = remove_all(draft, snapshot_id)
+        if not output.manifests and not counts:
+            return None
+        added = take_over(draft, layout, output, snapshot_id)
+        operation = Operation.OVERWRITE if added else Operation.DELETE
+        # Nothing of the past is left, so totals begin anew with what was added.
+        summary = update_snapshot_summaries(Summary(operation=operation, **_added(output)))
+        summary.additional_properties.update(counts)
+        facts = {
+            "adoptedFrom": output.adopt_from,
+            "removedFiles": int(counts.get(DELETED_DATA_FILES, 0)),
+            "removedRows": int(counts.get(DELETED_RECORDS, 0)),
+        }
+        return Change(manifests=[*added, *removed], summary=summary, facts=facts)
+
+
+# -- the base ----------------------------------------------------------------------------------------
+
+
+def _layout_of(arg: OperationArg) -> Layout:
+    recorded = arg.argument.get("layout")
+    if not isinstance(recorded, dict):
+        raise CorruptRecord(f"the argument of {arg.id} records no layout of the table")
+    return Layout.from_json(recorded)
+
+
+def _base_of(context: FinishContext, layout: Layout) -> tuple[TableMetadata, str | None]:
+    """What the table is now and where that stands; what it will be, and ``None``, if it is new."""
+    if not context.head.exists:
+        table = context.table
+        return layout.new_metadata(table.location, uuid=table.uuid, now=context.now()), None
+    location = decode(context.head.value, Head, context.head.key).metadata_location
+    return load_metadata(location, layout.properties), location
+
+
+def check_fits(layout: Layout, base: TableMetadata, arg: OperationArg) -> None:
+    """Whether files of this layout may become part of the table.
+
+    They may if the table still knows the schema and the partition spec they were written with, be it as an
+    earlier one: Iceberg reads older files through the present schema.
+    """
+    if base.format_version != FORMAT_VERSION:
+        raise PreconditionFailed(
+            f"table {arg.table!r} has Iceberg format {base.format_version}, distop writes {FORMAT_VERSION}",
+            hint="upgrade or re-create the table in format 2",
+        )
+    schema, spec = layout.schema, layout.spec
+    if not any(known.schema_id == schema.schema_id and known == schema for known in base.schemas):
+        raise Conflict(
+            f"{arg.id} has written its files with a schema {schema.schema_id} that table {arg.table!r} does "
+            f"not know; its present schema is {base.current_schema_id}",
+            hint="start the operation again: it will use the table's present schema",
+        )
+    if spec not in base.partition_specs:
+        raise Conflict(
+            f"{arg.id} has written its files with a partition spec {spec.spec_id} that table {arg.table!r} "
+            "does not know",
+            hint="start the operation again: it will use the table's present partitioning",
+        )
+
+
+def _check_unpublished(base: TableMetadata, snapshot_id: int, arg: OperationArg) -> None:
+    # Not a Conflict: that would abort the operation, and its files would be swept from under the snapshot.
+    if base.snapshot_by_id(snapshot_id) is not None:
+        raise CorruptRecord(
+            f"table {arg.table!r} holds snapshot {snapshot_id} of {arg.id}, which etcd says is not published",
+            hint="was etcd or the table restored from a backup? roll the table back to an earlier snapshot",
+        )
+
+
+# -- what is told about it ---------------------------------------------------------------------------
+
+
+def _added(output: Output) -> dict[str, str]:
+    counts = {ADDED_DATA_FILES: output.files, ADDED_RECORDS: output.rows, ADDED_FILE_SIZE: output.bytes}
+    return {name: str(count) for name, count in counts.items() if count}
+
+
+def _facts(output: Output) -> dict[str, Any]:
+    return {"rows": output.rows, "files": output.files, "bytes": output.bytes}
+
+
+def _provenance(arg: OperationArg) -> dict[str, str]:
+    """Who made a snapshot and what it holds (P11)."""
+    told = {"distop.operation": str(arg.id), "distop.uuid": arg.uuid, "distop.started-by": arg.started_by}
+    watermarks = {
+        source: {partition: move.after for partition, move in moves.items()}
+        for source, moves in arg.watermarks.items()
+    }
+    if any(watermarks.values()):
+        text = msgspec.json.encode(watermarks, order="deterministic").decode()
+        if len(text) > MAX_SUMMARY_WATERMARKS_BYTES:
+            counts = {source: f"{len(moves)} partitions" for source, moves in watermarks.items()}
+            text = msgspec.json.encode(counts, order="deterministic").decode()
+        told["distop.watermarks"] = text
+    return {name: value for name, value in told.items() if value}

@@ -1,0 +1,366 @@
+"""The shape of an Iceberg table, fixed for one operation: schema, partitioning, properties.
+
+It is decided once, when the operation starts, and recorded in its argument: every job and the commit work
+from the recorded one, so that all of them agree on field ids whatever becomes of the table meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+from uuid import UUID, uuid4
+
+import msgspec
+from pydantic import ValidationError as PydanticError
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    TruncateTransform,
+    YearTransform,
+)
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from distop.errors import CorruptRecord, InvalidArgument
+
+FORMAT_VERSION: Literal[2] = 2
+"""The Iceberg format that is written: the first in which a manifest may be adopted by a later snapshot."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Schema (with field ids), partition spec and properties of a table."""
+
+    schema: Schema
+    spec: PartitionSpec
+    properties: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def create(
+        cls,
+        schema: Any,
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> Layout:
+        """The layout of a table that is yet to be made.
+
+        Parameters
+        ----------
+        schema:
+            A ``pyarrow.Schema``, or a ``pyiceberg`` one; field ids are assigned afresh.
+        partition_by:
+            Terms such as ``month(time)``, ``day(time)``, ``bucket[16](id)`` (or ``bucket(16, id)``),
+            ``truncate[4](name)``, or a plain column.
+
+        Raises
+        ------
+        InvalidArgument
+            A column has a type that Iceberg lacks (``field`` is ``schema``), or a term names no column or no
+            transform (``field`` is ``partition_by``).
+        """
+        if not isinstance(schema, Schema):
+            schema = _from_arrow(schema)
+        _check_names(column.name for column in schema.columns)
+        fresh = assign_fresh_schema_ids(schema)
+        return cls(fresh, _parse_partitioning(partition_by, fresh), dict(properties or {}))
+
+    @classmethod
+    def of(cls, metadata: TableMetadata) -> Layout:
+        """The present layout of an existing table."""
+        return cls(metadata.schema(), metadata.spec(), dict(metadata.properties))
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object, to be recorded in an operation's argument."""
+        return {
+            "schema": msgspec.json.decode(self.schema.model_dump_json()),
+            "spec": msgspec.json.decode(self.spec.model_dump_json()),
+            "properties": self.properties,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Layout:
+        """The inverse of :meth:`to_json`. Raises :class:`~distop.errors.CorruptRecord`."""
+        try:
+            return cls(
+                Schema.model_validate(value["schema"]),
+                PartitionSpec.model_validate(value["spec"]),
+                dict(value.get("properties", {})),
+            )
+        except (KeyError, TypeError, AttributeError, PydanticError, ValidationError) as error:
+            raise CorruptRecord(f"this is not the layout of a table: {error}") from error
+
+    @cached_property
+    def arrow_schema(self) -> Any:
+        """The ``pyarrow.Schema`` that rows have when they are written; carries the field ids."""
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        return schema_to_pyarrow(self.schema)
+
+    def new_metadata(self, location: str, *, uuid: str = "", now: float | None = None) -> TableMetadata:
+        """Metadata of an empty table with exactly this layout.
+
+        Parameters
+        ----------
+        uuid:
+            The table's uuid; if it is none, a random one is taken.
+        now:
+            Seconds since the Unix epoch.
+        """
+        last_partition_id = max((f.field_id for f in self.spec.fields), default=PARTITION_FIELD_ID_START - 1)
+        fields: dict[str, Any] = {
+            "location": location.rstrip("/"),
+            "table-uuid": _uuid(uuid),
+            "last-updated-ms": int((time.time() if now is None else now) * 1000),
+            "schemas": [self.schema],
+            "current-schema-id": self.schema.schema_id,
+            "last-column-id": self.schema.highest_field_id,
+            "partition-specs": [self.spec],
+            "default-spec-id": self.spec.spec_id,
+            "last-partition-id": last_partition_id,
+            "sort-orders": [UNSORTED_SORT_ORDER],
+            "default-sort-order-id": UNSORTED_SORT_ORDER.order_id,
+            "properties": self.properties,
+        }
+        return TableMetadataV2(**fields)
+
+
+def _uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        return uuid4()
+
+
+# -- files -------------------------------------------------------------------------------------------
+
+
+def file_io(location: str, properties: Mapping[str, str] | None = None) -> FileIO:
+    """Access to the files at and below a location; credentials come from properties or the environment."""
+    return load_file_io(dict(properties or {}), location)
+
+
+def load_metadata(metadata_location: str, properties: Mapping[str, str] | None = None) -> TableMetadata:
+    """Read a table's metadata file.
+
+    Raises :class:`~distop.errors.CorruptRecord` if it is missing or is no table metadata.
+    """
+    io = file_io(metadata_location, properties)
+    try:
+        return FromInputFile.table_metadata(io.new_input(metadata_location))
+    except FileNotFoundError as error:
+        raise CorruptRecord(f"the table's metadata file {metadata_location} is missing") from error
+    except (ValidationError, PydanticError) as error:
+        raise CorruptRecord(f"{metadata_location} is no table metadata: {error}") from error
+
+
+# -- schemas -----------------------------------------------------------------------------------------
+
+_TYPES: dict[str, Callable[[], PrimitiveType]] = {
+    "boolean": BooleanType,
+    "int": IntegerType,
+    "long": LongType,
+    "float": FloatType,
+    "double": DoubleType,
+    "date": DateType,
+    "time": TimeType,
+    "timestamp": TimestampType,
+    "timestamptz": TimestamptzType,
+    "string": StringType,
+    "uuid": UUIDType,
+    "binary": BinaryType,
+}
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
+_FIXED = re.compile(r"fixed\[\s*(\d+)\s*\]")
+_NOT_NULL = re.compile(r"\s+not\s+null$", re.IGNORECASE)
+
+
+def parse_schema(fields: Iterable[str] | Mapping[str, str]) -> Schema:
+    """A schema that a user wrote down: ``["id: long not null", "price: decimal(9,2)"]``, or names to types.
+
+    Types are Iceberg's primitive ones. Raises :class:`~distop.errors.InvalidArgument` naming the column.
+    """
+    pairs = list(fields.items()) if isinstance(fields, Mapping) else [_split_field(text) for text in fields]
+    _check_names(name for name, _ in pairs)
+    columns = []
+    for position, (name, text) in enumerate(pairs, start=1):
+        type_text, required = _NOT_NULL.subn("", str(text).strip())
+        columns.append(NestedField(position, name, _parse_type(name, type_text), required=bool(required)))
+    return Schema(*columns)
+
+
+def _split_field(text: object) -> tuple[str, str]:
+    name, colon, type_text = str(text).rpartition(":")
+    if not colon:
+        raise _bad_schema(f"{text!r} is no column: write 'name: type'", str(text))
+    return name.strip(), type_text
+
+
+def _parse_type(name: str, text: str) -> PrimitiveType:
+    lowered = text.strip().lower()
+    if lowered in _TYPES:
+        return _TYPES[lowered]()
+    if match := _DECIMAL.fullmatch(lowered):
+        precision, scale = int(match[1]), int(match[2])
+        if 1 <= precision <= 38 and scale <= precision:
+            return DecimalType(precision, scale)
+        raise _bad_schema(f"column {name!r}: {text} needs 1 <= precision <= 38 and scale <= precision", name)
+    if (match := _FIXED.fullmatch(lowered)) and int(match[1]) > 0:
+        return FixedType(int(match[1]))
+    known = ", ".join([*_TYPES, "decimal(p,s)", "fixed[n]"])
+    raise _bad_schema(f"column {name!r} has the unknown type {text!r}; known are: {known}", name)
+
+
+def _check_names(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if not name:
+            raise _bad_schema("a column has no name", name)
+        if name in seen:
+            raise _bad_schema(f"column {name!r} is named twice", name)
+        seen.add(name)
+    if not seen:
+        raise _bad_schema("the schema has no columns", "")
+
+
+def _bad_schema(message: str, column: str) -> InvalidArgument:
+    return InvalidArgument(message, details={"field": "schema", "column": column})
+
+
+def _from_arrow(schema: Any) -> Schema:
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, _pyarrow_to_schema_without_ids
+
+    widened = pa.schema([column.with_type(_widened(column.type)) for column in schema])
+    try:
+        return _pyarrow_to_schema_without_ids(widened, downcast_ns_timestamp_to_us=True)
+    except UnsupportedPyArrowTypeException as error:
+        column = error.field
+        raise _bad_schema(
+            f"column {column.name!r}: Iceberg has no type {column.type}", column.name
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise _bad_schema(f"the schema cannot be one of Iceberg: {error}", "") from error
+
+
+def _widened(kind: Any) -> Any:
+    """The Arrow type that Iceberg has and that holds all values of ``kind``."""
+    import pyarrow as pa
+
+    if pa.types.is_uint32(kind):
+        return pa.int64()
+    if pa.types.is_uint64(kind):
+        return pa.decimal128(20, 0)
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_date64(kind):
+        return pa.date32()
+    if pa.types.is_time(kind):
+        return pa.time64("us")
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC" if kind.tz else None)
+    if pa.types.is_dictionary(kind):
+        return _widened(kind.value_type)
+    return kind
+
+
+# -- partitioning ------------------------------------------------------------------------------------
+
+_TERM = re.compile(r"(?P<name>[A-Za-z]+)\s*(?:\[\s*(?P<width>\d+)\s*\])?\s*\(\s*(?P<inside>.*?)\s*\)")
+_WIDTH_FIRST = re.compile(r"(\d+)\s*,\s*(.*)")
+_PLAIN: dict[str, tuple[Callable[[], Transform[Any, Any]], str]] = {
+    "identity": (IdentityTransform, ""),
+    "year": (YearTransform, "_year"),
+    "month": (MonthTransform, "_month"),
+    "day": (DayTransform, "_day"),
+    "hour": (HourTransform, "_hour"),
+}
+_WITH_WIDTH = ("bucket", "truncate")
+
+
+def _parse_partitioning(terms: Sequence[str], schema: Schema) -> PartitionSpec:
+    fields: list[PartitionField] = []
+    for position, term in enumerate(terms):
+        transform, source, name = _parse_term(str(term).strip(), schema)
+        if any(other.source_id == source.field_id for other in fields):
+            raise _bad_term(f"{term!r} uses column {source.name!r} a second time", schema)
+        if not isinstance(transform, IdentityTransform) and name in schema.column_names:
+            raise _bad_term(f"{term!r} would be called {name!r}, as a column is", schema)
+        fields.append(PartitionField(source.field_id, PARTITION_FIELD_ID_START + position, transform, name))
+    return PartitionSpec(*fields)
+
+
+def _parse_term(term: str, schema: Schema) -> tuple[Transform[Any, Any], NestedField, str]:
+    if term in schema.column_names:
+        return _checked(IdentityTransform(), term, term, term, schema)
+    match = _TERM.fullmatch(term)
+    if match is None:
+        raise _bad_term(f"{term!r} is neither a column nor a transform of one", schema)
+    # Spark writes years(x), months(x) and so on.
+    word, width, column = match["name"].lower(), match["width"], match["inside"]
+    word = word.removesuffix("s")
+    if word in _WITH_WIDTH:
+        if width is None and (inside := _WIDTH_FIRST.fullmatch(column)):
+            width, column = inside.groups()
+        if not width or int(width) == 0:
+            raise _bad_term(f"{term!r} lacks its width: write {word}[16]({column})", schema)
+        if word == "bucket":
+            return _checked(BucketTransform(int(width)), column, f"{column}_bucket_{width}", term, schema)
+        return _checked(TruncateTransform(int(width)), column, f"{column}_trunc_{width}", term, schema)
+    if word not in _PLAIN or width is not None:
+        raise _bad_term(f"{term!r}: there is no transform {match['name']!r}", schema)
+    kind, suffix = _PLAIN[word]
+    return _checked(kind(), column, column + suffix, term, schema)
+
+
+def _checked(
+    transform: Transform[Any, Any], column: str, name: str, term: str, schema: Schema
+) -> tuple[Transform[Any, Any], NestedField, str]:
+    try:
+        source = schema.find_field(column)
+    except ValueError:
+        raise _bad_term(f"{term!r}: there is no column {column!r}", schema) from None
+    kind: IcebergType = source.field_type
+    if not isinstance(kind, PrimitiveType) or not transform.can_transform(kind):
+        raise _bad_term(f"{term!r} cannot be taken of {column!r}, which is a {kind}", schema)
+    return transform, source, name
+
+
+def _bad_term(message: str, schema: Schema) -> InvalidArgument:
+    columns = ", ".join(f"{column.name} ({column.field_type})" for column in schema.columns)
+    return InvalidArgument(
+        f"partition_by: {message}",
+        hint=f"columns: {columns}; transforms: {', '.join(_PLAIN)}, bucket[n], truncate[n]",
+        details={"field": "partition_by"},
+    )

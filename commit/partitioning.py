@@ -1,0 +1,209 @@
+"""Splitting rows by partition value, a batch at a time.
+
+The transforms are those of the Iceberg specification ("Partition Transforms"), computed on whole columns:
+dates and integers with numpy, the rest once per distinct value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Accessor, Schema
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    TruncateTransform,
+    VoidTransform,
+    YearTransform,
+)
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+)
+
+from distop.errors import InvalidArgument
+
+PartitionKey: TypeAlias = tuple[Any, ...]
+"""One value per partition field, as Iceberg stores it: days for a date, microseconds for a timestamp."""
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+_TIME_UNITS: dict[type[Transform[Any, Any]], str] = {
+    YearTransform: "Y",
+    MonthTransform: "M",
+    DayTransform: "D",
+    HourTransform: "h",
+}
+# Hashed as 64-bit integers, whatever their own width (specification, appendix B).
+_HASHED_AS_LONG = (IntegerType, LongType, DateType, TimeType, TimestampType, TimestamptzType)
+_NAN = float("nan")
+
+
+class Partitioner:
+    """Splits batches of one schema by the values of one partition spec.
+
+    Raises :class:`~distop.errors.InvalidArgument` for a transform that this version does not know.
+    """
+
+    def __init__(self, schema: Schema, spec: PartitionSpec) -> None:
+        self._columns: list[tuple[Accessor, Callable[[Any], Any]]] = []
+        for field in spec.fields:
+            accessor = schema.accessor_for_field(field.source_id)
+            kind = schema.find_field(field.source_id).field_type
+            self._columns.append((accessor, transform_function(field.transform, kind)))
+
+    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
+        """The batch's rows by partition, in their order; each part owns its memory, or is the whole batch."""
+        if batch.num_rows == 0:
+            return
+        if not self._columns:
+            yield (), batch
+            return
+        values = [transform(_reach(batch, accessor)) for accessor, transform in self._columns]
+        codes, groups = _group_codes(values)
+        if groups == 1:
+            yield _key_at(values, 0), batch
+            return
+        # 16-bit keys are sorted in linear time.
+        order = np.argsort(codes.astype(np.uint16) if groups <= 0xFFFF else codes, kind="stable")
+        ends = np.cumsum(np.bincount(codes, minlength=groups))
+        for start, end in zip([0, *ends[:-1]], ends, strict=True):
+            rows = order[start:end]
+            yield _key_at(values, int(rows[0])), batch.take(pa.array(rows))
+
+
+def _reach(batch: pa.RecordBatch, accessor: Accessor) -> Any:
+    array, inner = batch.column(accessor.position), accessor.inner
+    while inner is not None:
+        array, inner = pc.struct_field(array, [inner.position]), inner.inner
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def _group_codes(values: list[Any]) -> tuple[Ints, int]:
+    """For each row the number of its group, and how many groups there are."""
+    codes: Ints | None = None
+    groups = 1
+    for array in values:
+        encoded = array.dictionary_encode(null_encoding="encode")
+        column = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        if codes is None:
+            codes, groups = column, len(encoded.dictionary)
+        else:
+            # Dense again after every column, so that the product cannot overflow.
+            distinct, codes = np.unique(codes * len(encoded.dictionary) + column, return_inverse=True)
+            groups = len(distinct)
+    if codes is None:
+        raise ValueError("a table without partition fields has no groups")
+    return codes, groups
+
+
+def _key_at(values: list[Any], row: int) -> PartitionKey:
+    key = (array[row].as_py() for array in values)
+    # NaN equals nothing, not even itself, unless it is the same object.
+    return tuple(_NAN if isinstance(value, float) and value != value else value for value in key)
+
+
+# -- transforms --------------------------------------------------------------------------------------
+
+
+def transform_function(transform: Transform[Any, Any], kind: IcebergType) -> Callable[[Any], Any]:
+    """A function from a column to its partition values, both ``pyarrow.Array``; nulls stay nulls."""
+    match transform:
+        case IdentityTransform():
+            return lambda array: _stored(array, kind)
+        case VoidTransform():
+            return lambda array: pa.nulls(len(array), pa.int32())
+        case YearTransform() | MonthTransform() | DayTransform() | HourTransform():
+            unit = _TIME_UNITS[type(transform)]
+            return lambda array: _since_epoch(array, kind, unit)
+        case BucketTransform() if isinstance(kind, _HASHED_AS_LONG):
+            return lambda array: _mapped(array, lambda ints: _bucket(ints, transform.num_buckets), pa.int32())
+        case TruncateTransform() if isinstance(kind, IntegerType | LongType):
+            width = transform.width
+            return lambda array: _mapped(array, lambda ints: ints - ints % width, array.type)
+        case TruncateTransform() if isinstance(kind, StringType):
+            return lambda array: pc.utf8_slice_codeunits(array, 0, transform.width)
+        case TruncateTransform() if isinstance(kind, BinaryType):
+            return lambda array: pc.binary_slice(array, 0, transform.width)
+        case BucketTransform() | TruncateTransform():
+            function = transform.transform(kind)
+            hashed = isinstance(transform, BucketTransform)
+            return lambda array: _per_distinct_value(array, function, pa.int32() if hashed else array.type)
+    raise InvalidArgument(
+        f"the table is partitioned by {transform}, which this version cannot write",
+        details={"field": "partition_by"},
+    )
+
+
+def _ints(array: Any) -> Ints:
+    """The integers that stand for a date, time, timestamp or integer column; 0 where it is null."""
+    if pa.types.is_date32(array.type):
+        array = array.cast(pa.int32())
+    ints: Ints = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return ints
+
+
+def _mapped(array: Any, function: Callable[[Ints], Ints], result: Any) -> Any:
+    ints = function(_ints(array))
+    nulls = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    return pa.array(ints, mask=nulls).cast(result)
+
+
+def _stored(array: Any, kind: IcebergType) -> Any:
+    if isinstance(kind, DateType):
+        return array.cast(pa.int32())
+    if isinstance(kind, TimeType | TimestampType | TimestamptzType):
+        return array.cast(pa.int64())
+    return array
+
+
+def _since_epoch(array: Any, kind: IcebergType, unit: str) -> Any:
+    ticks = "datetime64[D]" if isinstance(kind, DateType) else "datetime64[us]"
+    # numpy rounds down, also before 1970, as the specification wants.
+    return _mapped(
+        array, lambda ints: ints.view(ticks).astype(f"datetime64[{unit}]").view(np.int64), pa.int32()
+    )
+
+
+def _per_distinct_value(array: Any, function: Callable[[Any], Any], result: Any) -> Any:
+    encoded = array.dictionary_encode()
+    results = pa.array([function(value) for value in encoded.dictionary.to_pylist()], result)
+    return results.take(encoded.indices)
+
+
+def _bucket(values: Ints, buckets: int) -> Ints:
+    return ((_murmur3(values) & np.uint32(0x7FFFFFFF)) % np.uint32(buckets)).astype(np.int64)
+
+
+def _murmur3(values: Ints) -> npt.NDArray[np.uint32]:
+    """murmur3_x86_32 with seed 0 of each integer's eight little-endian bytes."""
+    words = values.astype("<i8").view("<u4").reshape(-1, 2)
+    result = np.zeros(len(values), np.uint32)
+    for word in (words[:, 0], words[:, 1]):
+        mixed = _rotated(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+        result = _rotated(result ^ mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    result ^= np.uint32(8)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        result = (result ^ (result >> np.uint32(shift))) * np.uint32(factor)
+    return result ^ (result >> np.uint32(16))
+
+
+def _rotated(words: npt.NDArray[np.uint32], by: int) -> npt.NDArray[np.uint32]:
+    return (words << np.uint32(by)) | (words >> np.uint32(32 - by))

@@ -1,0 +1,318 @@
+"""A table as the catalog sees it in etcd: its record and its head, and the transactions that move them.
+
+Every change is one transaction that compares what it was based on. A lost reply is answered by sending the
+same transaction again, which can happen only once, and by looking whose work stands there (P8).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from distop.errors import DistopError, Exhausted, IncompatibleOperation, OutcomeUnknown
+from distop.metastore.keyspace import Keyspace, OperationId, TableKeys, escape, prefix_end, unescape
+from distop.metastore.records import Head, TableRecord, decode, decode_run_ops, encode
+from distop.metastore.sync import SyncEtcd
+from distop.metastore.txn import (
+    Compare,
+    Delete,
+    Get,
+    KeyValue,
+    Op,
+    Put,
+    Txn,
+    TxnResult,
+    absent,
+    unchanged,
+)
+
+log = logging.getLogger(__name__)
+
+FOREIGN = "foreign"
+"""What ``Head.operation`` says when a program other than distop has moved the head."""
+
+MAX_TRIES = 5
+"""How often a transaction whose reply was lost is sent again."""
+PAGE = 1000
+"""Keys read at a time."""
+MOVE_BITE = 50
+"""Keys moved by one transaction: each takes a put and a delete, and etcd allows 128 operations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pointer:
+    """What stands in etcd of a table, read at one revision."""
+
+    record_kv: KeyValue
+    head_kv: KeyValue
+    run_ops_kv: KeyValue
+    leftovers: bool = False
+    """Whether an operation that has ended still has keys or staged files to be collected."""
+
+    @property
+    def record(self) -> TableRecord | None:
+        kv = self.record_kv
+        return decode(kv.value, TableRecord, kv.key) if kv.exists else None
+
+    @property
+    def head(self) -> Head | None:
+        kv = self.head_kv
+        return decode(kv.value, Head, kv.key) if kv.exists else None
+
+
+class Swap(Enum):
+    """What became of an attempt to move the head."""
+
+    DONE = "done"
+    LOST = "lost"
+    """It did not happen and never will: something it was based on has moved."""
+    UNKNOWN = "unknown"
+    """etcd gives no answer: nothing may be concluded, and no file may be deleted."""
+
+
+class Pointers:
+    """Records and heads of the tables of one installation."""
+
+    def __init__(self, etcd: SyncEtcd) -> None:
+        self.etcd = etcd
+        self.keyspace: Keyspace = etcd.keyspace
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def read(self, table: str) -> Pointer:
+        """What stands of a table now."""
+        keys = self.keyspace.table(table)
+        result = self.etcd.txn(Txn(then=_reads(keys)))
+        return _pointer(keys, result)
+
+    def tables(self, namespace: str = "") -> Iterator[str]:
+        """Names of all tables, in key order; with a namespace, those that begin with it and a dot.
+
+        Tables differ much in how many keys they have (each remembers its operations), so stretches that can
+        hold no table's record are skipped.
+        """
+        start = self.keyspace.prefix + (escape(f"{namespace}.").encode() if namespace else b"")
+        end = prefix_end(start)
+        while True:
+            page = self.etcd.get_range(start, end, keys_only=True, limit=PAGE)
+            for kv in page.kvs:
+                name = self._table_of_record(kv.key)
+                if name is not None:
+                    yield name
+            if not page.more:
+                return
+            last = page.kvs[-1].key
+            keys = self.keyspace.table(self.keyspace.table_of(last))
+            start = keys.table if last < keys.table else prefix_end(keys.prefix)
+
+    def _table_of_record(self, key: bytes) -> str | None:
+        component, _, rest = key[len(self.keyspace.prefix) :].decode().partition(".")
+        return unescape(component) if rest == "table" and not component.startswith("_") else None
+
+    # -- moving ----------------------------------------------------------------------------------------
+
+    def create(self, record: TableRecord, head: Head) -> Swap:
+        """Make a table with its record and head, unless it exists."""
+        keys = self.keyspace.table(record.name)
+        # What an interrupted drop may have left is not to become this table's past.
+        self._remove_rest(keys)
+        txn = Txn(
+            (absent(keys.table), absent(keys.head)),
+            (Put(keys.table, encode(record)), Put(keys.head, encode(head))),
+            _reads(keys),
+        )
+
+        def ours(found: Pointer) -> bool:
+            return found.record == record
+
+        return self._settle(keys, txn, ours)
+
+    def move_head(
+        self,
+        base: Pointer,
+        head: Head,
+        landed: Callable[[Head | None], bool | None],
+        record: TableRecord | None = None,
+    ) -> Swap:
+        """Put a new head (and record), if head and record are still as read.
+
+        Parameters
+        ----------
+        landed:
+            Whether the given, later head has ours behind it; ``None`` if that cannot be told.
+        """
+        keys = self.keyspace.table(self.keyspace.table_of(base.record_kv.key))
+        puts: tuple[Op, ...] = (Put(keys.head, encode(head)),)
+        if record is not None:
+            puts += (Put(keys.table, encode(record)),)
+        txn = Txn((unchanged(base.head_kv), unchanged(base.record_kv)), puts, _reads(keys))
+        return self._settle(keys, txn, lambda found: landed(found.head))
+
+    def drop(self, base: Pointer) -> Swap:
+        """Remove a table and everything etcd knows of it, unless it has moved since ``base`` was read.
+
+        Raises :class:`~distop.errors.IncompatibleOperation` while an operation runs.
+        """
+        keys = self.keyspace.table(self.keyspace.table_of(base.record_kv.key))
+        _check_idle(keys, base)
+        gone = tuple(Delete(key) for key in (keys.table, keys.head, keys.watermarks, keys.run_ops))
+        outcome = self._settle(keys, Txn(_same(base), gone, _reads(keys)), lambda found: found.record is None)
+        if outcome is Swap.DONE:
+            _tidy(keys, self._remove_rest, keys)
+        return outcome
+
+    def rename(self, base: Pointer, record: TableRecord) -> Swap:
+        """Move a table to the name in ``record``, unless it has moved since, or that name is taken.
+
+        Record, head, watermarks, settings and instance counters move in one transaction, the history after
+        it. Request ids stay behind: they were given for the old name.
+
+        Raises
+        ------
+        IncompatibleOperation
+            An operation runs.
+        Exhausted
+            The table has more batches queued than one transaction can move.
+        """
+        old = self.keyspace.table(self.keyspace.table_of(base.record_kv.key))
+        new = self.keyspace.table(record.name)
+        _check_idle(old, base)
+        self._remove_rest(new)
+        moving = [kv for kv in self._settings(old) if kv.key not in (old.table, old.coordinator, old.run_ops)]
+        if len(moving) > MOVE_BITE:
+            raise Exhausted(
+                f"table {old.name!r} has {len(moving)} queued batches and settings; at most {MOVE_BITE} can move",
+                hint="let the backlog drain first",
+            )
+        compares = (*_same(base), absent(new.table), *(unchanged(kv) for kv in moving))
+        ops: list[Op] = [Put(new.table, encode(record)), Delete(old.table), Delete(old.run_ops)]
+        for kv in moving:
+            ops += [Put(new.prefix + kv.key[len(old.prefix) :], kv.value), Delete(kv.key)]
+
+        def ours(found: Pointer) -> bool:
+            return found.record == record
+
+        outcome = self._settle(new, Txn(compares, tuple(ops), _reads(new)), ours)
+        if outcome is Swap.DONE:
+            _tidy(old, self._move_history, old, new)
+            _tidy(old, self._remove_rest, old)
+        return outcome
+
+    def _settle(self, keys: TableKeys, txn: Txn, ours: Callable[[Pointer], bool | None]) -> Swap:
+        """Send a transaction until its outcome is known. Its ``otherwise`` branch must be :func:`_reads`.
+
+        Raises an error of etcd only if it has certainly not happened.
+        """
+        in_doubt = False
+        for _ in range(MAX_TRIES):
+            try:
+                result = self.etcd.txn(txn)
+            except OutcomeUnknown:
+                in_doubt = True
+                continue
+            except DistopError:
+                # This one did not happen; an earlier one may have.
+                if not in_doubt:
+                    raise
+                continue
+            if result.succeeded:
+                return Swap.DONE
+            verdict = ours(_pointer(keys, result)) if in_doubt else False
+            return Swap.UNKNOWN if verdict is None else Swap.DONE if verdict else Swap.LOST
+        return Swap.UNKNOWN
+
+    # -- what else a table has -------------------------------------------------------------------------
+
+    def _settings(self, keys: TableKeys) -> list[KeyValue]:
+        """All keys of an idle table but its history and requests, which may be many."""
+        requests = keys.prefix + b"request."
+        found: list[KeyValue] = []
+        start = keys.prefix
+        for skipped in (keys.history_prefix, requests, None):
+            end = skipped if skipped is not None else prefix_end(keys.prefix)
+            found += self.etcd.get_range(start, end, limit=PAGE).kvs
+            start = prefix_end(end)
+        return found
+
+    def _remove_rest(self, keys: TableKeys) -> None:
+        """Remove what is left below a table that does not exist (any more), in bounded bites.
+
+        A leader's key stays: it goes with its lease.
+        """
+        after_leader = keys.coordinator + b"\0"
+        for start, end in ((keys.prefix, keys.coordinator), (after_leader, prefix_end(keys.prefix))):
+            while page := self.etcd.get_range(start, end, keys_only=True, limit=PAGE).kvs:
+                bite = Delete(page[0].key, page[-1].key + b"\0")
+                if not self._bite(Txn((absent(keys.table),), (bite,))):
+                    return
+
+    def _move_history(self, old: TableKeys, new: TableKeys) -> None:
+        start, end = old.history_prefix, prefix_end(old.history_prefix)
+        while page := self.etcd.get_range(start, end, limit=MOVE_BITE).kvs:
+            ops: list[Op] = []
+            for kv in page:
+                ops += [Put(new.history_prefix + kv.key[len(old.history_prefix) :], kv.value), Delete(kv.key)]
+            if not self._bite(Txn((absent(old.table),), tuple(ops))):
+                return
+
+    def _bite(self, txn: Txn) -> bool:
+        """Send a transaction that may happen twice; whether its compares hold."""
+        for tries in range(MAX_TRIES):
+            try:
+                return self.etcd.txn(txn).succeeded
+            except OutcomeUnknown:
+                if tries == MAX_TRIES - 1:
+                    raise
+        return False
+
+
+def _tidy(keys: TableKeys, action: Callable[..., None], *args: TableKeys) -> None:
+    """Do what follows a change that has happened: failing here does not undo it, creating the name tidies up."""
+    try:
+        action(*args)
+    except DistopError as error:
+        log.warning("table_leftovers", extra={"table": keys.name, "error": str(error)})
+
+
+def _reads(keys: TableKeys) -> tuple[Get, ...]:
+    collecting = keys.keyspace.active + escape(keys.name).encode() + b"."
+    return (
+        Get(keys.table),
+        Get(keys.head),
+        Get(keys.run_ops),
+        Get(collecting, prefix_end(collecting), keys_only=True, limit=1),
+    )
+
+
+def _pointer(keys: TableKeys, result: TxnResult) -> Pointer:
+    return Pointer(
+        record_kv=result.one(0, keys.table),
+        head_kv=result.one(1, keys.head),
+        run_ops_kv=result.one(2, keys.run_ops),
+        leftovers=bool(result.got(3)),
+    )
+
+
+def _same(base: Pointer) -> tuple[Compare, ...]:
+    return unchanged(base.record_kv), unchanged(base.head_kv), unchanged(base.run_ops_kv)
+
+
+def _check_idle(keys: TableKeys, base: Pointer) -> None:
+    running = [
+        str(OperationId.from_slot(keys.name, kind, slot))
+        for kind, slots in decode_run_ops(base.run_ops_kv.value).items()
+        for slot in slots
+    ]
+    if running:
+        raise IncompatibleOperation(
+            f"table {keys.name!r} has running operations: {', '.join(running)}",
+            details={"table": keys.name, "operation": running[0]},
+        )
+    if base.leftovers:
+        raise IncompatibleOperation(
+            f"the files of an operation of table {keys.name!r} that has ended are being collected",
+            hint="try again in a moment; a coordinator must be running",
+            details={"table": keys.name},
+        )

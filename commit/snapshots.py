@@ -1,0 +1,131 @@
+"""Making a new snapshot of an Iceberg table: manifest list, metadata file, and taking them back."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile, write_manifest_list
+from pyiceberg.serializers import ToOutputFile
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot, Summary
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    SetSnapshotRefUpdate,
+    TableUpdate,
+    update_table_metadata,
+)
+
+from distop.commit.layout import FORMAT_VERSION
+
+log = logging.getLogger(__name__)
+
+_VERSION = re.compile(r"(\d+)-")
+
+
+def snapshot_id_of(token: str) -> int:
+    """The snapshot id of an operation: the same in every attempt at publishing it.
+
+    So a snapshot tells by its id that an operation has been published before.
+    """
+    digest = hashlib.sha256(token.encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+class Draft:
+    """The metadata files of a publication that has not happened yet.
+
+    Parameters
+    ----------
+    base:
+        What the table is now, read from ``base_location`` (``None``: it is new).
+    """
+
+    def __init__(self, io: FileIO, base: TableMetadata, base_location: str | None) -> None:
+        self.io = io
+        self.base = base
+        self._base_location = base_location
+        self._uuid = uuid4()
+        self._locations = load_location_provider(base.location, base.properties)
+        self._written: list[str] = []
+
+    def new_manifest_path(self) -> str:
+        """A place for a manifest of this publication, removed with it by :meth:`discard`."""
+        return self._place(f"{self._uuid}-m{len(self._written)}.avro")
+
+    def _place(self, name: str) -> str:
+        path: str = self._locations.new_metadata_location(name)
+        self._written.append(path)
+        return path
+
+    def add_snapshot(
+        self,
+        snapshot_id: int,
+        manifests: Sequence[ManifestFile],
+        summary: Summary,
+        *,
+        now: float,
+    ) -> str:
+        """Write the table with one more snapshot; the location of its metadata file.
+
+        Parameters
+        ----------
+        now:
+            Seconds since the Unix epoch. A clock that went back is ignored: the snapshots of a table are in
+            the order of their times.
+        """
+        base = self.base
+        parent = base.current_snapshot()
+        sequence_number = base.next_sequence_number()
+        list_path = self._place(f"snap-{snapshot_id}-0-{self._uuid}.avro")
+        parent_id = parent.snapshot_id if parent is not None else None
+        with write_manifest_list(
+            FORMAT_VERSION, self.io.new_output(list_path), snapshot_id, parent_id, sequence_number, "deflate"
+        ) as writer:
+            writer.add_manifests(list(manifests))
+        fields: dict[str, Any] = {
+            "snapshot-id": snapshot_id,
+            "parent-snapshot-id": parent_id,
+            "sequence-number": sequence_number,
+            "timestamp-ms": max(int(now * 1000), base.last_updated_ms),
+            "manifest-list": list_path,
+            "summary": summary,
+            "schema-id": base.current_schema_id,
+        }
+        branch: dict[str, Any] = {
+            "ref-name": MAIN_BRANCH,
+            "type": SnapshotRefType.BRANCH,
+            "snapshot-id": snapshot_id,
+        }
+        return self.write(AddSnapshotUpdate(snapshot=Snapshot(**fields)), SetSnapshotRefUpdate(**branch))
+
+    def write(self, *updates: TableUpdate) -> str:
+        """Write the metadata file of the base with the updates; its location."""
+        metadata = update_table_metadata(self.base, updates, metadata_location=self._base_location)
+        path = self._place(f"{self._next_version():05d}-{uuid4()}.metadata.json")
+        ToOutputFile.table_metadata(metadata, self.io.new_output(path))
+        return path
+
+    def _next_version(self) -> int:
+        if self._base_location is None:
+            return 0
+        match = _VERSION.match(self._base_location.rpartition("/")[2])
+        return int(match[1]) + 1 if match else 0
+
+    def discard(self) -> None:
+        """Remove everything written here; best effort, never raises."""
+        written, self._written = self._written, []
+        for path in written:
+            try:
+                self.io.delete(path)
+            except FileNotFoundError:
+                pass
+            except Exception as error:
+                log.warning("draft_not_removed", extra={"path": path, "error": str(error)})

@@ -1,0 +1,105 @@
+"""Removing what an operation has staged and not published.
+
+All attempts of an operation write into folders that nobody else uses, under names that begin with the attempt
+(:func:`distop.operations.job.staging_stem`). So what to keep is known from names alone: everything of the
+attempts that were marked successful, if the operation was published; nothing, if it was aborted.
+
+The rule that matters most is that no file of a published attempt is ever removed. It holds because what is
+published is not looked up in the table, which others change, but in the history of the operation and in the
+records of its jobs; and because nothing is removed unless all of these are at hand. Sweeping again, after a
+crash or out of doubt, gives the same answer or does nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from distop.commit.folders import Folder
+from distop.commit.layout import file_io
+from distop.metastore.records import HistoryRecord, JobRecord, OperationArg
+from distop.operations.job import staging_folder, staging_stem
+
+log = logging.getLogger(__name__)
+
+FOLDERS = ("data", "metadata")
+DELETERS = 8
+"""Files removed at a time."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """What of an operation's staged files belongs to the table."""
+
+    stems: frozenset[str]
+    """All files of the attempts that count begin with one of these, followed by ``-``, ``.`` or ``_``."""
+    joined: frozenset[str] = frozenset()
+    """Names of task manifests that no snapshot refers to, since their entries stand in a joined one."""
+
+    def __contains__(self, name: str) -> bool:
+        if name in self.joined:
+            return False
+        # Every place where a stem may end is tried, since there may be many more stems than such places.
+        return any(name[:end] in self.stems for end, letter in enumerate(name) if letter in "-._")
+
+
+NOTHING = Published(frozenset())
+
+
+def published(
+    operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, JobRecord]
+) -> Published | None:
+    """What was published, or ``None`` if that cannot be told.
+
+    Parameters
+    ----------
+    history:
+        The operation's end. The fact ``adoptedFrom`` (see :mod:`distop.commit.iceberg_steps`) says from which
+        size on task manifests became manifests of the table; without it all are taken to have.
+    jobs:
+        The records of all its jobs. Not needed unless it succeeded.
+    """
+    if history.outcome != "success":
+        return NOTHING
+    if len(jobs) != operation.partition_count:
+        return None
+    adopted_from = int(history.facts.get("adoptedFrom", 0))
+    stems, joined = set(), set()
+    for partition, job in jobs.items():
+        if job.state != "success":
+            continue
+        stems.add(staging_stem(partition, job.attempt))
+        manifest = job.result.get("manifest")
+        if isinstance(manifest, str):
+            stems.add(manifest.removesuffix(".avro"))
+            if int(job.result.get("manifestLength", adopted_from)) < adopted_from:
+                joined.add(manifest)
+    return Published(frozenset(stems), frozenset(joined))
+
+
+def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, JobRecord]) -> int:
+    """Remove what an ended operation has staged and not published; how many files that were.
+
+    To be called when no attempt of it runs any more. Idempotent; folders that do not exist are swept. Does
+    nothing when the operation succeeded and the records of some of its jobs are gone: then a sweep came
+    this far before, and what is left to remove can no longer be told from what is published.
+    """
+    keep = published(operation, history, jobs)
+    if keep is None:
+        fields = {"operation": str(operation.id), "jobs": len(jobs), "expected": operation.partition_count}
+        log.info("sweep_skipped", extra=fields)
+        return 0
+    layout = operation.argument.get("layout")
+    properties = layout.get("properties") if isinstance(layout, Mapping) else None
+    io = file_io(operation.location, properties)
+    removed = 0
+    for name in FOLDERS:
+        folder = Folder(io, staging_folder(operation, name))
+        with ThreadPoolExecutor(DELETERS, thread_name_prefix="sweep") as pool:
+            for batch in folder.listing():
+                victims = [file for file in batch if file not in keep]
+                removed += sum(pool.map(folder.remove, victims))
+        folder.remove_if_empty()
+    return removed

@@ -1,0 +1,66 @@
+"""The processes of the demo: started, found by pid, killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def until(condition: Callable[[], T | None], what: str, timeout_s: float = 60.0) -> T:
+    """Wait until ``condition`` gives something; what it gave."""
+    deadline = time.monotonic() + timeout_s
+    while (found := condition()) is None:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the demo waited {timeout_s:.0f} s in vain for {what}")
+        time.sleep(0.01)
+    return found
+
+
+class Crew:
+    """Coordinators and executors of one demo run, each with a log of its own below ``folder``."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._folder = folder
+        self._env = {**os.environ, **environment}
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def start(self, name: str, *arguments: str) -> int:
+        """Start ``distop <arguments>``; its pid."""
+        with (self._folder / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "distop.cli.main", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._env,
+                start_new_session=True,
+            )
+        self._processes[process.pid] = process
+        return process.pid
+
+    def kill(self, pid: int) -> None:
+        """kill -9, as a crash would; the children of a runner (Spark) die of it by themselves."""
+        process = self._processes.pop(pid)
+        os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+    def stop_all(self) -> None:
+        """Ask all that are left to stop, then make sure."""
+        for process in self._processes.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self._processes.values():
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()

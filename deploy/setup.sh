@@ -1,0 +1,163 @@
+#!/usr/bin/env bash
+# Makes .venv with distop and all it needs, from nothing, on Debian or Ubuntu. `make setup` runs it.
+# Does nothing, quickly, when nothing changed.
+#
+#   PYTHON     the Python to build .venv with (default: the first of python3, python3.14 ... 3.11 that is 3.11 or later)
+#   DISTOP_APT set to "no" to install no system package, only say which are missing
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+VENV=.venv
+STAMP=$VENV/.distop-stamp
+PACKAGES="cli client commit coordinator errors executor metastore operations proto spark_jobs"
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() {
+  printf 'setup: %s\n' "$@" >&2
+  exit 1
+}
+
+# Two lines: what is installed from elsewhere (and where: a moved .venv is broken), and what is linked from
+# here. A strict editable install links file by file, so it is redone when a file is added; that is quick.
+stamp() {
+  { pwd && cat pyproject.toml constraints.txt; } | sha256sum
+  # shellcheck disable=SC2086
+  find $PACKAGES -type f ! -path '*/__pycache__/*' ! -name '.*' 2>/dev/null | LC_ALL=C sort | sha256sum
+}
+
+# ---- system packages ----
+
+apt_command() {
+  command -v apt-get >/dev/null && [ "${DISTOP_APT:-}" != no ] || return 1
+  if [ "$(id -u)" = 0 ]; then
+    echo "env DEBIAN_FRONTEND=noninteractive apt-get"
+  elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+    echo "sudo -n env DEBIAN_FRONTEND=noninteractive apt-get"
+  else
+    return 1
+  fi
+}
+
+# apt_install WHY PACKAGE...: the first of the packages that apt offers. Fails when it may not or cannot.
+apt_install() {
+  local why=$1 apt package
+  shift
+  apt=$(apt_command) || return 1
+  say "$why: asking apt for $(printf '%s' "$*" | sed 's/ / or /g')"
+  $apt update -qq </dev/null >/dev/null || true
+  for package in "$@"; do
+    apt-cache show "$package" >/dev/null 2>&1 || continue
+    if $apt install -y -qq --no-install-recommends "$package" </dev/null >/dev/null; then
+      say "installed $package"
+      return 0
+    fi
+  done
+  return 1
+}
+
+# ---- Python ----
+
+new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
+    if new_enough "$candidate"; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  fail "no Python 3.11 or later was found (${PYTHON:-python3, python3.11 to python3.14})." \
+    "Install one, for instance: apt-get install python3.11 python3.11-venv; then: make setup PYTHON=python3.11"
+}
+
+make_venv() {
+  local python version
+  if [ -x $VENV/bin/python ] && new_enough $VENV/bin/python && $VENV/bin/python -m pip --version >/dev/null 2>&1; then
+    return
+  fi
+  python=$(find_python)
+  version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+  if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+    apt_install "Python $version cannot make virtual environments" "python$version-venv" python3-venv ||
+      fail "Python $version cannot make virtual environments, and I may not install what it lacks." \
+        "Run as root: apt-get install python$version-venv    (or python3-venv); then make setup again."
+  fi
+  say "making $VENV with Python $version"
+  "$python" -m venv --clear $VENV
+}
+
+# ---- Java ----
+
+# The major version of a java program; 0 if it is none.
+java_major() { "$1" -version 2>&1 | sed -nE 's/.* version "([0-9]+)[^"]*".*/\1/p;' | head -n 1 | grep . || echo 0; }
+
+# The java that Spark will start.
+spark_java() { if [ -n "${JAVA_HOME:-}" ]; then echo "$JAVA_HOME/bin/java"; else echo java; fi; }
+
+check_java() {
+  local java other
+  java=$(spark_java)
+  if [ "$(java_major "$java")" -ge 17 ]; then return; fi
+  if [ -n "${JAVA_HOME:-}" ]; then
+    fail "JAVA_HOME names $JAVA_HOME, which holds no Java 17 or later; Spark 4 needs one. Correct it or unset it."
+  fi
+  for other in /usr/lib/jvm/*/bin/java; do
+    if [ -x "$other" ] && [ "$(java_major "$other")" -ge 17 ]; then
+      fail "the java on PATH is not 17 or later, but $other is." "Run: export JAVA_HOME=${other%/bin/java}"
+    fi
+  done
+  apt_install "Spark 4 needs Java 17 or later" openjdk-17-jre-headless openjdk-21-jre-headless default-jre-headless ||
+    fail "Spark 4 needs Java 17 or later, none was found, and I may not install it." \
+      "Run as root: apt-get install openjdk-17-jre-headless    (or openjdk-21-jre-headless); then make setup again."
+  [ "$(java_major java)" -ge 17 ] ||
+    fail "Java was installed, but the java on PATH is older: export JAVA_HOME=/usr/lib/jvm/<the new one>"
+}
+
+# ---- distop ----
+
+install_all() {
+  say "installing distop and what it needs into $VENV (1.2 GB on disk, much of it Spark)"
+  # setuptools stays in the venv, so that linking anew needs no network.
+  install_distop --use-pep517 -c constraints.txt setuptools -e '.[dev]'
+}
+
+install_distop() {
+  rm -rf build # the links of the install before
+  $VENV/bin/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=strict "$@"
+}
+
+check_etcd() {
+  $VENV/bin/python - <<'PY' || fail "no etcd was found: put one on PATH, or set DISTOP_ETCD_BINARY."
+import sys
+
+from distop.metastore.embedded import EtcdNotFound, find_etcd, find_etcdctl
+
+try:
+    etcd, _ = find_etcd(), find_etcdctl()
+except EtcdNotFound as error:
+    sys.exit(f"setup: {error}")
+print(f"setup: etcd {etcd.version} ({etcd.origin})")
+PY
+}
+
+main() {
+  local now was
+  now=$(stamp)
+  was=$(cat $STAMP 2>/dev/null || true)
+  if [ "$now" = "$was" ] && command -v "$(spark_java)" >/dev/null; then return; fi
+  rm -f $STAMP
+  check_java
+  make_venv
+  if [ -n "$was" ] && [ "${now%%$'\n'*}" = "${was%%$'\n'*}" ]; then
+    say "files were added or removed: linking distop anew"
+    install_distop --no-deps --no-build-isolation -e .
+  else
+    install_all
+  fi
+  check_etcd
+  printf '%s\n' "$now" >$STAMP
+  say "done: $VENV/bin/distop"
+}
+
+main "$@"

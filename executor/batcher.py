@@ -1,0 +1,160 @@
+"""Group commit: marks that gather while the previous transaction is under way go out in the next one.
+
+An etcd transaction costs the same whether it carries one mark or a hundred, since the disk is what takes
+time. So nothing is ever delayed to wait for company: a mark that finds nothing under way leaves at once, and
+company gathers by itself under load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Protocol
+
+import msgspec
+
+from distop.errors import DistopError, OutcomeUnknown
+from distop.metastore.client import EtcdClient
+from distop.metastore.jobs import MAX_GROUP, Mark, Verdict, mark_txn, take_group, verdicts
+from distop.metastore.runs import PATIENCE_S, Run, settle
+from distop.metastore.txn import Txn
+
+log = logging.getLogger(__name__)
+
+
+class Submitter(Protocol):
+    """Whoever sends marks, and is told what became of them (on the event loop; must not block)."""
+
+    def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
+        """Verdicts, each with the number and the mark it was submitted with."""
+
+    def unanswered(self, numbers: list[int], error: DistopError) -> None:
+        """These may or may not have been marked: etcd did not answer for as long as one could wait."""
+
+
+_Entry = tuple[Submitter, int, Mark]
+
+
+class _Queue:
+    """The marks of one run that wait, and how many transactions of it are under way."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.waiting: deque[_Entry] = deque()
+        self.flying = 0
+
+    def take(self) -> list[_Entry]:
+        head = list(islice(self.waiting, MAX_GROUP))
+        count = take_group(self.run, [mark for _, _, mark in head])
+        for _ in range(count):
+            self.waiting.popleft()
+        return head[:count]
+
+
+class MarkBatcher:
+    """Sends the marks of all runs of a host; belongs to one event loop.
+
+    Parameters
+    ----------
+    in_flight:
+        Transactions under way at once, over all runs. More of them only add latency.
+    per_run:
+        The same for one run, so that a large operation leaves room for the others.
+    patience_s:
+        How long a group is sent again while etcd does not answer.
+    """
+
+    def __init__(
+        self, client: EtcdClient, *, in_flight: int = 4, per_run: int = 2, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._client = client
+        self._in_flight, self._per_run, self._patience_s = in_flight, per_run, patience_s
+        self._queues: dict[tuple[bytes, int], _Queue] = {}
+        self._turns: deque[_Queue] = deque()
+        self._sending: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def submit(self, run: Run, submitter: Submitter, marks: list[tuple[int, Mark]]) -> None:
+        """Take marks on. Bounding how many it has waiting here is up to the submitter."""
+        queue = self._queues.get(run.key)
+        if queue is None:
+            queue = self._queues[run.key] = _Queue(run)
+            self._turns.append(queue)
+        queue.waiting.extend((submitter, number, mark) for number, mark in marks)
+        self._idle.clear()
+        self._send_what_fits()
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Wait until nothing waits or is under way; whether that came true in time."""
+        try:
+            await asyncio.wait_for(self._idle.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Give up what is not answered; nobody is told."""
+        self._closed = True
+        for task in self._sending:
+            task.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+
+    def _send_what_fits(self) -> None:
+        """Start transactions while there is room, the runs taking turns."""
+        for _ in range(len(self._turns)):
+            if self._closed or len(self._sending) >= self._in_flight:
+                return
+            queue = self._turns[0]
+            self._turns.rotate(-1)
+            if queue.waiting and queue.flying < self._per_run:
+                queue.flying += 1
+                task = asyncio.create_task(self._send(queue, queue.take()))
+                self._sending.add(task)
+                task.add_done_callback(self._sending.discard)
+
+    async def _send(self, queue: _Queue, entries: list[_Entry]) -> None:
+        try:
+            await self._settle(queue.run, entries)
+        finally:
+            if (task := asyncio.current_task()) is not None:
+                self._sending.discard(task)
+            queue.flying -= 1
+            if not queue.waiting and not queue.flying:
+                del self._queues[queue.run.key]
+                self._turns.remove(queue)
+            if not self._queues:
+                self._idle.set()
+            self._send_what_fits()
+
+    async def _settle(self, run: Run, entries: list[_Entry]) -> None:
+        marks = [mark for _, _, mark in entries]
+
+        def build(repeated: bool) -> Txn:
+            nonlocal marks
+            if repeated:
+                marks = [msgspec.structs.replace(mark, repeated=True) for mark in marks]
+            return mark_txn(run, marks)
+
+        try:
+            result = await settle(self._client, build, patience_s=self._patience_s)
+            answers = verdicts(run, marks, result)
+        except Exception as error:
+            # Whatever it is: nobody may wait for ever for an answer, or take this for one.
+            failure = (
+                error if isinstance(error, DistopError) else OutcomeUnknown(f"marking failed: {error!r}")
+            )
+            operation = str(run.keys.operation)
+            log.warning(
+                "marks_unanswered", extra={"operation": operation, "marks": len(marks)}, exc_info=True
+            )
+            for submitter, group in groupby(entries, key=itemgetter(0)):
+                submitter.unanswered([number for _, number, _ in group], failure)
+            return
+        told = zip(entries, answers, strict=True)
+        for submitter, answered in groupby(told, key=lambda pair: pair[0][0]):
+            submitter.answered([(number, mark, verdict) for (_, number, mark), verdict in answered])

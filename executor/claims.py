@@ -1,0 +1,239 @@
+"""The claims that tasks of this host hold, under one lease.
+
+A lease is an incarnation: when it is lost all claims under it are, and the next one starts without any.
+Claims of tasks that vanished are given back, so that another attempt need not wait for a lease that this
+host goes on renewing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from distop.errors import Compacted, DistopError, LeaseLost
+from distop.metastore.claims import Busy, Claimed, claim, release_claim, save_checkpoint
+from distop.metastore.client import EtcdClient
+from distop.metastore.jobs import Outcome, Verdict
+from distop.metastore.lease import LeaseSession
+from distop.metastore.records import ClaimRecord, decode
+from distop.metastore.runs import Run
+from distop.metastore.txn import KeyValue
+from distop.metastore.watch import Event, watch
+
+log = logging.getLogger(__name__)
+
+CLAIM_WAIT_S = 20.0
+"""How long a request for a claim waits for the attempt that has it, before the task is told to ask again."""
+
+_Key = tuple[bytes, int, str]
+
+
+class Claimant(Protocol):
+    """Whoever claims. Called on the event loop; must not block."""
+
+    closed: bool
+    """Whether it is gone, so that a claim made for it must be given back."""
+
+    def claim_lost(self, run: Run, partition: str, claim: int, reason: str) -> None:
+        """The claim is gone; the attempt does not own the job any more."""
+
+
+@dataclass
+class _Held:
+    run: Run
+    partition: str
+    claim: int
+    checkpoint: KeyValue
+    claimant: Claimant
+
+
+class ClaimDesk:
+    """Makes claims and saves checkpoints for tasks; belongs to one event loop."""
+
+    def __init__(self, client: EtcdClient) -> None:
+        self._client = client
+        self._member = ""
+        self._session: LeaseSession | None = None
+        self._renewed = asyncio.Event()
+        self._held: dict[_Key, _Held] = {}
+        self._asked: dict[_Key, int] = {}
+        self._chores: set[asyncio.Task[None]] = set()
+
+    @property
+    def holds_claims(self) -> bool:
+        """Whether a task here owns a job at present."""
+        return bool(self._held)
+
+    def begin(self, member: str, session: LeaseSession) -> None:
+        """Claim under this lease from now on. ``member`` says who that is to people who look at a claim."""
+        self._member, self._session = member, session
+        self._renewed.set()
+
+    def lease_lost(self) -> None:
+        """All claims are lost with the lease; requests wait for the next :meth:`begin`."""
+        self._session = None
+        self._renewed.clear()
+        for held in list(self._held.values()):
+            self._lose(held, "the sidecar's lease is lost")
+
+    async def claim(
+        self, run: Run, claimant: Claimant, partition: str, attempt: str, *, held: int = 0
+    ) -> Claimed | Busy | Verdict:
+        """Claim a job, waiting :data:`CLAIM_WAIT_S` for an attempt that has it.
+
+        ``held`` is a claim that the attempt has from an earlier incarnation of this host's sidecar, and
+        that is moved to this lease.
+        """
+        key = (*run.key, partition)
+        self._asked[key] = self._asked.get(key, 0) + 1
+        try:
+            answer, session = await self._claim_or_wait(run, partition, attempt, held)
+        except DistopError:
+            # It may have been made all the same, and the watch's word of it was not heeded while we asked.
+            self._soon(self._disown(run, partition, attempt))
+            raise
+        finally:
+            self._asked[key] -= 1
+            if not self._asked[key]:
+                del self._asked[key]
+        if isinstance(answer, Claimed):
+            if claimant.closed or session is not self._session:
+                self._soon(self._release(run, partition, answer.claim))
+                return Verdict(Outcome.GONE, "the sidecar's lease is lost")
+            self._held[key] = _Held(run, partition, answer.claim, answer.checkpoint, claimant)
+        return answer
+
+    async def release(self, run: Run, partition: str, claim: int) -> None:
+        """Give a claim back."""
+        self.forget(run, partition, claim)
+        await release_claim(self._client, run, partition, claim)
+
+    async def save(self, run: Run, partition: str, claim: int, value: bytes) -> Verdict | None:
+        """Save a checkpoint; a verdict if the attempt does not own the job any more."""
+        held = self._held.get((*run.key, partition))
+        if held is None or held.claim != claim:
+            return Verdict(Outcome.GONE, "its claim is lost")
+        saved = await save_checkpoint(self._client, run, partition, claim, value, held.checkpoint)
+        if isinstance(saved, Verdict):
+            return saved
+        held.checkpoint = saved
+        return None
+
+    def forget(self, run: Run, partition: str, claim: int) -> None:
+        """The claim went with the job's mark, or was given back."""
+        held = self._held.get((*run.key, partition))
+        if held is not None and held.claim == claim:
+            del self._held[*run.key, partition]
+
+    def claimant_gone(self, claimant: Claimant) -> None:
+        """Give back all it holds: its process has ended."""
+        for held in [held for held in self._held.values() if held.claimant is claimant]:
+            self.forget(held.run, held.partition, held.claim)
+            self._soon(self._release(held.run, held.partition, held.claim))
+
+    async def close(self) -> None:
+        """Stop what is under way. Its claims go with its lease."""
+        for task in self._chores:
+            task.cancel()
+        await asyncio.gather(*self._chores, return_exceptions=True)
+
+    # -- what the watch over the run tells (see ClaimListener) ---------------------------------------
+
+    def claims_listed(self, run: Run, claims: dict[str, KeyValue], revision: int) -> None:
+        for held in [held for key, held in self._held.items() if key[:2] == run.key]:
+            standing = claims.get(held.partition)
+            younger = held.claim > revision
+            if not younger and (standing is None or standing.create_revision != held.claim):
+                self._lose(held, "its claim is lost")
+        for partition, standing in claims.items():
+            self._release_if_nobodys(run, partition, standing)
+
+    def claim_changed(self, run: Run, partition: str, event: Event) -> None:
+        held = self._held.get((*run.key, partition))
+        if event.kind == "put":
+            self._release_if_nobodys(run, partition, event.kv)
+        elif held is not None and event.kv.mod_revision > held.claim:
+            self._lose(held, "its claim is lost")
+
+    def claims_over(self, run: Run) -> None:
+        for held in [held for key, held in self._held.items() if key[:2] == run.key]:
+            self.forget(run, held.partition, held.claim)
+
+    def _release_if_nobodys(self, run: Run, partition: str, standing: KeyValue) -> None:
+        """A copy of a claim that was long on its way may arrive after its attempt has ended. Under our own
+        lease we can tell, and nobody else could end it as long as we renew that."""
+        key = (*run.key, partition)
+        if self._session is None or standing.lease != self._session.lease_id or key in self._asked:
+            return
+        held = self._held.get(key)
+        if held is None or held.claim != standing.create_revision:
+            self._soon(self._release(run, partition, standing.create_revision))
+
+    def _lose(self, held: _Held, reason: str) -> None:
+        self.forget(held.run, held.partition, held.claim)
+        held.claimant.claim_lost(held.run, held.partition, held.claim, reason)
+
+    # -- claiming and giving back --------------------------------------------------------------------
+
+    async def _claim_or_wait(
+        self, run: Run, partition: str, attempt: str, held: int
+    ) -> tuple[Claimed | Busy | Verdict, LeaseSession | None]:
+        deadline = asyncio.get_running_loop().time() + CLAIM_WAIT_S
+        answer: Claimed | Busy | Verdict = Busy("", 0)
+        while True:
+            # Only waiting is cut short, never a transaction: what it did must be known.
+            try:
+                async with asyncio.timeout_at(deadline):
+                    if isinstance(answer, Busy) and answer.revision:
+                        await self._until_changed(run, partition, answer.revision)
+                    await self._renewed.wait()
+            except TimeoutError:
+                return answer, None
+            session = self._session
+            if session is None:
+                continue
+            record = ClaimRecord(attempt=attempt, member=self._member)
+            try:
+                answer = await claim(self._client, run, partition, record, session.lease_id, held=held)
+            except LeaseLost:
+                answer = Busy("", 0)
+                if session is self._session:
+                    self.lease_lost()  # etcd knew before our own clock did
+            if not isinstance(answer, Busy):
+                return answer, session
+
+    async def _until_changed(self, run: Run, partition: str, revision: int) -> None:
+        """Wait for a change of the job's keys: claim, progress and state lie beside each other."""
+        start, end = run.keys.claim(partition), run.keys.job_state(partition) + b"\0"
+        changes = watch(self._client, start, end, from_revision=revision + 1)
+        progress = run.keys.progress(partition)
+        try:
+            async with aclosing(changes):
+                async for batch in changes:
+                    if any(event.kv.key != progress for event in batch.events):
+                        return
+        except Compacted:
+            return
+
+    async def _disown(self, run: Run, partition: str, attempt: str) -> None:
+        standing = await self._client.get(run.keys.claim(partition))
+        if standing.exists and decode(standing.value, ClaimRecord, standing.key).attempt == attempt:
+            self._release_if_nobodys(run, partition, standing)
+
+    async def _release(self, run: Run, partition: str, claim: int) -> None:
+        await release_claim(self._client, run, partition, claim)
+
+    def _soon(self, chore: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(self._tolerate(chore))
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+    async def _tolerate(self, chore: Coroutine[Any, Any, None]) -> None:
+        try:
+            await chore
+        except DistopError as error:
+            log.warning("claim_not_released", extra={"error": str(error)})

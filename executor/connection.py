@@ -1,0 +1,188 @@
+"""One task's connection to its sidecar, seen from the sidecar."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from distop.errors import CorruptRecord, DistopError, Exhausted, InvalidArgument
+from distop.executor import wire
+from distop.executor.ledger import Ledger
+from distop.metastore import claims
+from distop.metastore.jobs import Mark, Verdict
+from distop.metastore.keyspace import OperationId, check_partition
+from distop.metastore.records import MAX_JOB_RECORD_BYTES
+from distop.metastore.runs import Run
+
+log = logging.getLogger(__name__)
+
+HIGH_WATER, LOW_WATER = 2048, 512
+"""Unanswered marks at which the sidecar stops reading from a connection, and reads again."""
+
+MAX_REQUESTS = 64
+"""Claims and checkpoints of one connection under way at once; a task has one."""
+
+
+class Connection(asyncio.Protocol):
+    """Reads a task's requests, and answers them as etcd does."""
+
+    def __init__(self, ledger: Ledger, connections: set[Connection], *, refuse: bool) -> None:
+        self.closed = False
+        self._ledger = ledger
+        self._connections = connections
+        self._refuse = refuse
+        self._frames = wire.Frames(wire.FromTask)
+        self._runs: dict[int, Run] = {}
+        self._requests: set[asyncio.Task[None]] = set()
+        self._unanswered = 0
+        self._paused = False
+
+    # -- the socket ----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError("a sidecar serves streams")
+        self._transport = transport
+        self._connections.add(self)
+        if self._refuse:
+            self._reply(wire.failed([], Exhausted("too many tasks are connected to this sidecar")))
+            self.close()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._frames.feed(data):
+                self._handle(message)
+        except (CorruptRecord, InvalidArgument, KeyError) as error:
+            # Whoever is there does not speak our language; nothing it says can be relied on.
+            log.warning("connection_garbled", extra={"error": str(error)})
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._connections.discard(self)
+        for run in self._runs.values():
+            self._ledger.oversight.detach(run, self)
+        self._runs.clear()
+        # Requests under way go on to their end: what they do in etcd must be known, so that a claim made for
+        # nobody is given back. Marks go on too: their task may be asking another sidecar already.
+        self._ledger.desk.claimant_gone(self)
+
+    def close(self) -> None:
+        """Answer what can be, then end."""
+        self._transport.close()
+
+    def _reply(self, message: wire.FromSidecar) -> None:
+        if not self.closed:
+            self._transport.write(wire.frame(message))
+
+    # -- requests ------------------------------------------------------------------------------------
+
+    def _handle(self, message: wire.FromTask) -> None:
+        match message:
+            case wire.Marks():
+                self._mark(self._runs[message.run], message.marks)
+            case wire.Attach():
+                operation = OperationId.parse(message.operation)
+                run = Run(self._ledger.client.keyspace.operation(operation), message.token)
+                self._runs[message.run] = run
+                desk = self._ledger.desk if message.claims else None
+                self._ledger.oversight.attach(run, self, claims=desk)
+            case wire.Detach():
+                self._ledger.oversight.detach(self._runs.pop(message.run), self)
+            case wire.Claim():
+                self._soon(message.number, self._claim(self._runs[message.run], message))
+            case wire.Release():
+                self._soon(message.number, self._release(self._runs[message.run], message))
+            case wire.Save():
+                self._soon(message.number, self._save(self._runs[message.run], message))
+
+    def _mark(self, run: Run, marks: list[tuple[int, Mark]]) -> None:
+        good = [(number, mark) for number, mark in marks if self._acceptable(number, mark)]
+        self._unanswered += len(good)
+        if good:
+            self._ledger.batcher.submit(run, self, good)
+        if self._unanswered >= HIGH_WATER and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _acceptable(self, number: int, mark: Mark) -> bool:
+        """One bad mark must not make etcd refuse the whole group it would travel in."""
+        try:
+            check_partition(mark.partition)
+            if len(mark.value) > MAX_JOB_RECORD_BYTES:
+                raise InvalidArgument(f"the record of job {mark.partition!r} takes {len(mark.value):,} bytes")
+        except InvalidArgument as error:
+            self._reply(wire.failed([number], error))
+            return False
+        return True
+
+    async def _claim(self, run: Run, asked: wire.Claim) -> None:
+        answer = await self._ledger.desk.claim(run, self, asked.partition, asked.attempt, held=asked.held)
+        match answer:
+            case claims.Claimed():
+                found = answer.checkpoint
+                checkpoint = found.value if found.exists else None
+                self._reply(wire.Claimed(asked.number, answer.claim, checkpoint))
+            case claims.Busy():
+                self._reply(wire.Busy(asked.number, answer.holder))
+            case Verdict():
+                self._reply(wire.Refused(asked.number, answer.outcome, answer.reason))
+
+    async def _release(self, run: Run, asked: wire.Release) -> None:
+        await self._ledger.desk.release(run, asked.partition, asked.claim)
+        self._reply(wire.Done(asked.number))
+
+    async def _save(self, run: Run, asked: wire.Save) -> None:
+        verdict = await self._ledger.desk.save(run, asked.partition, asked.claim, asked.value)
+        if verdict is None:
+            self._reply(wire.Done(asked.number))
+        else:
+            self._reply(wire.Refused(asked.number, verdict.outcome, verdict.reason))
+
+    def _soon(self, number: int, request: Coroutine[Any, Any, None]) -> None:
+        if len(self._requests) >= MAX_REQUESTS:
+            request.close()
+            self._reply(wire.failed([number], Exhausted("too many requests of one task at once")))
+            return
+        task = asyncio.create_task(self._answer(number, request))
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
+
+    async def _answer(self, number: int, request: Coroutine[Any, Any, None]) -> None:
+        try:
+            await request
+        except DistopError as error:
+            self._reply(wire.failed([number], error))
+
+    # -- what the ledger tells -----------------------------------------------------------------------
+
+    def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
+        """See :class:`~distop.executor.batcher.Submitter`."""
+        self._reply(wire.Verdicts([(number, said.outcome, said.reason) for number, _, said in answers]))
+        self._read_on(len(answers))
+
+    def unanswered(self, numbers: list[int], error: DistopError) -> None:
+        """See :class:`~distop.executor.batcher.Submitter`."""
+        self._reply(wire.failed(numbers, error))
+        self._read_on(len(numbers))
+
+    def _read_on(self, answered: int) -> None:
+        self._unanswered -= answered
+        if self._paused and not self.closed and self._unanswered <= LOW_WATER:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def run_over(self, run: Run, reason: str) -> None:
+        """See :class:`~distop.executor.oversight.RunListener`."""
+        for number in self._numbers_of(run):
+            self._reply(wire.Over(number, reason))
+
+    def claim_lost(self, run: Run, partition: str, claim: int, reason: str) -> None:
+        """See :class:`~distop.executor.claims.Claimant`."""
+        for number in self._numbers_of(run):
+            self._reply(wire.ClaimLost(number, partition, claim, reason))
+
+    def _numbers_of(self, run: Run) -> list[int]:
+        return [number for number, known in self._runs.items() if known.key == run.key]

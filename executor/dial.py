@@ -1,0 +1,106 @@
+"""Finding the sidecar of this host, or starting one: exactly one, whoever asks first."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from distop.errors import Unavailable
+from distop.executor.place import Place, take_lock
+
+log = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 30.0
+"""How long a sidecar may take to start."""
+
+SEND_TIMEOUT_S = 30
+"""How long a sidecar that reads nothing is waited for."""
+
+MAX_CRASHES = 3
+"""A sidecar that cannot start is not started again and again."""
+
+_MAX_LOG_BYTES = 4 << 20
+_PAUSE_S = 0.02
+
+# A child is remembered so that it can be reaped; it lives on when this process ends.
+_children: list[subprocess.Popen[bytes]] = []
+
+
+class SidecarUnavailable(Unavailable):
+    """The sidecar of this host does not answer, and none can be started."""
+
+    code = "SIDECAR_UNAVAILABLE"
+    default_hint = "look at the file 'log' in the sidecar's folder"
+
+
+def dial(place: Place, environment: Mapping[str, str]) -> socket.socket:
+    """A connection to the sidecar of this host, which is started if there is none.
+
+    Raises
+    ------
+    SidecarUnavailable
+        None could be started within :data:`START_TIMEOUT_S`.
+    """
+    place.prepare()
+    deadline, crashes = time.monotonic() + START_TIMEOUT_S, 0
+    lock: int | None = None
+    child: subprocess.Popen[bytes] | None = None
+    try:
+        while (connection := _connect(place)) is None:
+            if lock is None:
+                lock = take_lock(place.starting_lock)
+            elif child is None or child.poll() is not None:
+                # One that ends well gave way to another: its predecessor may be just about to end.
+                crashes += child is not None and child.returncode != 0
+                if crashes < MAX_CRASHES:
+                    child = start_sidecar(place, environment)
+            if time.monotonic() > deadline or crashes >= MAX_CRASHES:
+                raise SidecarUnavailable(
+                    f"no sidecar answers at {place.socket}", hint=f"look at its log, {place.log}"
+                )
+            time.sleep(_PAUSE_S)
+    finally:
+        if lock is not None:
+            os.close(lock)
+    return connection
+
+
+def start_sidecar(place: Place, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a sidecar that outlives this process and its process group, and ends by itself when idle."""
+    _children[:] = [child for child in _children if child.poll() is None]
+    with Path(place.log).open("ab") as output:
+        if output.tell() > _MAX_LOG_BYTES:
+            output.truncate(0)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "distop.executor.sidecar", "--folder", str(place.folder)],
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    _children.append(child)
+    log.info("sidecar_starting", extra={"sidecar_pid": child.pid})
+    return child
+
+
+def _connect(place: Place) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(str(place.socket))
+    except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
+        connection.close()
+        return None
+    except BaseException:
+        connection.close()
+        raise
+    # Only sending: a task may well hear nothing for hours.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", SEND_TIMEOUT_S, 0))
+    return connection

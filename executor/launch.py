@@ -1,0 +1,183 @@
+"""Launching the jobs of an operation: what a runner asks of Spark, or of threads of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from distop.errors import DistopError
+from distop.executor.ledger import Ledger, LocalPort
+from distop.executor.task import TaskSummary, Work, run_task
+from distop.metastore.runs import Run
+
+log = logging.getLogger(__name__)
+
+JOBS_PER_SMALL_TASK = 1000
+"""Small jobs are packed, up to so many to a task before another task is worth starting."""
+
+TASKS_PER_SLOT = 500
+"""Big jobs go one to a task, up to so many tasks per slot; beyond that they are packed evenly. A task costs
+Spark some milliseconds, and its driver some kilobytes."""
+
+
+class LaunchFailed(DistopError):
+    """The tasks of an operation could not be run."""
+
+    code = "LAUNCH_FAILED"
+    retryable = True
+
+
+class LauncherBroken(LaunchFailed):
+    """Nothing can be launched here any more."""
+
+    code = "LAUNCHER_BROKEN"
+    default_hint = "restart this executor"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """Some jobs of one run, to be run once."""
+
+    run: Run
+    work: Work
+    arg_value: bytes
+    """The operation's argument as it stands in etcd."""
+    partitions: Sequence[str]
+
+
+class Launched(Protocol):
+    """Tasks under way. Called on the runner's event loop."""
+
+    def cancel(self, reason: str) -> None:
+        """They are not wanted any more. Returns at once; :meth:`wait` returns when they have ended."""
+
+    async def wait(self) -> TaskSummary:
+        """Wait until no task runs any more.
+
+        Raises
+        ------
+        LaunchFailed
+            Some tasks could not be run to their end; some jobs may not be marked.
+        LauncherBroken
+            Nor will any others be.
+        """
+
+
+class Launcher(Protocol):
+    """Runs the jobs of operations. Called on the runner's event loop."""
+
+    async def start(self) -> None:
+        """Be ready to launch."""
+
+    def launch(self, launch: Launch) -> Launched:
+        """Start tasks for these jobs; returns at once."""
+
+    async def close(self) -> None:
+        """Free what it holds; nothing runs any more."""
+
+
+def pack(partitions: Sequence[str], *, slots: int, small: bool) -> list[list[str]]:
+    """Distribute jobs over tasks, neighbours together, evenly.
+
+    Parameters
+    ----------
+    slots:
+        How many tasks can run at once.
+    small:
+        Whether a job is so small that starting a task costs more than the job.
+    """
+    jobs = len(partitions)
+    tasks = min(slots, -(-jobs // JOBS_PER_SMALL_TASK)) if small else min(jobs, slots * TASKS_PER_SLOT)
+    if not jobs:
+        return []
+    share, larger = divmod(jobs, tasks)
+    packs, start = [], 0
+    for index in range(tasks):
+        end = start + share + (index < larger)
+        packs.append(list(partitions[start:end]))
+        start = end
+    return packs
+
+
+class LocalLauncher:
+    """Runs jobs in threads of this process, without Spark: for tests, benchmarks, small operations.
+
+    Parameters
+    ----------
+    slots:
+        Threads per launch. Jobs that wait (for a disk, a network) gain from more than there are processors.
+    """
+
+    def __init__(self, ledger: Ledger, *, slots: int = 0) -> None:
+        self._ledger = ledger
+        self._slots = slots or min(32, (os.cpu_count() or 1) + 4)
+
+    async def start(self) -> None:
+        """Nothing to prepare."""
+
+    def launch(self, launch: Launch) -> LocalTasks:
+        return LocalTasks(self._ledger, launch, self._slots)
+
+    async def close(self) -> None:
+        """Threads that still run user code are daemons: they end with the process."""
+
+
+class LocalTasks:
+    """The threads of one launch. Big jobs are taken one by one from a common heap by whoever is free."""
+
+    def __init__(self, ledger: Ledger, launch: Launch, slots: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._port = LocalPort(self._loop, ledger, launch.run)
+        self._work = launch.work
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._summary = TaskSummary()
+        self._failure: Exception | None = None
+        packs = pack(launch.partitions, slots=slots, small=launch.work.operation.small_jobs)
+        self._packs = deque(packs)
+        self._running = min(slots, len(packs))
+        for index in range(self._running):
+            name = f"t{index}"
+            threading.Thread(target=self._run, args=(name,), name=f"distop-{name}", daemon=True).start()
+        if not self._running:
+            self._ended.set_result(None)
+
+    def cancel(self, reason: str) -> None:
+        self._port.end(reason)
+
+    async def wait(self) -> TaskSummary:
+        await asyncio.shield(self._ended)
+        if self._failure is not None:
+            raise LaunchFailed(f"a task failed: {self._failure}") from self._failure
+        return self._summary
+
+    def _run(self, name: str) -> None:
+        summary, failure = TaskSummary(), None
+        try:
+            summary = run_task(self._port, self._work, self._partitions(), name)
+        except Exception as error:
+            log.warning("task_failed", exc_info=True)
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._one_ended, summary, failure)
+
+    def _partitions(self) -> Iterator[str]:
+        while True:
+            try:
+                partitions = self._packs.popleft()
+            except IndexError:
+                return
+            yield from partitions
+
+    def _one_ended(self, summary: TaskSummary, failure: Exception | None) -> None:
+        self._summary += summary
+        self._failure = self._failure or failure
+        self._running -= 1
+        if not self._running and not self._ended.done():
+            self._ended.set_result(None)

@@ -1,0 +1,119 @@
+"""Where the sidecar of a host lives: a private folder per user, etcd and protocol.
+
+Tasks and sidecars find each other by this path alone, so it follows from what they both know. The folder is
+readable by its owner only; whoever can connect to the socket may mark jobs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from distop.errors import InvalidArgument, PreconditionFailed
+from distop.executor.wire import PROTOCOL
+from distop.metastore.keyspace import OperationId
+
+BASE_VARIABLE = "DISTOP_RUNTIME_DIR"
+"""Environment variable: where to make the folder. Else ``XDG_RUNTIME_DIR``, else where temporary files go."""
+
+SCRATCH_OWNER = ".operation"
+
+_LONGEST_SOCKET_PATH = 107
+"""Of ``sun_path`` in Linux, without its closing zero byte."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folder of one sidecar, and the files in it."""
+
+    folder: Path
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "socket"
+
+    @property
+    def pid_file(self) -> Path:
+        return self.folder / "pid"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log"
+
+    @property
+    def scratch(self) -> Path:
+        """Below: a folder for each operation, with local files of its jobs."""
+        return self.folder / "scratch"
+
+    def scratch_of(self, operation: OperationId) -> Path:
+        """Make the folder for local files of one operation. Which one it is stands in :data:`SCRATCH_OWNER`,
+        since names of tables and objects may be longer than those of files."""
+        name = str(operation)
+        folder = self.scratch / hashlib.sha256(name.encode()).hexdigest()[:16]
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / SCRATCH_OWNER).write_text(name)
+        return folder
+
+    @property
+    def serving_lock(self) -> Path:
+        """Held by the sidecar for as long as it serves."""
+        return self.folder / "serving.lock"
+
+    @property
+    def starting_lock(self) -> Path:
+        """Held by a task while it starts a sidecar."""
+        return self.folder / "starting.lock"
+
+    @classmethod
+    def of(cls, endpoints: tuple[str, ...], prefix: str, *, environ: Mapping[str, str] = os.environ) -> Place:
+        """The place of the sidecar for one installation, for the present user of this host."""
+        known = "\n".join([*sorted(endpoints), prefix, str(PROTOCOL)])
+        base = environ.get(BASE_VARIABLE) or environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+        name = hashlib.sha256(known.encode()).hexdigest()[:16]
+        return cls(Path(base, f"distop-{os.getuid()}", name))
+
+    def prepare(self) -> Place:
+        """Make the folder, or check that it is safe to use.
+
+        Raises
+        ------
+        PreconditionFailed
+            Somebody else owns it or may write to it.
+        InvalidArgument
+            Its path is too long for a socket.
+        """
+        if len(os.fsencode(self.socket)) > _LONGEST_SOCKET_PATH:
+            raise InvalidArgument(
+                f"{self.socket} is too long for the path of a socket",
+                hint=f"set {BASE_VARIABLE} to a folder with a shorter path",
+            )
+        for folder in (self.folder.parent, self.folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = folder.lstat()
+            private = stat.S_ISDIR(found.st_mode) and not stat.S_IMODE(found.st_mode) & 0o077
+            if found.st_uid != os.getuid() or not private:
+                raise PreconditionFailed(
+                    f"{folder} is not a folder of this user alone",
+                    hint=f"remove it, or set {BASE_VARIABLE} to another place",
+                )
+        return self
+
+
+def take_lock(path: Path) -> int | None:
+    """Take a lock file: a descriptor that holds it until it is closed, or ``None`` if somebody has it.
+
+    The kernel frees it when its holder ends, however that comes.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor

@@ -1,0 +1,189 @@
+"""One task's work for one run, as the task's thread sees it.
+
+A session blocks where its caller must know (a claim, a checkpoint) and pipelines what it need not wait for
+(marks). How it reaches etcd is its :class:`Port`'s business: over a Unix socket to the host's sidecar, or
+straight to the event loop of the same process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from distop.errors import Cancelled, DistopError, Unavailable
+from distop.metastore.jobs import Mark, Verdict
+
+WINDOW = 1024
+"""Marks of one task that may be without an answer; it waits then. Bounds memory, here and in the sidecar."""
+
+ANSWER_TIMEOUT_S = 120.0
+"""After so long without any answer a task gives up. Longer than the sidecar tries to reach etcd."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """A claim that was granted, and the checkpoint found with it."""
+
+    claim: int
+    checkpoint: bytes | None
+
+
+class Port(Protocol):
+    """The way from a session to etcd. Its methods are called from the session's thread."""
+
+    def attach(self, session: Session[Any]) -> None:
+        """Begin: tell the session from now on when its run is over."""
+
+    def detach(self, session: Session[Any]) -> None:
+        """End: the session wants to hear nothing more."""
+
+    def submit(self, session: Session[Any], number: int, mark: Mark) -> None:
+        """Send a mark, soon; the session is told its verdict under ``number``."""
+
+    def flush(self) -> None:
+        """The session waits for its verdicts now: hold no mark back."""
+
+    def claim(self, session: Session[Any], partition: str, attempt: str) -> Ownership | Verdict:
+        """Claim a job; waits for as long as another attempt owns it."""
+
+    def release(self, session: Session[Any], partition: str, claim: int) -> None:
+        """Give a claim back."""
+
+    def save(self, session: Session[Any], partition: str, claim: int, value: bytes) -> Verdict | None:
+        """Save a checkpoint; a verdict if the job is not owned any more."""
+
+
+class Session(Generic[T]):
+    """A task's dealings with one run.
+
+    Parameters
+    ----------
+    operation, token:
+        The run: an operation's id as text, and the run token.
+    claims:
+        Whether the operation's jobs are claimed.
+
+    ``T`` is whatever the task wants to have back with a verdict.
+    """
+
+    def __init__(self, port: Port, operation: str, token: int, *, claims: bool, window: int = WINDOW) -> None:
+        self.operation, self.token, self.claims = operation, token, claims
+        self.over = ""
+        """Why the run is over; empty while it is held. Set by push."""
+        self.lost_claim = 0
+        """The youngest claim that was lost. Set by push."""
+        self.closed = False
+        self._port = port
+        self._window = window
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, T] = {}
+        self._answers: deque[tuple[T, Verdict]] = deque()
+        self._failure: DistopError | None = None
+        self._news = threading.Condition()
+        port.attach(self)
+
+    def close(self) -> None:
+        """Let go of the run. Marks without an answer are left to their fate."""
+        self.closed = True
+        self._port.detach(self)
+
+    # -- for the task's thread -----------------------------------------------------------------------
+
+    def mark(self, mark: Mark, tag: T) -> None:
+        """Send a mark without waiting for its verdict; waits only while :data:`WINDOW` are without one.
+
+        Raises
+        ------
+        DistopError
+            An earlier mark could not be answered, or nothing was answered for :data:`ANSWER_TIMEOUT_S`.
+        """
+        if len(self._waiting) >= self._window:
+            self._port.flush()
+            self._until(lambda: len(self._waiting) < self._window)
+        number = next(self._numbers)
+        # Before it is sent: the answer may be here before submit() returns.
+        self._waiting[number] = tag
+        self._port.submit(self, number, mark)
+
+    def settled(self) -> list[tuple[T, Verdict]]:
+        """The verdicts that came since the last call."""
+        answers = []
+        while self._answers:
+            answers.append(self._answers.popleft())
+        return answers
+
+    def drain(self) -> list[tuple[T, Verdict]]:
+        """Wait for all verdicts; those that came since the last call. Errors as of :meth:`mark`."""
+        self._port.flush()
+        self._until(lambda: not self._waiting)
+        return self.settled()
+
+    def claim(self, partition: str, attempt: str) -> Ownership | Verdict:
+        """Own a job, or learn that there is nothing to own any more."""
+        return self._port.claim(self, partition, attempt)
+
+    def release(self, partition: str, claim: int) -> None:
+        """Give a job up, so that the next attempt need not wait."""
+        self._port.release(self, partition, claim)
+
+    def save(self, partition: str, claim: int, value: bytes) -> None:
+        """Save a job's checkpoint.
+
+        Raises
+        ------
+        Cancelled
+            The job is not owned any more; nothing was saved.
+        """
+        verdict = self._port.save(self, partition, claim, value)
+        if verdict is not None:
+            self.lost_claim = claim
+            raise Cancelled(f"job {partition} of {self.operation} is not owned any more: {verdict.reason}")
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but no longer than the run lasts."""
+        with self._news:
+            self._news.wait_for(lambda: bool(self.over), seconds)
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for ``condition``, which answers make true, for as long as anything is heard."""
+        with self._news:
+            while not condition() and self._failure is None:
+                if not self._news.wait(ANSWER_TIMEOUT_S):
+                    raise Unavailable(f"no mark of {self.operation} was answered for {ANSWER_TIMEOUT_S:g} s")
+            if self._failure is not None:
+                raise self._failure
+
+    # -- for the port, from any thread ---------------------------------------------------------------
+
+    def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
+        """Verdicts on marks."""
+        with self._news:
+            for number, _, verdict in answers:
+                tag = self._waiting.pop(number, None)
+                if tag is not None:
+                    self._answers.append((tag, verdict))
+            self._news.notify_all()
+
+    def unanswered(self, numbers: list[int], error: DistopError) -> None:
+        """Marks that could not be answered. Whoever waits for them gets the error."""
+        with self._news:
+            for number in numbers:
+                self._waiting.pop(number, None)
+            self._failure = error
+            self._news.notify_all()
+
+    def end(self, reason: str) -> None:
+        """The run is over."""
+        with self._news:
+            self.over = self.over or reason
+            self._news.notify_all()
+
+    def claim_lost(self, run: object, partition: str, claim: int, reason: str) -> None:
+        """A claim is lost. Told even of claims that went with a mark, maybe late; the youngest one counts."""
+        self.lost_claim = max(self.lost_claim, claim)

@@ -1,0 +1,212 @@
+"""The sidecar: one process per worker host, through which the tasks there reach etcd.
+
+It holds the lease of the host's claims, gathers marks into groups, and tells tasks the moment their work is
+not wanted any more. Tasks talk to it over a Unix socket (see ``wire.py``). It keeps nothing that could be
+lost: a mark is answered once etcd has it, and whoever got no answer sends it again, to this sidecar or the
+next one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from distop.errors import DistopError, InvalidName
+from distop.executor.connection import Connection
+from distop.executor.ledger import Ledger
+from distop.executor.place import SCRATCH_OWNER, Place, take_lock
+from distop.metastore.client import EtcdClient
+from distop.metastore.config import EtcdConfig
+from distop.metastore.keyspace import OperationId
+from distop.metastore.lease import LeaseSession
+from distop.metastore.records import RUNNING
+
+log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 1024
+"""Tasks at once; more are turned away."""
+
+_RETRY_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class SidecarConfig:
+    """How a sidecar is to serve."""
+
+    etcd: EtcdConfig
+    folder: Path | None = None
+    """Where its socket is; by default where tasks look for it."""
+    lease_ttl_s: int = 5
+    """Seconds after which the claims of a host that vanished are free."""
+    idle_exit_s: float | None = None
+    """End after so many seconds without a connection; ``None``: never."""
+    drain_s: float = 2.0
+    """How long marks under way may take when it is asked to end."""
+
+    @property
+    def place(self) -> Place:
+        return Place(self.folder) if self.folder else Place.of(self.etcd.endpoints, self.etcd.prefix)
+
+
+@dataclass
+class Sidecar:
+    """A sidecar that serves on an event loop."""
+
+    config: SidecarConfig
+    connections: set[Connection] = field(default_factory=set)
+    _last_connected: float = 0.0
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop``, or until nobody has been connected for long enough."""
+        place = self.config.place
+        client = EtcdClient(self.config.etcd)
+        self.ledger = Ledger(client)
+        loop = asyncio.get_running_loop()
+        place.socket.unlink(missing_ok=True)  # of a predecessor that was killed; its lock is ours now
+        server = await loop.create_unix_server(self._connected, str(place.socket), backlog=128)
+        lease = asyncio.create_task(self._keep_lease(client), name="sidecar-lease")
+        sweep = asyncio.create_task(sweep_scratch(client, place.scratch), name="sidecar-scratch")
+        place.pid_file.write_text(f"{os.getpid()}\n")
+        log.info("sidecar_started", extra={"socket": str(place.socket)})
+        try:
+            await self._until_idle(stop)
+        finally:
+            # New tasks must find nobody before the present ones are let go: they then start another one.
+            place.socket.unlink(missing_ok=True)
+            server.close()
+            await self.ledger.batcher.flush(self.config.drain_s)
+            for connection in list(self.connections):
+                connection.close()
+            sweep.cancel()
+            lease.cancel()
+            await asyncio.gather(lease, sweep, return_exceptions=True)
+            await self.ledger.close()
+            await client.close()
+            place.pid_file.unlink(missing_ok=True)
+            log.info("sidecar_stopped")
+
+    def _connected(self) -> Connection:
+        self._last_connected = asyncio.get_running_loop().time()
+        full = len(self.connections) >= MAX_CONNECTIONS
+        return Connection(self.ledger, self.connections, refuse=full)
+
+    async def _until_idle(self, stop: asyncio.Event) -> None:
+        idle_s, clock = self.config.idle_exit_s, asyncio.get_running_loop().time
+        self._last_connected = clock()
+        while not stop.is_set():
+            if self.connections:
+                self._last_connected = clock()
+            elif idle_s is not None and clock() - self._last_connected >= idle_s:
+                log.info("sidecar_idle")
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), None if idle_s is None else max(0.05, idle_s / 4))
+
+    async def _keep_lease(self, client: EtcdClient) -> None:
+        """One lease after the other, each a new incarnation; ends (with its lease) when it is cancelled."""
+        desk = self.ledger.desk
+        while True:
+            session = LeaseSession(client, self.config.lease_ttl_s)
+            try:
+                await session.start()
+                desk.begin(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}", session)
+                await session.lost.wait()
+                log.warning("sidecar_lease_lost")
+                desk.lease_lost()
+            except DistopError as error:
+                log.warning("sidecar_lease_not_granted", extra={"error": str(error)})
+                await asyncio.sleep(_RETRY_S)
+            finally:
+                # Claims of tasks that still run are left to the next sidecar, which moves them to its lease.
+                await session.close(revoke=not desk.holds_claims)
+
+
+async def sweep_scratch(client: EtcdClient, scratch: Path) -> list[OperationId]:
+    """Remove the local files of operations that are not running any more; which those were.
+
+    A folder is kept whenever in doubt: etcd does not answer, or the operation may still be resumed.
+    """
+    removed = []
+    for folder, operation in await asyncio.to_thread(_scratch_owners, scratch):
+        try:
+            state = await client.get(client.keyspace.operation(operation).state)
+        except DistopError as error:
+            log.warning("scratch_not_swept", extra={"operation": str(operation), "error": str(error)})
+            continue
+        if state.value != RUNNING:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            removed.append(operation)
+    return removed
+
+
+def _scratch_owners(scratch: Path) -> list[tuple[Path, OperationId]]:
+    owners = []
+    for folder in sorted(scratch.iterdir()) if scratch.is_dir() else []:
+        try:
+            owners.append((folder, OperationId.parse((folder / SCRATCH_OWNER).read_text())))
+        except (OSError, ValueError, InvalidName):
+            log.warning("scratch_of_nobody", extra={"folder": str(folder)})
+    return owners
+
+
+def run(config: SidecarConfig) -> int:
+    """Serve until SIGTERM, SIGINT, or idle; the exit code. 0 also if another sidecar serves here already."""
+    place = config.place.prepare()
+    lock = take_lock(place.serving_lock)
+    if lock is None:
+        log.info("sidecar_runs_already", extra={"socket": str(place.socket)})
+        return 0
+    try:
+        with asyncio.Runner(loop_factory=event_loop) as runner:
+            runner.run(_until_signalled(config))
+    finally:
+        os.close(lock)
+    return 0
+
+
+async def _until_signalled(config: SidecarConfig) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await Sidecar(config).serve(stop)
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where there is one: it makes small messages half as expensive."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """What a task starts when its host has no sidecar. etcd is found through the environment."""
+    parser = argparse.ArgumentParser(prog="distop-sidecar", description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--idle-exit", type=float, default=60.0, metavar="SECONDS")
+    parser.add_argument("--lease-ttl", type=int, default=5, metavar="SECONDS")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    return run(
+        SidecarConfig(
+            etcd=EtcdConfig.from_env(),
+            folder=given.folder,
+            idle_exit_s=given.idle_exit,
+            lease_ttl_s=given.lease_ttl,
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,375 @@
+"""A worker process's connection to its host's sidecar.
+
+One connection for a process, made when first needed and kept for the tasks to come. It outlives sidecars:
+when one vanishes another is found or started, claims move over, and everything without an answer is sent
+again, marks with a word that they are repeats. What a task sees of that is a pause.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from distop.errors import CorruptRecord, DistopError
+from distop.executor import wire
+from distop.executor.dial import SidecarUnavailable, dial
+from distop.executor.place import Place
+from distop.executor.session import ANSWER_TIMEOUT_S, Ownership, Session
+from distop.metastore.jobs import WON, Mark, Outcome, Verdict
+
+log = logging.getLogger(__name__)
+
+FRAME_MARKS = 100
+"""Marks that are worth a frame of their own while others are without an answer."""
+
+KEPT_RUNS = 8
+"""Runs that stay known to the sidecar between the tasks of a worker."""
+
+
+@dataclass
+class _KnownRun:
+    """A run as this connection speaks of it."""
+
+    number: int
+    operation: str
+    token: int
+    claims: bool
+    sessions: list[Session[Any]] = field(default_factory=list)
+    over: str = ""
+    held: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Claims at present: partition -> attempt, create revision."""
+
+    def attach(self) -> wire.Attach:
+        return wire.Attach(self.number, self.operation, self.token, self.claims)
+
+
+@dataclass
+class _Asked:
+    """A request that waits for its answer."""
+
+    message: wire.Claim | wire.Release | wire.Save
+    answer: wire.Answer | DistopError | None = None
+    arrived: threading.Event = field(default_factory=threading.Event)
+
+    def settle(self, answer: wire.Answer | DistopError) -> None:
+        self.answer = answer
+        self.arrived.set()
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A mark without an answer."""
+
+    session: Session[Any]
+    number: int
+    """What the session calls it."""
+    run: _KnownRun
+    mark: Mark
+
+
+class SidecarClient:
+    """Speaks to the sidecar for all tasks of a process; a :class:`~distop.executor.session.Port`.
+
+    Parameters
+    ----------
+    environment:
+        Where a sidecar that must be started finds etcd, as of ``EtcdConfig.to_env``.
+    """
+
+    def __init__(self, place: Place, environment: Mapping[str, str]) -> None:
+        self._place, self._environment = place, dict(environment)
+        self._lock = threading.RLock()
+        self._numbers = itertools.count(1)
+        self._runs: dict[tuple[str, int], _KnownRun] = {}
+        self._asked: dict[int, _Asked] = {}
+        self._unanswered: dict[int, _Sent] = {}
+        self._outbox: list[int] = []
+        """Numbers of those that were not sent yet."""
+        self._socket: socket.socket | None = None
+        self._frames = wire.Frames(wire.FromSidecar)
+        self.dead: DistopError | None = None
+        """Why it can be used no more."""
+        connection = self._dial()
+        with self._lock:
+            self._socket = connection
+        threading.Thread(target=self._read, args=(connection,), name="distop-sidecar", daemon=True).start()
+
+    def close(self) -> None:
+        """End the connection. The sidecar gives back what was claimed through it."""
+        self._die(SidecarUnavailable("the connection to the sidecar was closed"))
+
+    # -- Port: called by tasks' threads --------------------------------------------------------------
+
+    def attach(self, session: Session[Any]) -> None:
+        with self._lock:
+            self._check()
+            run = self._runs.get((session.operation, session.token))
+            if run is None:
+                run = _KnownRun(next(self._numbers), session.operation, session.token, session.claims)
+                self._runs[run.operation, run.token] = run
+                self._send(run.attach())
+            run.sessions.append(session)
+            over = run.over
+        if over:
+            session.end(over)
+
+    def detach(self, session: Session[Any]) -> None:
+        with self._lock:
+            self._run_of(session).sessions.remove(session)
+            unused = [key for key, run in self._runs.items() if not run.sessions]
+            # What is over is of no use; of the rest the next task may be, most likely of the youngest.
+            surplus = len(unused) - KEPT_RUNS
+            for index, key in enumerate(unused):
+                if self._runs[key].over or index < surplus:
+                    self._send(wire.Detach(self._runs.pop(key).number))
+
+    def submit(self, session: Session[Any], number: int, mark: Mark) -> None:
+        with self._lock:
+            self._check()
+            mine, all_answered = next(self._numbers), len(self._unanswered) == len(self._outbox)
+            self._unanswered[mine] = _Sent(session, number, self._run_of(session), mark)
+            self._outbox.append(mine)
+            # As etcd's group commit: what gathers while something is under way travels together.
+            if all_answered or len(self._outbox) >= FRAME_MARKS:
+                self._send_marks()
+
+    def flush(self) -> None:
+        with self._lock:
+            self._check()
+            self._send_marks()
+
+    def claim(self, session: Session[Any], partition: str, attempt: str) -> Ownership | Verdict:
+        run = self._run_of(session)
+        while not session.over:
+            answer = self._ask(lambda number: wire.Claim(number, run.number, partition, attempt))
+            match answer:
+                case wire.Claimed():
+                    with self._lock:
+                        run.held[partition] = (attempt, answer.claim)
+                    return Ownership(answer.claim, answer.checkpoint)
+                case wire.Refused():
+                    return Verdict(answer.outcome, answer.reason)
+        return Verdict(Outcome.GONE, session.over)
+
+    def release(self, session: Session[Any], partition: str, claim: int) -> None:
+        run = self._run_of(session)
+        with self._lock:
+            run.held.pop(partition, None)
+        self._ask(lambda number: wire.Release(number, run.number, partition, claim))
+
+    def save(self, session: Session[Any], partition: str, claim: int, value: bytes) -> Verdict | None:
+        run = self._run_of(session)
+        answer = self._ask(lambda number: wire.Save(number, run.number, partition, claim, value))
+        return Verdict(answer.outcome, answer.reason) if isinstance(answer, wire.Refused) else None
+
+    def _run_of(self, session: Session[Any]) -> _KnownRun:
+        return self._runs[session.operation, session.token]
+
+    def _ask(self, make: Callable[[int], wire.Claim | wire.Release | wire.Save]) -> wire.Answer:
+        with self._lock:
+            self._check()
+            number = next(self._numbers)
+            asked = self._asked[number] = _Asked(make(number))
+            self._send(asked.message)
+        if not asked.arrived.wait(ANSWER_TIMEOUT_S):
+            with self._lock:
+                self._asked.pop(number, None)
+            raise SidecarUnavailable(f"the sidecar gave no answer for {ANSWER_TIMEOUT_S:g} s")
+        if asked.answer is None or isinstance(asked.answer, DistopError):
+            raise asked.answer or SidecarUnavailable()
+        return asked.answer
+
+    # -- sending, under the lock ---------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self.dead is not None:
+            raise self.dead
+
+    def _send(self, message: wire.FromTask) -> None:
+        """Send, or leave it: whatever matters is known here and is sent again on the next connection."""
+        if self._socket is None:
+            return
+        try:
+            self._socket.sendall(wire.frame(message))
+        except OSError as error:
+            log.info("sidecar_gone", extra={"error": str(error)})
+            self._hang_up()
+
+    def _send_marks(self) -> None:
+        if self._socket is None:
+            return
+        marks: dict[int, list[tuple[int, Mark]]] = {}
+        for number in self._outbox:
+            sent = self._unanswered[number]
+            marks.setdefault(sent.run.number, []).append((number, sent.mark))
+        self._outbox.clear()
+        for run, those in marks.items():
+            self._send(wire.Marks(run, those))
+
+    def _hang_up(self) -> None:
+        """Use this connection no more; the reader notices."""
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    # -- the reader's thread -------------------------------------------------------------------------
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            while self.dead is None:
+                with connection:
+                    self._read_to_the_end(connection)
+                if self.dead is None:
+                    connection = self._reconnect()
+        except DistopError as error:
+            self._die(error)
+        except Exception as error:
+            log.exception("sidecar_reader_failed")
+            self._die(SidecarUnavailable(f"reading from the sidecar failed: {error!r}"))
+
+    def _read_to_the_end(self, connection: socket.socket) -> None:
+        try:
+            while data := connection.recv(1 << 18):
+                for message in self._frames.feed(data):
+                    self._handle(message)
+        except (OSError, CorruptRecord) as error:
+            log.info("sidecar_gone", extra={"error": str(error)})
+        with self._lock:
+            self._hang_up()
+
+    def _reconnect(self) -> socket.socket:
+        """Another connection, with everything that matters sent again."""
+        connection = self._dial()
+        self._frames = wire.Frames(wire.FromSidecar)
+        with self._lock:
+            self._socket = connection
+            adopting = {}
+            for run in self._runs.values():
+                self._send(run.attach())
+                for partition, (attempt, claim) in run.held.items():
+                    number = next(self._numbers)
+                    adopting[number] = (run, partition, claim)
+                    self._send(wire.Claim(number, run.number, partition, attempt, claim))
+        # Until a claim has moved to its lease, the new sidecar takes its checkpoints for a stranger's.
+        while adopting:
+            data = self._recv(connection)
+            for message in self._frames.feed(data):
+                number = getattr(message, "number", 0) or next(iter(getattr(message, "numbers", [0])), 0)
+                if number not in adopting:
+                    self._handle(message)
+                    continue
+                run, partition, claim = adopting.pop(number)
+                if not isinstance(message, wire.Claimed):
+                    reason = getattr(message, "reason", "") or "it could not be moved to another sidecar"
+                    self._lose_claim(run, partition, claim, reason)
+        with self._lock:
+            for asked in self._asked.values():
+                self._send(asked.message)
+            for sent in self._unanswered.values():
+                sent.mark = msgspec.structs.replace(sent.mark, repeated=True)
+            self._outbox = list(self._unanswered)
+            self._send_marks()
+        return connection
+
+    def _recv(self, connection: socket.socket) -> bytes:
+        data = connection.recv(1 << 18)
+        if not data:
+            raise SidecarUnavailable("the sidecar ended while it was taking over")
+        return data
+
+    def _dial(self) -> socket.socket:
+        return dial(self._place, self._environment)
+
+    def _handle(self, message: wire.FromSidecar) -> None:
+        match message:
+            case wire.Verdicts():
+                self._heed(message.answers)
+            case wire.Over():
+                for run in self._numbered(message.run):
+                    run.over = message.reason
+                    run.held.clear()
+                    for session in list(run.sessions):
+                        session.end(message.reason)
+            case wire.ClaimLost():
+                for run in self._numbered(message.run):
+                    self._lose_claim(run, message.partition, message.claim, message.reason)
+            case wire.Failed():
+                self._fail(message.numbers, wire.error_of(message))
+            case _:
+                with self._lock:
+                    asked = self._asked.pop(message.number, None)
+                if asked is not None:
+                    asked.settle(message)
+
+    def _heed(self, answers: list[tuple[int, Outcome, str]]) -> None:
+        told: dict[Session[Any], list[tuple[int, Mark, Verdict]]] = {}
+        with self._lock:
+            for number, outcome, reason in answers:
+                sent = self._unanswered.pop(number, None)
+                if sent is not None:
+                    if sent.mark.claim:
+                        sent.run.held.pop(sent.mark.partition, None)
+                    verdict = WON if outcome is Outcome.WON else Verdict(outcome, reason)
+                    told.setdefault(sent.session, []).append((sent.number, sent.mark, verdict))
+            if self._outbox:
+                self._send_marks()
+        for session, verdicts in told.items():
+            session.answered(verdicts)
+
+    def _lose_claim(self, run: _KnownRun, partition: str, claim: int, reason: str) -> None:
+        with self._lock:
+            if run.held.get(partition, ("", 0))[1] == claim:
+                del run.held[partition]
+            sessions = list(run.sessions)
+        for session in sessions:
+            session.claim_lost(None, partition, claim, reason)
+
+    def _fail(self, numbers: list[int], error: DistopError) -> None:
+        """Requests and marks that will not be answered; no numbers: none will be."""
+        with self._lock:
+            asked = [self._asked.pop(number) for number in numbers if number in self._asked]
+            lost = [self._unanswered.pop(number) for number in numbers if number in self._unanswered]
+            gone = set(numbers)
+            self._outbox = [number for number in self._outbox if number not in gone]
+        for request in asked:
+            request.settle(error)
+        for sent in lost:
+            sent.session.unanswered([sent.number], error)
+
+    def _numbered(self, number: int) -> list[_KnownRun]:
+        with self._lock:
+            return [run for run in self._runs.values() if run.number == number]
+
+    def _die(self, error: DistopError) -> None:
+        with self._lock:
+            self.dead = self.dead or error
+            self._hang_up()
+            numbers = [*self._asked, *self._unanswered]
+        self._fail(numbers, error)
+
+
+_clients: dict[tuple[int, Place], SidecarClient] = {}
+_clients_lock = threading.Lock()
+
+
+def client_of_this_process(place: Place, environment: Mapping[str, str]) -> SidecarClient:
+    """The connection of this process, made when it is first asked for.
+
+    By process id: Spark forks its workers, and a connection cannot be shared with a child.
+    """
+    key = (os.getpid(), place)
+    with _clients_lock:
+        client = _clients.get(key)
+        if client is None or client.dead is not None:
+            client = _clients[key] = SidecarClient(place, environment)
+        return client

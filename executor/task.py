@@ -1,0 +1,254 @@
+"""What a task does: the jobs of one operation that were given to it, one after the other.
+
+The same code runs in a Spark worker and in a thread of the runner. Each job is tried in place; what came of
+it is marked without waiting for the answer, and the next one begins. An attempt that turns out not to count
+removes what it made; one of which nobody knows whether it counts leaves it, since what was published lies
+where it was written.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from distop.errors import Cancelled, DistopError, InvalidArgument, JobFailed
+from distop.executor.session import Port, Session
+from distop.metastore.jobs import Mark, Outcome, Verdict, failure_record, success_record
+from distop.metastore.records import OperationArg, decode
+from distop.operations import DistributedOperation, JobContext
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
+"""Between attempts at one job; doubled each time, and cut at random so that jobs do not march in step."""
+
+
+class TaskSummary(msgspec.Struct, array_like=True):
+    """What became of the jobs that a task was given."""
+
+    won: int = 0
+    lost: int = 0
+    """Have a result, but not from this task."""
+    gone: int = 0
+    """Not marked, since the run or a claim was over."""
+    unknown: int = 0
+    failed: int = 0
+    """How many of ``won`` and ``lost`` failed here."""
+
+    @property
+    def finished(self) -> int:
+        """Jobs that certainly have a result now."""
+        return self.won + self.lost
+
+    def __add__(self, other: TaskSummary) -> TaskSummary:
+        return TaskSummary(
+            *(
+                a + b
+                for a, b in zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+            )
+        )
+
+
+class TaskJob(JobContext):
+    """The :class:`~distop.operations.JobContext` of one attempt."""
+
+    def __init__(
+        self, session: Session[TaskJob], operation: OperationArg, partition: str, attempt: str
+    ) -> None:
+        self.operation = operation
+        self.partition = partition
+        self.attempt = attempt
+        self.run_token = session.token
+        self.claim = 0
+        self.cleaned = False
+        self._session = session
+        self._checkpoint: bytes | None = None
+
+    def own(self, claim: int, checkpoint: bytes | None) -> None:
+        """The job was claimed for this attempt."""
+        self.claim, self._checkpoint = claim, checkpoint
+
+    def load_checkpoint(self) -> bytes | None:
+        return self._checkpoint
+
+    def save_checkpoint(self, value: bytes) -> None:
+        if not self.claim:
+            raise InvalidArgument(
+                f"operation type {self.operation.type!r} keeps no checkpoints",
+                hint="set resumable = True in it",
+            )
+        self._session.save(self.partition, self.claim, value)
+        self._checkpoint = value
+
+    @property
+    def cancelled(self) -> bool:
+        return bool(self._session.over) or (self.claim != 0 and self._session.lost_claim == self.claim)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What the tasks of one launch have in common."""
+
+    operation: DistributedOperation
+    arg: OperationArg
+    run_token: int
+
+    @property
+    def claims(self) -> bool:
+        """Whether jobs are claimed first. A job that is to be resumed has one owner at a time, since a
+        checkpoint speaks of what one attempt has made."""
+        return self.arg.exclusive or self.operation.resumable
+
+
+@functools.lru_cache(maxsize=4)
+def decode_arg(value: bytes) -> OperationArg:
+    """An operation's argument; kept for the next task of the same operation, since it may be large."""
+    return decode(value, OperationArg)
+
+
+@dataclass
+class Task:
+    """One task: a session, and the jobs it goes through.
+
+    Parameters
+    ----------
+    name:
+        Unique within the run, such as Spark's task attempt id; letters, digits and dashes.
+    """
+
+    work: Work
+    session: Session[TaskJob]
+    name: str
+    clock: Callable[[], float] = time.time
+    rng: random.Random = field(default_factory=random.Random)
+    summary: TaskSummary = field(default_factory=TaskSummary)
+    _attempts: int = 0
+
+    def __post_init__(self) -> None:
+        # (stage, partition, attempt number) of Spark is not unique after a stage is retried; this is.
+        self._prefix = f"{self.session.token}-{self.name}-{self.rng.getrandbits(48):012x}"
+
+    def run(self, partitions: Iterable[str]) -> TaskSummary:
+        """Do these jobs; returns when each has been answered for.
+
+        Raises
+        ------
+        DistopError
+            etcd (or the sidecar) did not answer; some jobs may not be marked.
+        """
+        for partition in partitions:
+            if self.session.over:
+                self.summary.gone += 1
+                continue  # to the end: Spark does not reuse a worker that leaves its input unread
+            self._do(partition)
+            self._heed(self.session.settled())
+        self._heed(self.session.drain())
+        return self.summary
+
+    # -- one job -------------------------------------------------------------------------------------
+
+    def _do(self, partition: str) -> None:
+        tries = 0
+        while not self.session.over:
+            job = self._next_attempt(partition)
+            if self.work.claims and not self._own(job):
+                return
+            tries += 1
+            try:
+                result = self.work.operation.start_or_resume_job(job)
+                value = success_record(job.attempt, result or {}, self.clock())
+            except Exception as error:
+                if not self._goes_on(job, error, tries):
+                    return
+            else:
+                self._mark(job, value)
+                return
+        self.summary.gone += 1
+
+    def _next_attempt(self, partition: str) -> TaskJob:
+        self._attempts += 1
+        return TaskJob(self.session, self.work.arg, partition, f"{self._prefix}-{self._attempts}")
+
+    def _own(self, job: TaskJob) -> bool:
+        answer = self.session.claim(job.partition, job.attempt)
+        if isinstance(answer, Verdict):
+            self._count(answer)
+            return False
+        job.own(answer.claim, answer.checkpoint if self.work.operation.resumable else None)
+        return True
+
+    def _goes_on(self, job: TaskJob, error: Exception, tries: int) -> bool:
+        """Deal with an attempt that raised; whether to try again."""
+        operation = self.work.operation
+        fields = {"operation": str(job.operation.id), "partition": job.partition, "attempt": job.attempt}
+        if job.cancelled:
+            log.info("job_cancelled", extra=fields)
+            self._clean(job)
+            return True  # the run may go on without this claim; if not, the caller's loop ends
+        permanent = isinstance(error, InvalidArgument | JobFailed | Cancelled)
+        last = permanent or tries >= job.operation.options.max_job_attempts
+        if last and operation.can_fail:
+            log.warning("job_failed", extra=fields, exc_info=error)
+            self._clean(job)
+            code, text = (
+                (error.code, error.message)
+                if isinstance(error, DistopError)
+                else (JobFailed.code, f"{type(error).__name__}: {error}")
+            )
+            self.summary.failed += 1
+            self._mark(job, failure_record(job.attempt, code, text, self.clock()))
+            return False
+        log.warning("job_attempt_failed", extra=fields | {"tries": tries}, exc_info=error)
+        if not operation.resumable:
+            self._clean(job)
+        if job.claim:
+            self.session.release(job.partition, job.claim)
+        longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(tries - 1, 16))
+        self.session.pause(longest * self.rng.uniform(0.5, 1.0))
+        return True
+
+    def _mark(self, job: TaskJob, value: bytes) -> None:
+        resumable = self.work.operation.resumable
+        self.session.mark(Mark(job.partition, job.attempt, value, job.claim, resumable), job)
+
+    # -- what came of it -----------------------------------------------------------------------------
+
+    def _heed(self, answers: list[tuple[TaskJob, Verdict]]) -> None:
+        for job, verdict in answers:
+            self._count(verdict)
+            if verdict.outcome is Outcome.WON:
+                continue
+            fields = {"operation": str(job.operation.id), "partition": job.partition, "attempt": job.attempt}
+            fields |= {"outcome": verdict.outcome.value, "reason": verdict.reason}
+            log.info("attempt_does_not_count", extra=fields)
+            if verdict.outcome is not Outcome.UNKNOWN:
+                self._clean(job)
+
+    def _count(self, verdict: Verdict) -> None:
+        name = verdict.outcome.value
+        setattr(self.summary, name, getattr(self.summary, name) + 1)
+
+    def _clean(self, job: TaskJob) -> None:
+        if job.cleaned:
+            return
+        job.cleaned = True
+        try:
+            self.work.operation.cancel_job_and_cleanup(job)
+        except Exception:
+            # Nothing is lost: what an attempt leaves is private to it, and is swept after the operation.
+            log.warning("job_cleanup_failed", extra={"partition": job.partition}, exc_info=True)
+
+
+def run_task(port: Port, work: Work, partitions: Iterable[str], name: str) -> TaskSummary:
+    """Run one task to its end."""
+    session: Session[TaskJob] = Session(port, str(work.arg.id), work.run_token, claims=work.claims)
+    try:
+        return Task(work, session, name).run(partitions)
+    finally:
+        session.close()

@@ -1,0 +1,204 @@
+"""What a task and its sidecar say to each other: length-prefixed msgpack frames on a Unix socket.
+
+One frame is one message; messages about marks carry as many as have gathered, since a frame (not a mark) is
+what costs a system call and a wake-up. Every request has a number; its answer bears the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import msgspec
+
+from distop.errors import CorruptRecord, DistopError, EtcdUnavailable
+from distop.metastore.jobs import Mark, Outcome
+
+PROTOCOL = 1
+"""Version of these messages. Part of the socket's path, so that versions never meet."""
+
+MAX_FRAME_BYTES = 8 << 20
+_HEADER = 4
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    pass
+
+
+# -- from the task -----------------------------------------------------------------------------------
+
+
+class Attach(_Message, frozen=True):
+    """Names a run: from now on ``run`` stands for it on this connection, and its end is told."""
+
+    run: int
+    operation: str
+    token: int
+    claims: bool
+    """Whether its jobs are claimed."""
+
+
+class Detach(_Message, frozen=True):
+    """``run`` stands for nothing any more."""
+
+    run: int
+
+
+class Marks(_Message, frozen=True):
+    run: int
+    marks: list[tuple[int, Mark]]
+
+
+class Claim(_Message, frozen=True):
+    number: int
+    run: int
+    partition: str
+    attempt: str
+    held: int = 0
+    """The claim the attempt works under already, from before the connection broke."""
+
+
+class Release(_Message, frozen=True):
+    number: int
+    run: int
+    partition: str
+    claim: int
+
+
+class Save(_Message, frozen=True):
+    number: int
+    run: int
+    partition: str
+    claim: int
+    value: bytes
+
+
+# -- from the sidecar --------------------------------------------------------------------------------
+
+
+class Verdicts(_Message, frozen=True):
+    """Answers to marks: number, outcome, reason."""
+
+    answers: list[tuple[int, Outcome, str]]
+
+
+class Claimed(_Message, frozen=True):
+    number: int
+    claim: int
+    checkpoint: bytes | None
+
+
+class Busy(_Message, frozen=True):
+    """Another attempt owned the job all the while; ask again."""
+
+    number: int
+    holder: str
+
+
+class Refused(_Message, frozen=True):
+    """The attempt does not own the job: LOST or GONE."""
+
+    number: int
+    outcome: Outcome
+    reason: str
+
+
+class Done(_Message, frozen=True):
+    number: int
+
+
+class Failed(_Message, frozen=True):
+    """Requests or marks that could not be answered."""
+
+    numbers: list[int]
+    code: str
+    message: str
+    hint: str
+
+
+class Over(_Message, frozen=True):
+    """Pushed: the run is not held any more; whatever runs for it is not wanted."""
+
+    run: int
+    reason: str
+
+
+class ClaimLost(_Message, frozen=True):
+    """Pushed: the claim is gone."""
+
+    run: int
+    partition: str
+    claim: int
+    reason: str
+
+
+FromTask: TypeAlias = Attach | Detach | Marks | Claim | Release | Save
+FromSidecar: TypeAlias = Verdicts | Claimed | Busy | Refused | Done | Failed | Over | ClaimLost
+Answer: TypeAlias = Claimed | Busy | Refused | Done | Failed
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def frame(message: FromTask | FromSidecar) -> bytes:
+    """A message as it goes over the socket."""
+    buffer = bytearray(_HEADER)
+    _encoder.encode_into(message, buffer, _HEADER)
+    buffer[:_HEADER] = (len(buffer) - _HEADER).to_bytes(_HEADER, "big")
+    return bytes(buffer)
+
+
+class Frames:
+    """Cuts a stream of bytes into messages.
+
+    Parameters
+    ----------
+    kind:
+        :data:`FromTask` or :data:`FromSidecar`: what may come.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self._decoder = msgspec.msgpack.Decoder(kind)
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """The messages that are complete with ``data``.
+
+        Raises
+        ------
+        CorruptRecord
+            The other side does not speak this protocol; the connection is of no use any more.
+        """
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        while len(buffer) - start >= _HEADER:
+            length = int.from_bytes(buffer[start : start + _HEADER], "big")
+            if length > MAX_FRAME_BYTES:
+                raise CorruptRecord(f"a frame of {length:,} bytes; at most {MAX_FRAME_BYTES:,} are allowed")
+            end = start + _HEADER + length
+            if len(buffer) < end:
+                break
+            try:
+                message = self._decoder.decode(bytes(buffer[start + _HEADER : end]))
+            except msgspec.MsgspecError as error:
+                raise CorruptRecord(f"not a message of protocol {PROTOCOL}: {error}") from error
+            start = end
+            yield message
+        del buffer[:start]
+
+
+def failed(numbers: list[int], error: DistopError) -> Failed:
+    """An error as a message."""
+    return Failed(numbers, error.code, error.message, error.hint)
+
+
+def error_of(message: Failed) -> DistopError:
+    """The error that a message stands for; one of an unknown code counts as "etcd does not answer"."""
+    kind = _by_code(DistopError, message.code) or EtcdUnavailable
+    return kind(message.message, hint=message.hint)
+
+
+def _by_code(root: type[DistopError], code: str) -> type[DistopError] | None:
+    if root.__dict__.get("code") == code:
+        return root
+    return next((kind for child in root.__subclasses__() if (kind := _by_code(child, code))), None)

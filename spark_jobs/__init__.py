@@ -1,0 +1,1 @@
+"""The operation types that come with distop."""

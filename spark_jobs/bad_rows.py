@@ -1,0 +1,162 @@
+"""Rows that cannot be read: finding them exactly, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Any, Protocol, Self, TypeVar
+
+from distop.errors import BadRow
+
+logger = logging.getLogger(__name__)
+
+MAX_REASON_CHARACTERS = 400
+
+
+class Unconvertible(Exception):
+    """Some of the rows cannot be converted. Its text says why, as told to the user."""
+
+
+class Rows(Protocol):
+    """Raw rows of one file."""
+
+    def __len__(self) -> int: ...
+
+    def halves(self) -> tuple[Self, Self]:
+        """The first and the second half of at least two rows."""
+
+    def number(self) -> int:
+        """Where the first row stands in its file, counted from 1. May read the file."""
+
+    def raw(self) -> str:
+        """The rows as text, to be looked at by people."""
+
+
+R = TypeVar("R", bound=Rows)
+T = TypeVar("T")
+
+
+def convert_good_rows(rows: R, convert: Callable[[R], T], reject: Callable[[R, str], None]) -> Iterator[T]:
+    """Convert what can be converted, in order; ``reject`` each row that cannot.
+
+    The rows are halved until the bad ones stand alone, so that one and the same conversion decides about a
+    block and about a single row: a row is good or bad whatever stands beside it. Costs about
+    ``2 * log2(len(rows))`` conversions for a bad row among good ones.
+    """
+    try:
+        yield convert(rows)
+        return
+    except Unconvertible as error:
+        if len(rows) == 1:
+            reject(rows, str(error))
+            return
+    for half in rows.halves():
+        if len(half):
+            yield from convert_good_rows(half, convert, reject)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a row stands: the URL of its file, and its line (CSV, JSON) or row (Parquet), counted from 1."""
+
+    file: str
+    number: int
+    unit: str = "line"
+
+    def __str__(self) -> str:
+        return f"{self.file}, {self.unit} {self.number}"
+
+
+class BadRowPolicy(ABC):
+    """What becomes of bad rows."""
+
+    count: int = 0
+    path: str | None = None
+    """Where they are kept, once there are any."""
+
+    @abstractmethod
+    def reject(self, place: Place, reason: str, raw: str) -> None:
+        """One bad row.
+
+        Raises
+        ------
+        BadRow
+            If the policy is to fail.
+        """
+
+    def close(self) -> None:  # noqa: B027 - a default, not a gap
+        """No more will come; what is kept is complete."""
+
+    def abort(self) -> None:  # noqa: B027 - a default, not a gap
+        """The attempt has failed; nothing is kept."""
+
+
+class Fail(BadRowPolicy):
+    """The first bad row fails the job."""
+
+    def reject(self, place: Place, reason: str, raw: str) -> None:
+        self.count += 1
+        raise BadRow(
+            f"{place}: {_shorten(reason)}", details={"file": place.file, place.unit: str(place.number)}
+        )
+
+
+class Quarantine(BadRowPolicy):
+    """Bad rows go into a file of JSON lines: ``file``, ``line`` or ``row``, ``reason`` and ``raw``.
+
+    Parameters
+    ----------
+    path:
+        URL of the file; it is made when the first bad row comes.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._target = path
+        self._file: IO[bytes] | None = None
+
+    def reject(self, place: Place, reason: str, raw: str) -> None:
+        if self._file is None:
+            self._file = self._open()
+            self.path = self._target
+            logger.info(
+                "rows_quarantined", extra={"path": self._target, "first": str(place), "reason": reason}
+            )
+        entry: dict[str, Any] = {
+            "file": place.file,
+            place.unit: place.number,
+            "reason": _shorten(reason),
+            "raw": raw,
+        }
+        self._file.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+        self.count += 1
+
+    def _open(self) -> IO[bytes]:
+        from fsspec.core import url_to_fs
+
+        fs, path = url_to_fs(self._target)
+        fs.makedirs(fs._parent(path), exist_ok=True)
+        opened: IO[bytes] = fs.open(path, "wb")
+        return opened
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def abort(self) -> None:
+        if self._file is None:
+            return
+        from fsspec.core import url_to_fs
+
+        fs, path = url_to_fs(self._target)
+        with suppress(OSError):
+            self._file.close()
+        with suppress(FileNotFoundError):
+            fs.rm_file(path)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_REASON_CHARACTERS else text[: MAX_REASON_CHARACTERS - 1] + "…"

@@ -1,0 +1,71 @@
+"""Finding the quoted fields of CSV text, so that nothing is cut inside one.
+
+The rule is Arrow's: a quote opens a field only as its first byte, ``""`` inside stands for one quote, and
+whatever follows the closing quote up to the delimiter is taken as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+
+
+class Quoting:
+    """The quoting rule of one file.
+
+    Parameters
+    ----------
+    delimiter, quote:
+        One byte each; an empty ``quote`` means that nothing is quoted.
+    """
+
+    def __init__(self, delimiter: bytes, quote: bytes) -> None:
+        self.delimiter = delimiter
+        self.quote = quote
+
+    @cached_property
+    def _quoted(self) -> re.Pattern[bytes]:
+        d, q = re.escape(self.delimiter), re.escape(self.quote)
+        return re.compile(rb"(?:\A|(?<=[%b\r\n]))%b[^%b]*(?:%b%b[^%b]*)*(%b|\Z)" % (d, q, q, q, q, q, q))
+
+    def _spans(self, text: bytes) -> Iterator[tuple[int, int, bool]]:
+        """``(start, end, closed)`` of every quoted field; ``text`` begins where a record begins."""
+        if not self.quote or self.quote not in text:
+            return
+        for match in self._quoted.finditer(text):
+            yield match.start(), match.end(), bool(match.group(1))
+
+    def unclosed(self, text: bytes) -> bool:
+        """Whether ``text``, which begins where a record begins, ends inside a quoted field."""
+        return any(not closed for _, _, closed in self._spans(text))
+
+    def holds_newline(self, text: bytes) -> bool:
+        """Whether a quoted field that is closed holds a newline."""
+        return any(closed and b"\n" in text[start:end] for start, end, closed in self._spans(text))
+
+    def end_of_last_record(self, text: bytes) -> int:
+        """Just behind the last newline that ends a record; 0 if there is none."""
+        last = 0
+        outside = 0
+        for start, end, closed in self._spans(text):
+            last = max(last, text.rfind(b"\n", outside, start) + 1)
+            if not closed:
+                return last
+            outside = end
+        return max(last, text.rfind(b"\n", outside) + 1)
+
+    def records(self, text: bytes) -> Iterator[bytes]:
+        """The records of ``text``, each with its newline; one that is never closed goes on to the end."""
+        start = 0
+        outside = 0
+        for begin, end, _ in self._spans(text):
+            while (newline := text.find(b"\n", outside, begin)) >= 0:
+                yield text[start : newline + 1]
+                start = outside = newline + 1
+            outside = end
+        while (newline := text.find(b"\n", outside)) >= 0:
+            yield text[start : newline + 1]
+            start = outside = newline + 1
+        if start < len(text):
+            yield text[start:]

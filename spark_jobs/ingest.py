@@ -1,0 +1,251 @@
+"""``ingest``: files into a table, each row once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from distop.errors import InvalidArgument
+from distop.metastore.records import OperationArg, StepRecord, TableRecord
+from distop.operations.api import DistributedOperation, Plan, PlanRequest
+from distop.operations.job import JobContext
+from distop.spark_jobs.csv_options import CsvOptions
+from distop.spark_jobs.ingest_argument import (
+    Format,
+    IngestArgument,
+    check_format_options,
+    invalid,
+    parse_argument,
+)
+from distop.spark_jobs.ingest_plan import FileEntry, IngestPlan
+from distop.spark_jobs.sources import COMPRESSIONS, FoundSource, OpenFile, find_files
+from distop.spark_jobs.splits import Extent, cut
+
+if TYPE_CHECKING:
+    from distop.commit.layout import Layout
+
+FOOTER_READERS = 8
+"""Footers of large Parquet files read at a time."""
+
+_FORMATS: dict[str, Format] = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+
+
+class Ingest(DistributedOperation):
+    """Reads CSV, JSON lines or Parquet files and appends their rows to a table, or replaces its rows by them.
+
+    What is read is fixed when the operation starts: the files, where they are cut, the columns and their
+    types. A file that has changed since fails the operation. See
+    :class:`~distop.spark_jobs.ingest_argument.IngestArgument` for the argument.
+    """
+
+    type = "ingest"
+    stages_files = True
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """See :meth:`DistributedOperation.plan`.
+
+        Raises
+        ------
+        InvalidArgument
+            A field is malformed, or does not fit the files or the table.
+        SourceUnreadable, SourceEmpty
+            A path cannot be read, or nothing is there.
+        AlreadyIngested
+            The watermark of a path stands already.
+        ArgumentTooLarge
+            There are too many files for one operation.
+        """
+        from distop.spark_jobs.row_filter import arrow_filter, filter_columns, parse_filter
+        from distop.spark_jobs.schema_inference import take_sample
+        from distop.spark_jobs.source_columns import choose_columns
+        from distop.spark_jobs.source_watermarks import watermark_moves
+
+        if request.partitions is not None:
+            raise invalid("partitions", "ingest makes its own partitions", "choose what to ingest with paths")
+        argument = parse_argument(request.argument)
+        expression = None if argument.filter is None else parse_filter(argument.filter)
+        found = find_files(argument.path_list())
+        moves = watermark_moves(
+            found,
+            request.watermarks,
+            source=argument.source,
+            values=argument.watermark,
+            reingest=argument.reingest,
+        )
+        file_format = _format_of(argument, found)
+        check_format_options(request.argument, file_format)
+        options = _csv_options(argument, found)
+        files = [OpenFile.at(found.url, file.path) for file in found.files]
+        table = _layout_of_table(request)
+        columns = choose_columns(
+            argument,
+            file_format,
+            take_sample(file_format, files, options, check_newlines=argument.multiline is None),
+            None if table is None else table.schema,
+            set() if expression is None else filter_columns(expression),
+        )
+        if expression is not None:
+            arrow_filter(expression, columns.schema)
+        layout = table or _new_layout(request.table, columns.target_schema())
+        extents = _extents(found, files, file_format, options, argument.split_bytes)
+        plan = IngestPlan(
+            format=file_format,
+            csv=options,
+            folder=found.url,
+            files=[
+                FileEntry(file.path, file.size, file.version, None if extent.blocks is None else extent.units)
+                for file, extent in zip(found.files, extents, strict=True)
+            ],
+            cuts=cut(extents, argument.split_bytes),
+            columns=msgspec.json.decode(columns.schema.model_dump_json()),
+            extra_columns="ignore" if argument.columns is not None else argument.extra_columns,
+            filter=argument.filter,
+            layout=layout.to_json(),
+            targets=columns.targets,
+            on_bad_rows=argument.on_bad_rows,
+            mode=argument.mode,
+            expected_snapshot_id=_current_snapshot(request),
+        )
+        return Plan(argument=plan.to_argument(), partition_count=len(plan.cuts) - 1, watermarks=moves)
+
+    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
+        """One snapshot, appended to whatever the table holds by then; or in the place of the one that the
+        operation began on."""
+        plan = IngestPlan.of(operation)
+        if plan.mode == "overwrite":
+            expected = {"expectedSnapshotId": plan.expected_snapshot_id}
+            return [StepRecord(step="iceberg.overwrite", argument=expected)]
+        return [StepRecord(step="iceberg.append")]
+
+    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
+        """Ingest one split.
+
+        Returns
+        -------
+        The writer's result (``rows``, ``files``, ``bytes``, its manifest), and ``rowsRead`` (before the
+        filter), ``badRows``, and, if there are any that were not to fail it, ``quarantine``: the file they
+        are in, below the table's location.
+
+        Raises
+        ------
+        BadRow
+            A row cannot be read; names file and line.
+        JobFailed
+            A file has changed since the start, or is not what it should be.
+        """
+        from distop.spark_jobs.ingest_job import run_job
+
+        return run_job(job)
+
+    def cancel_job_and_cleanup(self, job: JobContext) -> None:
+        """Remove the attempt's files."""
+        from distop.spark_jobs.ingest_job import remove_attempt
+
+        remove_attempt(job)
+
+
+def _endings(path: str) -> tuple[str, str]:
+    """``(".csv", ".gz")`` of ``a/b.csv.gz``; in lower case, either may be empty."""
+    name = path.rpartition("/")[2].lower()
+    stem, dot, last = name.rpartition(".")
+    if dot + last not in COMPRESSIONS:
+        return (dot + last if stem else ""), ""
+    inner, inner_dot, inner_last = stem.rpartition(".")
+    return (inner_dot + inner_last if inner else ""), dot + last
+
+
+def _format_of(argument: IngestArgument, found: FoundSource) -> Format:
+    if argument.format is not None:
+        return argument.format
+    formats: dict[Format, str] = {}
+    for file in found.files:
+        ending, compression = _endings(file.path)
+        file_format = _FORMATS.get(ending)
+        if file_format is None or (compression and file_format == "parquet"):
+            raise invalid("format", f"the name of {file.path} does not tell its format", "say it with format")
+        formats.setdefault(file_format, file.path)
+    if len(formats) > 1:
+        examples = " and ".join(f"{path} ({name})" for name, path in formats.items())
+        raise invalid(
+            "format", f"the files are of several formats: {examples}", "start one operation for each"
+        )
+    return next(iter(formats))
+
+
+def _csv_options(argument: IngestArgument, found: FoundSource) -> CsvOptions:
+    tabs = all(_endings(file.path)[0] == ".tsv" for file in found.files)
+    return CsvOptions(
+        header=argument.header,
+        delimiter=argument.delimiter or ("\t" if tabs else ","),
+        quote=argument.quote,
+        null_values=argument.null_values,
+        multiline=bool(argument.multiline),
+    )
+
+
+def _layout_of_table(request: PlanRequest) -> Layout | None:
+    """The table's layout, if it has one: published, or given when it was created."""
+    from distop.commit.layout import Layout, load_metadata, parse_schema
+
+    if request.head is not None:
+        return Layout.of(load_metadata(request.head.metadata_location))
+    schema = request.table.options.get("schema")
+    return None if schema is None else _new_layout(request.table, parse_schema(schema))
+
+
+def _new_layout(table: TableRecord, schema: Any) -> Layout:
+    from distop.commit.layout import Layout
+
+    options = table.options
+    return Layout.create(schema, options.get("partitionBy", ()), options.get("properties"))
+
+
+def _current_snapshot(request: PlanRequest) -> str | None:
+    if request.head is None or request.head.snapshot_id is None:
+        return None
+    return str(request.head.snapshot_id)
+
+
+def _extents(
+    found: FoundSource, files: list[OpenFile], file_format: Format, options: CsvOptions, split_bytes: int
+) -> list[Extent]:
+    """How each file may be cut."""
+    whole = [Extent(file.size, (file.size,)) for file in found.files]
+    if file_format == "parquet":
+        return _parquet_extents(whole, files, split_bytes)
+    if file_format == "csv" and options.multiline:
+        return whole
+    return [
+        extent if _endings(file.path)[1] else Extent(file.size)
+        for file, extent in zip(found.files, whole, strict=True)
+    ]
+
+
+def _parquet_extents(whole: list[Extent], files: list[OpenFile], split_bytes: int) -> list[Extent]:
+    """Only files too large for one split are worth a look at their row groups."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from distop.spark_jobs.formats import FileUnusable
+    from distop.spark_jobs.parquet_format import row_group_sizes
+
+    def extent(index: int) -> Extent:
+        if whole[index].size <= split_bytes:
+            return whole[index]
+        try:
+            sizes = row_group_sizes(files[index])
+        except FileUnusable as error:
+            raise InvalidArgument(f"{files[index].url} {error}", details={"field": "paths"}) from None
+        return Extent(whole[index].size, sizes) if len(sizes) > 1 else whole[index]
+
+    with ThreadPoolExecutor(FOOTER_READERS, thread_name_prefix="footers") as pool:
+        return list(pool.map(extent, range(len(whole))))

@@ -1,0 +1,187 @@
+"""One job of an ingest: read the pieces of a split, convert, filter, write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from distop.commit.folders import Folder
+from distop.commit.layout import file_io
+from distop.commit.writer import StagedWriter
+from distop.errors import JobFailed
+from distop.operations.job import JobContext, staging_folder, staging_stem
+from distop.spark_jobs.bad_rows import (
+    BadRowPolicy,
+    Fail,
+    Place,
+    Quarantine,
+    Rows,
+    Unconvertible,
+    convert_good_rows,
+)
+from distop.spark_jobs.column_types import convert
+from distop.spark_jobs.formats import FileReader, FileUnusable, reader_for
+from distop.spark_jobs.ingest_plan import FileEntry, IngestPlan
+from distop.spark_jobs.row_filter import arrow_filter, parse_filter
+from distop.spark_jobs.sources import OpenFile
+from distop.spark_jobs.splits import Piece
+
+QUARANTINE = "quarantine"
+"""Folder below the table's location that bad rows are kept in. Nothing removes it but people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """Rows as the table takes them.
+
+    Parameters
+    ----------
+    read:
+        How many there were before the filter.
+    """
+
+    read: int
+    table: pa.Table
+
+
+class TableRows:
+    """From the columns of a source to those of the table: filter, projection, types."""
+
+    def __init__(self, plan: IngestPlan) -> None:
+        self._plan = plan
+        self._schema: pa.Schema = plan.table_layout.arrow_schema
+        self._targets = frozenset(plan.targets)
+
+    @cached_property
+    def _filter(self) -> Any:
+        from pyiceberg.schema import Schema
+
+        if self._plan.filter is None:
+            return None
+        return arrow_filter(parse_filter(self._plan.filter), Schema.model_validate(self._plan.columns))
+
+    def of(self, source: pa.Table) -> Converted:
+        """Rows for the table.
+
+        Raises
+        ------
+        Unconvertible
+            A value does not fit its column, or is missing where the table requires one.
+        """
+        kept = source if self._filter is None else source.filter(self._filter)
+        columns = [self._column(kept, field) for field in self._schema]
+        return Converted(source.num_rows, pa.table(columns, schema=self._schema))
+
+    def _column(self, rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+        if field.name not in self._targets:
+            return pa.nulls(rows.num_rows, field.type)
+        values = convert(rows.column(field.name), field.type, field.name)
+        if not field.nullable and values.null_count:
+            raise Unconvertible(f"column {field.name!r} is required and has no value")
+        return values
+
+
+def run_job(job: JobContext) -> dict[str, Any]:
+    """Do one job; see :meth:`distop.spark_jobs.ingest.Ingest.start_or_resume_job` for its result."""
+    plan = IngestPlan.of(job.operation)
+    policy = _policy(plan, job)
+    with StagedWriter(
+        plan.table_layout, lambda suffix, folder: job.staging_path(suffix, folder=folder)
+    ) as writer:
+        try:
+            read = 0
+            for piece in plan.pieces(job.partition):
+                for rows in _rows_of(plan, piece, policy, job):
+                    read += rows.read
+                    writer.write(rows.table)
+            policy.close()
+        except BaseException:
+            policy.abort()
+            raise
+        result = writer.finish()
+    result["rowsRead"] = read
+    result["badRows"] = policy.count
+    if policy.path is not None:
+        result[QUARANTINE] = policy.path.removeprefix(job.operation.location).lstrip("/")
+    return result
+
+
+def remove_attempt(job: JobContext) -> None:
+    """Remove all files of an attempt, whichever process wrote them."""
+    operation = job.operation
+    io = file_io(operation.location)
+    stem = staging_stem(job.partition, job.attempt)
+    for name in ("data", "metadata", QUARANTINE):
+        folder = Folder(io, staging_folder(operation, name))
+        for batch in folder.listing():
+            for file in batch:
+                # Behind the stem comes what tells the files of one attempt apart, never more of an attempt's name.
+                if file.startswith((f"{stem}-", f"{stem}.")):
+                    folder.remove(file)
+
+
+def _policy(plan: IngestPlan, job: JobContext) -> BadRowPolicy:
+    if plan.on_bad_rows == "quarantine":
+        return Quarantine(job.staging_path(".jsonl", folder=QUARANTINE))
+    return Fail()
+
+
+def _rows_of(plan: IngestPlan, piece: Piece, policy: BadRowPolicy, job: JobContext) -> Iterator[Converted]:
+    """The rows of one piece of one file."""
+    entry = plan.files[piece.file]
+    file = OpenFile.at(plan.folder, entry.path)
+    reader = reader_for(plan)
+    rows_for_table = TableRows(plan)
+    with _file_named(file):
+        _check_unchanged(file, entry)
+        with reader.open(file) as opened:
+            end = None if piece.end == entry.length else piece.end
+            for block in opened.blocks(piece.start, end):
+                job.raise_if_cancelled()
+                yield from _converted(opened, block, rows_for_table, policy, file.url, reader.row_unit)
+        # What was read is what was planned only if it is so until the end.
+        _check_unchanged(file, entry)
+
+
+def _converted(
+    opened: FileReader[Any], block: Rows, rows_for_table: TableRows, policy: BadRowPolicy, url: str, unit: str
+) -> Iterator[Converted]:
+    def whole(rows: Rows) -> Converted:
+        return rows_for_table.of(opened.convert(rows))
+
+    def reject(rows: Rows, reason: str) -> None:
+        policy.reject(Place(url, rows.number(), unit), reason, rows.raw())
+
+    return convert_good_rows(block, whole, reject)
+
+
+@contextmanager
+def _file_named(file: OpenFile) -> Iterator[None]:
+    """Make what is wrong with a file as a whole a permanent failure that names it."""
+    try:
+        yield
+    except FileUnusable as error:
+        raise JobFailed(f"{file.url} {error}", details={"file": file.url}) from error
+    except FileNotFoundError as error:
+        raise _changed(file, "it has vanished") from error
+
+
+def _check_unchanged(file: OpenFile, entry: FileEntry) -> None:
+    size, version = file.identity()
+    if (size, version) != (entry.size, entry.version):
+        raise _changed(
+            file, f"it had {entry.size} bytes (version {entry.version}), and now {size} ({version})"
+        )
+
+
+def _changed(file: OpenFile, how: str) -> JobFailed:
+    return JobFailed(
+        f"source changed since the operation started: {file.url}: {how}",
+        hint="start the operation again, on files that stay as they are",
+        details={"file": file.url},
+    )

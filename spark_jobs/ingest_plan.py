@@ -1,0 +1,137 @@
+"""The frozen plan of an ingest: everything a job needs to know, as it stands in the operation's argument.
+
+It is made once, when the operation starts, and never again: jobs of a later version, or of a runner that
+took the operation over, cut the files where the first one did and read the columns as the first one did.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from distop.errors import ArgumentTooLarge, CorruptRecord
+from distop.metastore.records import OperationArg
+from distop.spark_jobs.csv_options import CsvOptions
+from distop.spark_jobs.splits import Line, Piece
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from distop.commit.layout import Layout
+
+MAX_PLAN_BYTES = 1_000_000
+"""Longest plan, as JSON. etcd takes values of 1.5 MiB, and an operation's record holds more than the plan."""
+
+
+MAX_RECENT = 4
+"""Plans that a process remembers."""
+
+
+class FileEntry(msgspec.Struct, array_like=True, frozen=True):
+    """One file: ``[path below the source's folder, bytes, version, units]``."""
+
+    path: str
+    size: int
+    version: int | str
+    """See :class:`~distop.spark_jobs.sources.FoundFile`; a job reads the file only if it is still this."""
+    units: int | None = None
+    """Into how many it could be cut, see :mod:`~distop.spark_jobs.splits`; ``None``: as many as bytes."""
+
+    @property
+    def length(self) -> int:
+        """Units of the file."""
+        return self.size if self.units is None else self.units
+
+
+class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
+    """See the module."""
+
+    format: str
+    csv: CsvOptions = msgspec.field(default_factory=CsvOptions)
+    folder: str
+    """URL of the folder that holds all files."""
+    files: list[FileEntry]
+    cuts: list[int]
+    """Where splits begin on the line of all files' units, and where the last one ends."""
+    columns: dict[str, Any]
+    """The Iceberg schema of the columns that are read from the files."""
+    extra_columns: str
+    filter: str | None = None
+    layout: dict[str, Any]
+    """The table's; see :meth:`distop.commit.layout.Layout.to_json`."""
+    targets: list[str]
+    """Which of ``columns`` go into the table. The table's other columns become NULL."""
+    on_bad_rows: str
+    mode: str
+    expected_snapshot_id: str | None = None
+    """For ``overwrite``: the snapshot that is replaced. A string, since it is larger than other JSON readers'
+    numbers."""
+
+    def to_argument(self) -> dict[str, Any]:
+        """The JSON to be recorded.
+
+        Raises
+        ------
+        ArgumentTooLarge
+        """
+        size = len(msgspec.json.encode(self))
+        if size > MAX_PLAN_BYTES:
+            raise ArgumentTooLarge(
+                f"the plan of {len(self.files)} files in {len(self.cuts) - 1} splits takes {size} bytes, "
+                f"at most {MAX_PLAN_BYTES} are kept",
+                hint="name fewer paths in one operation, or raise split_bytes",
+                details={"field": "paths"},
+            )
+        argument: dict[str, Any] = msgspec.to_builtins(self)
+        return argument
+
+    @classmethod
+    def of(cls, operation: OperationArg) -> IngestPlan:
+        """The plan of an operation. Jobs of one operation in one process share it.
+
+        Raises
+        ------
+        CorruptRecord
+        """
+        plan = _recent.get(operation.uuid)
+        if plan is None:
+            try:
+                plan = msgspec.convert(operation.argument, cls)
+            except msgspec.ValidationError as error:
+                raise CorruptRecord(
+                    f"the argument of {operation.id} is no plan of an ingest: {error}"
+                ) from error
+            if len(_recent) >= MAX_RECENT:
+                _recent.clear()
+            _recent[operation.uuid] = plan
+        return plan
+
+    def pieces(self, partition: str) -> list[Piece]:
+        """What the job of a partition is to read."""
+        return self._line.pieces(self.cuts, int(partition))
+
+    @cached_property
+    def _line(self) -> Line:
+        return Line(file.length for file in self.files)
+
+    @cached_property
+    def source_columns(self) -> pa.Schema:
+        """Arrow's view of ``columns``: names and types, all nullable."""
+        import pyarrow as pa
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+        from pyiceberg.schema import Schema
+
+        schema = schema_to_pyarrow(Schema.model_validate(self.columns), include_field_ids=False)
+        return pa.schema([pa.field(field.name, field.type) for field in schema])
+
+    @cached_property
+    def table_layout(self) -> Layout:
+        from distop.commit.layout import Layout
+
+        return Layout.from_json(self.layout)
+
+
+_recent: dict[str, IngestPlan] = {}
+# Operation uuid -> its plan: a process often does many jobs of one operation, and plans can be large.

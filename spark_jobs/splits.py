@@ -1,0 +1,108 @@
+"""Cutting a list of files into jobs. Pure: sizes in, cuts out.
+
+All files stand one behind the other on one line, measured in *units*: bytes where a file can be cut at any
+byte, row groups where it can be cut between them, one unit where it is read as a whole. A split is a
+stretch of that line, so N splits need N + 1 numbers, and the recorded plan of an operation stays small.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How large one file is, and where it may be cut.
+
+    Parameters
+    ----------
+    size:
+        Bytes to read, more than 0.
+    blocks:
+        Sizes in bytes of the blocks between which it can be cut, summing to about ``size``; ``None`` when it
+        can be cut at any byte; a single block when it is read as a whole.
+    """
+
+    size: int
+    blocks: tuple[int, ...] | None = None
+
+    @property
+    def units(self) -> int:
+        return self.size if self.blocks is None else len(self.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of one file: units ``start`` to ``end`` (exclusive) of the file at ``file``."""
+
+    file: int
+    start: int
+    end: int
+
+
+def cut(extents: Iterable[Extent], split_bytes: int) -> list[int]:
+    """Where the splits begin on the line of units, and where the last one ends.
+
+    A file larger than ``split_bytes`` gets splits of its own, of nearly equal size; smaller ones are packed
+    together, whole and in order, up to ``split_bytes``. The same input gives the same cuts.
+    """
+    cuts = [0]
+    position = 0
+    packed = 0
+    for extent in extents:
+        if packed and packed + extent.size > split_bytes:
+            cuts.append(position)
+            packed = 0
+        if extent.size > split_bytes:
+            cuts.extend(position + units for units in _inner_cuts(extent, split_bytes))
+            position += extent.units
+            cuts.append(position)
+        else:
+            position += extent.units
+            packed += extent.size
+    if cuts[-1] != position:
+        cuts.append(position)
+    return cuts
+
+
+def _inner_cuts(extent: Extent, split_bytes: int) -> Iterator[int]:
+    """Where one large file is cut, in its own units, without its beginning and end."""
+    if extent.blocks is None:
+        count = -(-extent.size // split_bytes)
+        yield from (extent.size * number // count for number in range(1, count))
+        return
+    taken = 0
+    for index, block in enumerate(extent.blocks):
+        if taken and taken + block > split_bytes:
+            yield index
+            taken = 0
+        taken += block
+
+
+class Line:
+    """The line of units of all files, to look up what a split consists of.
+
+    Parameters
+    ----------
+    units:
+        Units of each file, in order.
+    """
+
+    def __init__(self, units: Iterable[int]) -> None:
+        self._ends = list(accumulate(units))
+
+    def pieces(self, cuts: Sequence[int], split: int) -> list[Piece]:
+        """The pieces of files that make up split number ``split``."""
+        start, end = cuts[split], cuts[split + 1]
+        pieces = []
+        file = bisect_right(self._ends, start)
+        while start < end:
+            begin = self._ends[file - 1] if file else 0
+            stop = min(end, self._ends[file])
+            pieces.append(Piece(file, start - begin, stop - begin))
+            start = stop
+            file += 1
+        return pieces
