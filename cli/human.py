@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -140,10 +141,15 @@ class HumanOutput(Output):
         for hint in hints:
             self._out.print(hint, soft_wrap=True)
 
+    def result_for_programs(self, facts: Mapping[str, Any]) -> None:
+        pass
+
     def note(self, text: str) -> None:
         self._err.print(Text(printable(text), "dim"), soft_wrap=True)
 
     def error(self, error: DistopError) -> None:
+        if "traceback" in error.details:
+            self._err.out(error.details["traceback"], end="")
         self._err.print(
             Text.assemble(("error: ", "bold red"), (f"{error.code}: ", "red"), printable(error.message)),
             soft_wrap=True,
@@ -171,6 +177,8 @@ class HumanOutput(Output):
 
 
 def _console(file: Any) -> Console:
+    if isinstance(file, io.TextIOWrapper):  # a name that the terminal cannot show is no reason to fail
+        file.reconfigure(errors="backslashreplace")
     width = None if file.isatty() else _WIDE
     return Console(file=file, width=width, markup=False, highlight=False, emoji=False)
 

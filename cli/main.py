@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from distop.cli import operations, tables
+from distop.cli import operations, services, tables
 from distop.cli.exits import EPILOG, INTERRUPTED, UsageFault, exit_code
 from distop.cli.output import Format, make_output
 from distop.cli.session import (
@@ -42,8 +42,11 @@ class _Distop(TyperGroup):
         except typer.Abort:
             sys.exit(INTERRUPTED)
         except Exception as error:
-            traceback.print_exc()
-            failure = DistopError(f"{type(error).__name__}: {error}", hint="this is a defect of distop")
+            failure = DistopError(
+                f"{type(error).__name__}: {error}",
+                hint="this is a defect of distop",
+                details={"traceback": traceback.format_exc()},
+            )
         make_output("json" if _wants_json(words) else "table").error(failure)
         sys.exit(exit_code(failure))
 
@@ -55,7 +58,7 @@ app = typer.Typer(
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (operations.app, tables.app):
+for part in (operations.app, tables.app, services.app):
     app.add_typer(part)
 
 

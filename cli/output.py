@@ -68,6 +68,10 @@ class Output(ABC):
         """Anything else: names and values; ``hints`` are for people only."""
 
     @abstractmethod
+    def result_for_programs(self, facts: Mapping[str, Any]) -> None:
+        """A result that people see elsewhere."""
+
+    @abstractmethod
     def note(self, text: str) -> None:
         """A remark beside the result, for people only."""
 
@@ -125,6 +129,9 @@ class JsonOutput(Output):
         _print([plain(member) | {"leads": led.get(member.id, [])} for member in members])
 
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
+        _print(facts)
+
+    def result_for_programs(self, facts: Mapping[str, Any]) -> None:
         _print(facts)
 
     def note(self, text: str) -> None:

@@ -93,12 +93,13 @@ class ProgressView:
         jobs = self.last.jobs
         lines: list[Text | ProgressBar] = [self.headline()]
         if 0 < jobs.total <= MOST_CELLS:
-            cell = "#" if options.ascii_only else "■"
+            full, empty = "#." if options.ascii_only else "■·"
             row = max(1, min(_CELLS_PER_ROW, options.max_width // 2))
             cells = self.cells()
             for begin in range(0, len(cells), row):
                 words = cells[begin : begin + row]
-                lines.append(Text.assemble(*((f"{cell if word else '·'} ", _STYLES[word]) for word in words)))
+                marks = [(f"{full if word else empty} ", _STYLES[word]) for word in words]
+                lines.append(Text.assemble(*marks))
         elif jobs.total:
             lines.append(ProgressBar(jobs.total, jobs.done, width=min(options.max_width, 80)))
         lines += [Text(printable(failure), "red") for failure in self._failures]

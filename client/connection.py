@@ -33,6 +33,8 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
     ("grpc.enable_http_proxy", 0),
+    # Connections of its own: the back-off of one client's dead connection is not the next client's delay.
+    ("grpc.use_local_subchannel_pool", 1),
 ]
 
 Rpc = Callable[[SimpleNamespace], Callable[..., Any]]

@@ -12,8 +12,8 @@ from distop.client.operation import OperationUpdate
 from distop.errors import DistopError, Unavailable
 from distop.proto import distop_pb2 as pb
 
-HEARTBEAT_S = 5.0
-"""How often a coordinator shows that it is alive while nothing changes. Twice as long is silence."""
+HEARTBEAT_S = 2.0
+"""How often a coordinator shows that it is alive while nothing changes. Two and a half times as long is silence."""
 
 
 async def follow(
@@ -37,7 +37,7 @@ async def follow(
         request = pb.WatchOperationRequest(name=name, after_revision=max(seen, 0))
         request.heartbeat.FromNanoseconds(int(heartbeat_s * 1e9))
         stream = connection.stream(
-            lambda service: service.operations.WatchOperation, request, silence_s=2 * heartbeat_s
+            lambda service: service.operations.WatchOperation, request, silence_s=2.5 * heartbeat_s
         )
         broken: DistopError = Unavailable(f"{connection.address} ended the stream")
         try:

@@ -36,11 +36,10 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.view import View
 
-from distop.commit.namespaces import DEFAULT, Namespaces
+from distop.commit.namespaces import DEFAULT, Namespaces, table_identifier, table_name
 from distop.commit.pointers import FOREIGN, Pointer, Pointers, Swap
 from distop.errors import DistopError, InvalidArgument, OutcomeUnknown
 from distop.metastore.config import EtcdConfig, split_endpoints
-from distop.metastore.keyspace import check_name
 from distop.metastore.records import Head, TableRecord
 from distop.metastore.sync import SyncEtcd
 
@@ -55,20 +54,6 @@ _OPTIONS = {
     "etcd.cert": "cert",
     "etcd.key": "key",
 }
-
-
-def table_name(identifier: str | Identifier) -> str:
-    """The distop table that an identifier names: namespaces and name joined by dots, ``default`` left out."""
-    parts = tuple(identifier.split(".")) if isinstance(identifier, str) else tuple(identifier)
-    if len(parts) > 1 and parts[0] == DEFAULT:
-        parts = parts[1:]
-    return check_name(".".join(parts), "table")
-
-
-def table_identifier(name: str) -> Identifier:
-    """The identifier of a distop table; the inverse of :func:`table_name`."""
-    parts = tuple(name.split("."))
-    return (DEFAULT, *parts) if len(parts) == 1 or parts[0] == DEFAULT else parts
 
 
 def etcd_config(properties: Mapping[str, str]) -> EtcdConfig:
@@ -123,7 +108,7 @@ class EtcdCatalog(MetastoreCatalog):
         staged = self._create_staged_table(
             identifier, schema, location, partition_spec, sort_order, dict(properties)
         )
-        self._existing(table_identifier(table_name(identifier))[:-1])
+        self._check_namespace_of(identifier)
         self._write_metadata(staged.metadata, staged.io, staged.metadata_location)
         self._create(identifier, staged.metadata, staged.metadata_location, staged.io)
         return self.load_table(identifier)
@@ -134,7 +119,7 @@ class EtcdCatalog(MetastoreCatalog):
         """Take in a table that exists as files. Raises as :meth:`create_table`."""
         if overwrite:
             raise NotImplementedError("overwriting a registered table is not supported")
-        self._existing(table_identifier(table_name(identifier))[:-1])
+        self._check_namespace_of(identifier)
         io = self._load_file_io(location=metadata_location)
         metadata = FromInputFile.table_metadata(io.new_input(metadata_location))
         self._create(identifier, metadata, metadata_location, None)
@@ -177,7 +162,7 @@ class EtcdCatalog(MetastoreCatalog):
         :class:`~distop.errors.IncompatibleOperation` while an operation runs on it.
         """
         old, new = table_name(from_identifier), table_name(to_identifier)
-        self._existing(table_identifier(new)[:-1])
+        self._check_namespace_of(to_identifier)
         for _ in range(MAX_TRIES):
             pointer = self._pointers.read(old)
             record = pointer.record
@@ -215,6 +200,8 @@ class EtcdCatalog(MetastoreCatalog):
         metadata, location = staged.metadata, staged.metadata_location
         if current is not None and metadata == current.metadata:
             return _response(metadata, current.metadata_location)
+        if current is None:
+            self._check_namespace_of(identifier)
         self._write_metadata(metadata, staged.io, location)
         if current is None:
             self._create(identifier, metadata, location, staged.io)
@@ -295,7 +282,7 @@ class EtcdCatalog(MetastoreCatalog):
             raise CommitFailedException(f"Table {'.'.join(current.name())} was updated by another process")
 
     def _is_behind(self, found: Head | None, ours: str, base: str) -> bool | None:
-        """Whether a head has our metadata among its ancestors: by its log, if that reaches back far enough."""
+        """Whether a head has our metadata among its ancestors, as far as its log reaches back."""
         if found is None:
             return None
         if found.metadata_location == ours:
@@ -332,9 +319,7 @@ class EtcdCatalog(MetastoreCatalog):
         known = {(DEFAULT,), *(tuple(name.split(".")) for name in self._namespaces.below(below))}
         known |= {table_identifier(name)[:-1] for name in self._pointers.tables(below)}
         depth = len(parent) + 1
-        return sorted(
-            {path[:depth] for path in known if len(path) >= depth and path[:-1][: depth - 1] == parent}
-        )
+        return sorted({path[:depth] for path in known if len(path) >= depth and path[: depth - 1] == parent})
 
     def namespace_exists(self, namespace: str | Identifier) -> bool:
         """Whether it was created, or something is in it."""
@@ -350,7 +335,7 @@ class EtcdCatalog(MetastoreCatalog):
         removals: set[str] | None = None,
         updates: Properties = EMPTY_DICT,
     ) -> PropertiesUpdateSummary:
-        """Raises ``NoSuchNamespaceError``, or ``ValueError`` if a property is to be removed and set at once."""
+        """Raises ``NoSuchNamespaceError``, or ``ValueError`` if a property is both removed and set."""
         name = self._existing(namespace)
         summaries: list[PropertiesUpdateSummary] = []
 
@@ -367,6 +352,9 @@ class EtcdCatalog(MetastoreCatalog):
         if not self._namespaces.exists(name):
             raise NoSuchNamespaceError(f"Namespace does not exist: {name}")
         return name
+
+    def _check_namespace_of(self, identifier: str | Identifier) -> None:
+        self._existing(table_identifier(table_name(identifier))[:-1])
 
     # -- views: there are none -------------------------------------------------------------------------
 

@@ -25,11 +25,11 @@ from pyiceberg.table.snapshots import (
     update_snapshot_summaries,
 )
 
-from distop.commit.layout import FORMAT_VERSION, Layout, file_io, load_metadata
+from distop.commit.layout import Layout, check_format, file_io, load_metadata
 from distop.commit.snapshots import Draft, snapshot_id_of
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.commit.takeover import Output, is_live, manifests_of, output_of, remove_all, take_over
-from distop.errors import Conflict, CorruptRecord, HeadConflict, PreconditionFailed
+from distop.errors import Conflict, CorruptRecord, HeadConflict
 from distop.metastore.records import Head, OperationArg, decode, encode
 from distop.metastore.txn import Put, Txn, unchanged
 
@@ -190,11 +190,7 @@ def check_fits(layout: Layout, base: TableMetadata, arg: OperationArg) -> None:
     They may if the table still knows the schema and the partition spec they were written with, be it as an
     earlier one: Iceberg reads older files through the present schema.
     """
-    if base.format_version != FORMAT_VERSION:
-        raise PreconditionFailed(
-            f"table {arg.table!r} has Iceberg format {base.format_version}, distop writes {FORMAT_VERSION}",
-            hint="upgrade or re-create the table in format 2",
-        )
+    check_format(base)
     schema, spec = layout.schema, layout.spec
     if not any(known.schema_id == schema.schema_id and known == schema for known in base.schemas):
         raise Conflict(

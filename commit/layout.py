@@ -53,7 +53,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from distop.errors import CorruptRecord, InvalidArgument
+from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
 
 FORMAT_VERSION: Literal[2] = 2
 """The Iceberg format that is written: the first in which a manifest may be adopted by a later snapshot."""
@@ -72,7 +72,7 @@ class Layout:
         cls,
         schema: Any,
         partition_by: Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
+        properties: Mapping[str, Any] | None = None,
     ) -> Layout:
         """The layout of a table that is yet to be made.
 
@@ -94,11 +94,16 @@ class Layout:
             schema = _from_arrow(schema)
         _check_names(column.name for column in schema.columns)
         fresh = assign_fresh_schema_ids(schema)
-        return cls(fresh, _parse_partitioning(partition_by, fresh), dict(properties or {}))
+        texts = {name: _property_text(value) for name, value in (properties or {}).items()}
+        return cls(fresh, _parse_partitioning(partition_by, fresh), texts)
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> Layout:
-        """The present layout of an existing table."""
+        """The present layout of an existing table.
+
+        Raises :class:`~distop.errors.PreconditionFailed` if it has an Iceberg format that is not written.
+        """
+        check_format(metadata)
         return cls(metadata.schema(), metadata.spec(), dict(metadata.properties))
 
     def to_json(self) -> dict[str, Any]:
@@ -154,6 +159,20 @@ class Layout:
             "properties": self.properties,
         }
         return TableMetadataV2(**fields)
+
+
+def check_format(metadata: TableMetadata) -> None:
+    """Raise :class:`~distop.errors.PreconditionFailed` unless the table has the format that is written."""
+    if metadata.format_version != FORMAT_VERSION:
+        raise PreconditionFailed(
+            f"the table at {metadata.location} has Iceberg format {metadata.format_version}, "
+            f"distop writes format {FORMAT_VERSION}",
+            hint="upgrade the table, or make it anew",
+        )
+
+
+def _property_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _uuid(text: str) -> UUID:

@@ -1,4 +1,4 @@
-"""Iceberg namespaces in etcd: ``_namespaces.<name>`` and its properties.
+"""Iceberg namespaces in etcd (``_namespaces.<name>`` and its properties), and the names of tables in them.
 
 A namespace exists if it was created, or if a table or another namespace is in it. Its name is its parts
 joined by dots; the namespace ``default`` holds the tables whose name has no dot, and always exists.
@@ -7,6 +7,8 @@ joined by dots; the namespace ``default`` holds the tables whose name has no dot
 from __future__ import annotations
 
 from collections.abc import Callable
+
+from pyiceberg.typedef import Identifier
 
 from distop.commit.pointers import Pointers
 from distop.errors import Conflict, OutcomeUnknown
@@ -18,6 +20,20 @@ DEFAULT = "default"
 
 MAX_TRIES = 10
 """How often a change that lost a race is tried again."""
+
+
+def table_name(identifier: str | Identifier) -> str:
+    """The distop table that an identifier names: namespaces and name joined by dots, ``default`` left out."""
+    parts = tuple(identifier.split(".")) if isinstance(identifier, str) else tuple(identifier)
+    if len(parts) > 1 and parts[0] == DEFAULT:
+        parts = parts[1:]
+    return check_name(".".join(parts), "table")
+
+
+def table_identifier(name: str) -> Identifier:
+    """The identifier of a distop table; the inverse of :func:`table_name`."""
+    parts = tuple(name.split("."))
+    return (DEFAULT, *parts) if len(parts) == 1 or parts[0] == DEFAULT else parts
 
 
 class Namespaces:

@@ -147,7 +147,7 @@ def transform_function(transform: Transform[Any, Any], kind: IcebergType) -> Cal
             hashed = isinstance(transform, BucketTransform)
             return lambda array: _per_distinct_value(array, function, pa.int32() if hashed else array.type)
     raise InvalidArgument(
-        f"the table is partitioned by {transform}, which this version cannot write",
+        f"the table is partitioned by {transform!r}, which this version cannot write",
         details={"field": "partition_by"},
     )
 

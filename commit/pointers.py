@@ -183,7 +183,7 @@ class Pointers:
         moving = [kv for kv in self._settings(old) if kv.key not in (old.table, old.coordinator, old.run_ops)]
         if len(moving) > MOVE_BITE:
             raise Exhausted(
-                f"table {old.name!r} has {len(moving)} queued batches and settings; at most {MOVE_BITE} can move",
+                f"table {old.name!r} has {len(moving)} settings and queued batches, {MOVE_BITE} can move",
                 hint="let the backlog drain first",
             )
         compares = (*_same(base), absent(new.table), *(unchanged(kv) for kv in moving))
@@ -269,7 +269,7 @@ class Pointers:
 
 
 def _tidy(keys: TableKeys, action: Callable[..., None], *args: TableKeys) -> None:
-    """Do what follows a change that has happened: failing here does not undo it, creating the name tidies up."""
+    """Do what follows a change that has happened. It may fail: a new table of that name tidies up first."""
     try:
         action(*args)
     except DistopError as error:

@@ -40,8 +40,8 @@ ROW_GROUP_BYTES = 64 << 20
 BUFFER_BYTES = 128 << 20
 """Memory that all waiting rows of a writer may take."""
 MAX_OPEN_FILES = 64
-MAX_RESULT_BYTES = 700
-"""A job's result stays under this whatever was written; its record has room for 1 KiB."""
+MAX_RESULT_BYTES = 600
+"""A job's result stays under this whatever was written: its record, of 1 KiB, also holds what jobs add."""
 
 
 @dataclass
@@ -246,7 +246,7 @@ class StagedWriter:
     def finish(self) -> dict[str, Any]:
         """Complete all files, write the manifest, and return the job's result.
 
-        The result is JSON of less than 700 bytes: ``rows``, ``files``, ``bytes``; if there are files also
+        The result is JSON of less than 600 bytes: ``rows``, ``files``, ``bytes``; if there are files also
         ``manifest`` (its name in the operation's folder), ``manifestLength`` and, if short enough,
         ``partitions`` (the summaries of the manifest). No rows: no file and no manifest.
         """

@@ -18,6 +18,7 @@ import grpc.aio
 from google.protobuf import json_format
 
 from distop.coordinator.listing import list_operations
+from distop.coordinator.metrics import Metrics
 from distop.coordinator.views import LiveView, read_operation
 from distop.errors import (
     ArgumentTooLarge,
@@ -64,8 +65,11 @@ MAX_JOBS_PER_UPDATE = 1000
 class OperationService(distop_pb2_grpc.OperationServiceServicer):
     """The handlers; they hold no state but what limits them."""
 
-    def __init__(self, client: EtcdClient, registry: Registry, threads: Executor) -> None:
+    def __init__(
+        self, client: EtcdClient, registry: Registry, threads: Executor, metrics: Metrics | None = None
+    ) -> None:
         self._client = client
+        self._metrics = metrics or Metrics()
         self._registry = registry
         self._threads = threads
         self._planning = 0
@@ -134,6 +138,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 make_arg,
                 compatible=lambda other: self._compatible(kind, other),
             )
+            self._metrics.operation_started(body.type)
             log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
         message, _ = await read_operation(self._client, operation)
         return message
@@ -153,6 +158,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             )
         left = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
         self._planning += 1
+        self._metrics.planning(self._planning)
         try:
             loop = asyncio.get_running_loop()
             plan = await asyncio.wait_for(loop.run_in_executor(self._threads, kind.plan, request), left)
@@ -160,6 +166,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             raise DeadlineExceeded(f"planning {kind.type} took longer than {left:.0f} s") from None
         finally:
             self._planning -= 1
+            self._metrics.planning(self._planning)
         for partition in plan.partitions or ():
             check_partition(partition)
         return plan

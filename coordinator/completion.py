@@ -15,6 +15,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from distop.coordinator.metrics import Metrics
 from distop.coordinator.tracker import Tracked
 from distop.errors import (
     Conflict,
@@ -79,11 +80,13 @@ class Completion:
         registry: Registry,
         threads: Executor,
         *,
+        metrics: Metrics | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
         self._registry = registry
         self._threads = threads
+        self._metrics = metrics or Metrics()
         self._wall = wall
 
     async def _blocking(self, call: Callable[..., T], *args: Any) -> T:
@@ -205,10 +208,12 @@ class Completion:
             raise
         if became is Finished.DONE:
             log.info("operation_finished", extra={**fields, "outcome": history.outcome})
+            self._metrics.operation_finished(tracked, history)
             tracked.set_state(b"", revision)
             if not plan.leave_keys and tracked.arg.instance % retention.EVERY == 0:
                 await retention.prune(self._client, keys)
             return True
+        self._metrics.finish_lost_race(tracked.arg.type)
         log.info("finish_lost_race", extra=fields)
         await self._discard(contributions)
         cancel = await self._client.get(tracked.keys.cancel)
@@ -275,12 +280,12 @@ class Completion:
         """Remove staged files that were not published. Without a record of the outcome nothing is removed."""
         from distop.commit.sweep import sweep
 
-        history = await self._client.get(keys.history(tracked.arg.id))
-        if not history.exists:
+        kv = await self._client.get(keys.history(tracked.arg.id))
+        if not kv.exists:
             return
-        published = decode(history.value, HistoryRecord, history.key).outcome == "success"
-        jobs = await self._jobs(tracked.keys) if published else {}
-        removed = await self._blocking(sweep, tracked.arg, jobs)
+        history = decode(kv.value, HistoryRecord, kv.key)
+        jobs = await self._jobs(tracked.keys) if history.outcome == "success" else {}
+        removed = await self._blocking(sweep, tracked.arg, history, jobs)
         if removed:
             fields = {"table": keys.name, "operation": str(tracked.arg.id), "files": removed}
             log.info("staged_files_swept", extra=fields)

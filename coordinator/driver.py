@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 
 from distop.coordinator.completion import Completion
+from distop.coordinator.metrics import Metrics
 from distop.coordinator.tracker import Action, Collect, Finish, Seal, Tracked, Wait, decide
 from distop.errors import Compacted, DistopError, LeadershipLost, LeaseLost, Unavailable
 from distop.metastore.client import EtcdClient
@@ -62,6 +63,7 @@ class TableDriver:
         session: LeaseSession,
         completion: Completion,
         *,
+        metrics: Metrics | None = None,
         clock: Callable[[], float] = boot_clock,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -71,6 +73,7 @@ class TableDriver:
         self._epoch = epoch
         self._session = session
         self._completion = completion
+        self._metrics = metrics or Metrics()
         self._clock = clock
         self._wall = wall
         self._slots: dict[bytes, _Slot] = {}
@@ -81,6 +84,10 @@ class TableDriver:
     @property
     def _fields(self) -> dict[str, object]:
         return {"table": self._keys.name, "epoch": self._epoch.revision}
+
+    def tracked(self) -> Iterator[Tracked]:
+        """The operations that are followed at present."""
+        return (slot.tracked for slot in self._slots.values())
 
     async def run(self) -> None:
         """Drive the table until cancelled.
@@ -266,6 +273,7 @@ class TableDriver:
             raise error
         else:
             slot.failures += 1
+            self._metrics.action_failed(slot.tracked.arg.type, error)
             pause = min(FIRST_PAUSE_S * 2**slot.failures, LONGEST_PAUSE_S)
             slot.not_before = now + pause
             level = logging.WARNING if isinstance(error, DistopError) else logging.ERROR

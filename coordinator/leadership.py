@@ -16,8 +16,9 @@ from contextlib import aclosing
 
 from distop.coordinator.completion import Completion
 from distop.coordinator.driver import TableDriver
+from distop.coordinator.metrics import Led, Metrics
 from distop.coordinator.placement import preferred
-from distop.errors import DistopError, LeadershipLost, LeaseLost
+from distop.errors import DistopError, LeadershipLost, LeaseLost, Unavailable
 from distop.metastore.client import EtcdClient, Snapshot
 from distop.metastore.election import Epoch, campaign, resign
 from distop.metastore.keyspace import unescape
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 0.2
 """Pause before a leadership that failed for lack of etcd is tried again."""
+
+SHORTEST_LINGER_S = 0.05
+"""How often at most a leader looks whether its table is idle."""
 
 
 class Leadership:
@@ -48,6 +52,7 @@ class Leadership:
         completion: Completion,
         *,
         linger_s: float = 5.0,
+        metrics: Metrics | None = None,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
         self._client = client
@@ -56,12 +61,17 @@ class Leadership:
         self._member = member
         self._completion = completion
         self._linger_s = linger_s
+        self._metrics = metrics or Metrics()
         self._clock = clock
         self._members: set[str] = set()
         self._active: Counter[str] = Counter()
         self._leaders: dict[str, asyncio.Task[None]] = {}
         self._drivers: dict[str, TableDriver] = {}
         self._known = {"members": False, "active": False}
+
+    def led(self) -> Led:
+        """The tables led at present, and the operations followed in each."""
+        return {table: driver.tracked() for table, driver in self._drivers.items()}
 
     async def run(self) -> None:
         """Follow members and work, lead what this member should. Raises when a watcher fails for good."""
@@ -150,6 +160,7 @@ class Leadership:
         while self._session.alive and table in self._active:
             try:
                 epoch = await campaign(self._client, keys, self._session, leader)
+                self._metrics.election(won=epoch is not None)
                 if epoch is None:
                     if not self._prefers_me(table):
                         return
@@ -157,11 +168,16 @@ class Leadership:
                     continue
                 await self._drive(table, epoch)
             except LeadershipLost as error:
+                self._metrics.leadership_lost()
                 log.warning("leadership_lost", extra={"table": table, "error": str(error)})
             except LeaseLost:
                 return
-            except DistopError as error:
-                log.warning("leadership_failed", extra={"table": table, "error": str(error)})
+            except Exception as error:
+                # Whatever it is, the table is tried again, and not without a pause.
+                defect = None if isinstance(error, DistopError) else error
+                level = logging.WARNING if defect is None else logging.ERROR
+                fields = {"table": table, "error": str(error)}
+                log.log(level, "leadership_failed", extra=fields, exc_info=defect)
                 await asyncio.sleep(RETRY_S)
 
     async def _drive(self, table: str, epoch: Epoch) -> None:
@@ -173,25 +189,43 @@ class Leadership:
             epoch,
             self._session,
             self._completion,
+            metrics=self._metrics,
             clock=self._clock,
         )
         self._drivers[table] = driver
         driving = asyncio.create_task(driver.run(), name=f"drive-{table}")
         try:
             while not driving.done():
-                await asyncio.wait({driving}, timeout=self._linger_s / 2)
+                await asyncio.wait({driving}, timeout=max(self._linger_s / 2, SHORTEST_LINGER_S))
                 idle_since = driver.idle_since
                 linger = self._linger_s if self._prefers_me(table) else 0.0
                 if idle_since is not None and self._clock() - idle_since >= linger:
                     break
             if driving.done():
                 driving.result()
+        except (LeadershipLost, LeaseLost):
+            raise
+        except Exception:
+            await self._resign(table, epoch)
+            raise
+        else:
             # Stop driving before the key goes: nothing of this epoch may act once another can begin.
             await _cancelled(driving)
-            await resign(self._client, epoch)
-            log.info("leadership_resigned", extra={"table": table, "epoch": epoch.revision})
+            await self._resign(table, epoch)
         finally:
             await _cancelled(driving)
+
+    async def _resign(self, table: str, epoch: Epoch) -> None:
+        """Give a table up for certain: a key that stays lets others wait for a leader that does nothing."""
+        while self._session.alive:
+            try:
+                await resign(self._client, epoch)
+            except Unavailable as error:
+                log.warning("resignation_failed", extra={"table": table, "error": str(error)})
+                await asyncio.sleep(RETRY_S)
+            else:
+                log.info("leadership_resigned", extra={"table": table, "epoch": epoch.revision})
+                return
 
     async def _wait_until_vacant(self, key: bytes) -> None:
         """Wait until a leader's key is gone, watching from the revision at which it was last seen."""

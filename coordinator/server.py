@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection
 from distop.coordinator.api_cluster import ClusterService
 from distop.coordinator.api_operations import OperationService
 from distop.coordinator.api_tables import TableService
+from distop.coordinator.metrics import Metrics
 from distop.errors import DistopError, Unavailable
 from distop.errors.wire import abort
 from distop.metastore.client import EtcdClient
@@ -95,7 +96,11 @@ def _as_distop(error: Exception, method: str) -> DistopError:
 
 
 async def start_server(
-    listen: str, client: EtcdClient, registry: Registry, threads: Executor
+    listen: str,
+    client: EtcdClient,
+    registry: Registry,
+    threads: Executor,
+    metrics: Metrics | None = None,
 ) -> tuple[grpc.aio.Server, int]:
     """Bind and start the server; returns it and its port.
 
@@ -103,7 +108,7 @@ async def start_server(
     """
     server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=_OPTIONS)
     distop_pb2_grpc.add_OperationServiceServicer_to_server(
-        OperationService(client, registry, threads), server
+        OperationService(client, registry, threads, metrics), server
     )
     distop_pb2_grpc.add_TableServiceServicer_to_server(TableService(client, threads), server)
     distop_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterService(client), server)

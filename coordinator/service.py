@@ -7,7 +7,6 @@ away) it stops leading, and begins again under a new identity; its gRPC side nee
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import secrets
@@ -17,11 +16,12 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 from distop.coordinator.completion import Completion
 from distop.coordinator.leadership import Leadership
 from distop.coordinator.server import start_server
-from distop.errors import DistopError, InvalidArgument, Unavailable
+from distop.errors import DistopError, InvalidArgument
 from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
 from distop.metastore.lease import LeaseSession
@@ -31,7 +31,7 @@ from distop.operations.registry import Registry
 log = logging.getLogger(__name__)
 
 BLOCKING_THREADS = 4
-"""Threads for planning and publishing: blocking work of this process never exceeds them."""
+"""Threads for planning, and as many for publishing: blocking work of this process never exceeds them."""
 
 RETRY_S = 0.5
 """Pause before a new incarnation when etcd does not answer."""
@@ -89,23 +89,28 @@ class Coordinator:
 
     async def run(self) -> None:
         """Serve until :meth:`stop`."""
-        client = EtcdClient(self.config.etcd)
         registry = Registry(self.config.operations)
-        threads = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="distop-blocking")
-        server, port = await start_server(self.config.listen, client, registry, threads)
+        registry.names()  # a wrong setting is reported now, not to every caller
+        client = EtcdClient(self.config.etcd)
+        # Planning reads what users point at and may hang there; publishing must not wait for it.
+        planning = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="distop-planning")
+        publishing = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="distop-publishing")
+        server, port = await start_server(self.config.listen, client, registry, planning)
         self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
-        completion = Completion(client, registry, threads)
+        completion = Completion(client, registry, publishing)
         log.info("coordinator_listening", extra={"address": self.address})
         try:
             while not self._stop.is_set():
                 try:
                     await self._incarnation(client, completion)
-                except Unavailable as error:
-                    log.warning("etcd_unavailable", extra={"error": str(error)})
+                except DistopError as error:
+                    # An etcd that is away or full, a lease lost before it was used: all of it passes.
+                    log.warning("incarnation_failed", extra={"code": error.code, "error": str(error)})
                     await _either(self._stop.wait(), asyncio.sleep(RETRY_S))
         finally:
             await server.stop(GRACE_S)
-            threads.shutdown(wait=False, cancel_futures=True)
+            planning.shutdown(wait=False, cancel_futures=True)
+            publishing.shutdown(wait=False, cancel_futures=True)
             await client.close()
             log.info("coordinator_stopped", extra={"address": self.address})
 
@@ -168,14 +173,11 @@ async def serve(config: CoordinatorConfig, on_ready: Callable[[Coordinator], Non
 
 def run(config: CoordinatorConfig) -> int:
     """Run a coordinator in this process until it is told to stop; the exit code."""
-    with contextlib.suppress(ImportError):
+    runner: Callable[..., None] = asyncio.run
+    if find_spec("uvloop"):
         import uvloop
 
-        return _exit_code(uvloop.run, config)
-    return _exit_code(asyncio.run, config)
-
-
-def _exit_code(runner: Callable[..., None], config: CoordinatorConfig) -> int:
+        runner = uvloop.run
     try:
         runner(serve(config))
     except DistopError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from distop.errors import CorruptRecord
 from distop.metastore.keyspace import OperationKeys
 from distop.metastore.records import (
     ABORTING,
@@ -35,6 +36,8 @@ class Tracked:
     cancel_requested: bool = False
     error: ErrorRecord | None = None
     runner: bool = False
+    unreadable: dict[bytes, str] = field(default_factory=dict)
+    """Marks that this version does not understand, and why. Such a job is neither done nor failed."""
 
     @property
     def total(self) -> int:
@@ -47,11 +50,22 @@ class Tracked:
 
     def apply_job(self, kv: KeyValue) -> None:
         """A job's state key was written."""
-        record = decode(kv.value, JobRecord, kv.key)
+        self._forget_job(kv.key)
+        try:
+            record = decode(kv.value, JobRecord, kv.key)
+        except CorruptRecord as error:
+            # It concerns this operation alone: the leader of its table must be able to go on.
+            self.unreadable[kv.key] = str(error)
+            return
         if record.state == "success":
             self.succeeded.add(kv.key)
         else:
             self.failed[kv.key] = record
+
+    def _forget_job(self, key: bytes) -> None:
+        self.succeeded.discard(key)
+        self.failed.pop(key, None)
+        self.unreadable.pop(key, None)
 
     def apply_put(self, kv: KeyValue) -> None:
         """Any key below the operation's root was written."""
@@ -60,7 +74,10 @@ class Tracked:
         elif kv.key == self.keys.cancel:
             self.cancel_requested = True
         elif kv.key == self.keys.error:
-            self.error = decode(kv.value, ErrorRecord, kv.key)
+            try:
+                self.error = decode(kv.value, ErrorRecord, kv.key)
+            except CorruptRecord as error:
+                self.error = ErrorRecord(code=error.code, message=str(error))
         elif kv.key == self.keys.runner:
             self.runner = True
         elif kv.key.endswith(b".state"):
@@ -77,8 +94,7 @@ class Tracked:
         elif key == self.keys.runner:
             self.runner = False
         elif key.endswith(b".state"):
-            self.succeeded.discard(key)
-            self.failed.pop(key, None)
+            self._forget_job(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +132,8 @@ def decide(tracked: Tracked, *, deadline_passed: bool) -> Action:
         return Wait() if tracked.runner and tracked.arg.stages_files else Collect()
     if tracked.state == ABORTING:
         return Finish()
+    if tracked.state not in (RUNNING, COMMITTING):
+        return Wait()  # of a newer version, which knows what to do about it
     if tracked.cancel_requested:
         return Seal(tracked.state, ABORTING, "CANCELLED", "cancelled on request")
     if tracked.state == COMMITTING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, cast
 
 from distop.errors import CorruptRecord, DistopError, Exhausted, InvalidArgument
 from distop.executor import wire
@@ -42,9 +42,7 @@ class Connection(asyncio.Protocol):
     # -- the socket ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError("a sidecar serves streams")
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
         self._connections.add(self)
         if self._refuse:
             self._reply(wire.failed([], Exhausted("too many tasks are connected to this sidecar")))

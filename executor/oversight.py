@@ -16,7 +16,7 @@ from distop.errors import Compacted, DistopError
 from distop.metastore.client import EtcdClient
 from distop.metastore.keyspace import prefix_end
 from distop.metastore.records import RUNNING
-from distop.metastore.runs import Run, settle
+from distop.metastore.runs import RUNNER_GONE, Run, settle
 from distop.metastore.txn import Get, KeyValue, Txn
 from distop.metastore.watch import Event, watch
 
@@ -154,7 +154,7 @@ def _why_over(run: Run, event: Event) -> str:
     if event.kv.key == keys.state and (deleted or event.kv.value != RUNNING):
         return "the operation is over" if deleted else f"the operation is {event.kv.value.decode()}"
     if event.kv.key == keys.runner and (deleted or event.kv.create_revision != run.token):
-        return "its runner is gone"
+        return RUNNER_GONE
     return ""
 
 

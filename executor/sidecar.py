@@ -24,6 +24,7 @@ from pathlib import Path
 from distop.errors import DistopError, InvalidName
 from distop.executor.connection import Connection
 from distop.executor.ledger import Ledger
+from distop.executor.loop import event_loop
 from distop.executor.place import SCRATCH_OWNER, Place, take_lock
 from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
@@ -179,15 +180,6 @@ async def _until_signalled(config: SidecarConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await Sidecar(config).serve(stop)
-
-
-def event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where there is one: it makes small messages half as expensive."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 def main(arguments: list[str] | None = None) -> int:

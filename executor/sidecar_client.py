@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,9 @@ FRAME_MARKS = 100
 
 KEPT_RUNS = 8
 """Runs that stay known to the sidecar between the tasks of a worker."""
+
+_SHORT_LIVED_S = 0.1
+_CHUNK = 1 << 18
 
 
 @dataclass
@@ -94,13 +98,11 @@ class SidecarClient:
         self._unanswered: dict[int, _Sent] = {}
         self._outbox: list[int] = []
         """Numbers of those that were not sent yet."""
-        self._socket: socket.socket | None = None
         self._frames = wire.Frames(wire.FromSidecar)
         self.dead: DistopError | None = None
         """Why it can be used no more."""
-        connection = self._dial()
-        with self._lock:
-            self._socket = connection
+        connection = dial(place, environment)
+        self._socket: socket.socket | None = connection
         threading.Thread(target=self._read, args=(connection,), name="distop-sidecar", daemon=True).start()
 
     def close(self) -> None:
@@ -153,8 +155,6 @@ class SidecarClient:
             answer = self._ask(lambda number: wire.Claim(number, run.number, partition, attempt))
             match answer:
                 case wire.Claimed():
-                    with self._lock:
-                        run.held[partition] = (attempt, answer.claim)
                     return Ownership(answer.claim, answer.checkpoint)
                 case wire.Refused():
                     return Verdict(answer.outcome, answer.reason)
@@ -226,11 +226,15 @@ class SidecarClient:
 
     def _read(self, connection: socket.socket) -> None:
         try:
-            while self.dead is None:
+            while True:
+                began = time.monotonic()
                 with connection:
                     self._read_to_the_end(connection)
-                if self.dead is None:
-                    connection = self._reconnect()
+                if self._nobody_waits():
+                    return
+                if time.monotonic() - began < _SHORT_LIVED_S:
+                    time.sleep(_SHORT_LIVED_S)
+                connection = self._reconnect()
         except DistopError as error:
             self._die(error)
         except Exception as error:
@@ -239,7 +243,7 @@ class SidecarClient:
 
     def _read_to_the_end(self, connection: socket.socket) -> None:
         try:
-            while data := connection.recv(1 << 18):
+            while data := connection.recv(_CHUNK):
                 for message in self._frames.feed(data):
                     self._handle(message)
         except (OSError, CorruptRecord) as error:
@@ -247,31 +251,51 @@ class SidecarClient:
         with self._lock:
             self._hang_up()
 
+    def _nobody_waits(self) -> bool:
+        """Whether there is no task; a worker without one must not bring a sidecar back that was ended."""
+        with self._lock:
+            if self.dead is None and not any(run.sessions for run in self._runs.values()):
+                self.dead = SidecarUnavailable("the sidecar has ended")
+            return self.dead is not None
+
     def _reconnect(self) -> socket.socket:
         """Another connection, with everything that matters sent again."""
-        connection = self._dial()
+        while True:
+            connection = dial(self._place, self._environment)
+            try:
+                self._take_up(connection)
+            except (OSError, CorruptRecord) as error:
+                log.info("sidecar_gone", extra={"error": str(error)})
+                with self._lock:
+                    self._hang_up()
+                connection.close()
+                time.sleep(_SHORT_LIVED_S)
+            else:
+                return connection
+
+    def _take_up(self, connection: socket.socket) -> None:
         self._frames = wire.Frames(wire.FromSidecar)
         with self._lock:
             self._socket = connection
-            adopting = {}
+            moving = {}
             for run in self._runs.values():
                 self._send(run.attach())
                 for partition, (attempt, claim) in run.held.items():
                     number = next(self._numbers)
-                    adopting[number] = (run, partition, claim)
+                    moving[number] = (run, partition, claim)
                     self._send(wire.Claim(number, run.number, partition, attempt, claim))
-        # Until a claim has moved to its lease, the new sidecar takes its checkpoints for a stranger's.
-        while adopting:
-            data = self._recv(connection)
+        # Until a claim has moved to its lease, the new sidecar would refuse the checkpoints of its job.
+        while moving:
+            data = connection.recv(_CHUNK)
+            if not data:
+                raise ConnectionResetError("the sidecar ended while claims moved to it")
             for message in self._frames.feed(data):
-                number = getattr(message, "number", 0) or next(iter(getattr(message, "numbers", [0])), 0)
-                if number not in adopting:
+                numbers = message.numbers if isinstance(message, wire.Failed) else [_number(message)]
+                moved = moving.pop(numbers[0], None) if numbers else None
+                if moved is None:
                     self._handle(message)
-                    continue
-                run, partition, claim = adopting.pop(number)
-                if not isinstance(message, wire.Claimed):
-                    reason = getattr(message, "reason", "") or "it could not be moved to another sidecar"
-                    self._lose_claim(run, partition, claim, reason)
+                elif not isinstance(message, wire.Claimed):
+                    self._lose_claim(*moved, "it could not be moved to another sidecar")
         with self._lock:
             for asked in self._asked.values():
                 self._send(asked.message)
@@ -279,16 +303,6 @@ class SidecarClient:
                 sent.mark = msgspec.structs.replace(sent.mark, repeated=True)
             self._outbox = list(self._unanswered)
             self._send_marks()
-        return connection
-
-    def _recv(self, connection: socket.socket) -> bytes:
-        data = connection.recv(1 << 18)
-        if not data:
-            raise SidecarUnavailable("the sidecar ended while it was taking over")
-        return data
-
-    def _dial(self) -> socket.socket:
-        return dial(self._place, self._environment)
 
     def _handle(self, message: wire.FromSidecar) -> None:
         match message:
@@ -303,13 +317,24 @@ class SidecarClient:
             case wire.ClaimLost():
                 for run in self._numbered(message.run):
                     self._lose_claim(run, message.partition, message.claim, message.reason)
-            case wire.Failed():
+            case wire.Failed() if message.numbers:
                 self._fail(message.numbers, wire.error_of(message))
+            case wire.Failed():
+                self._die(wire.error_of(message))
             case _:
-                with self._lock:
-                    asked = self._asked.pop(message.number, None)
-                if asked is not None:
-                    asked.settle(message)
+                self._answer(message)
+
+    def _answer(self, message: wire.Answer) -> None:
+        with self._lock:
+            asked = self._asked.pop(_number(message), None)
+            if asked is None:
+                return
+            claim = asked.message
+            if isinstance(message, wire.Claimed) and isinstance(claim, wire.Claim):
+                # Before the task knows: should this connection break now, the claim must move with it.
+                for run in self._numbered(claim.run):
+                    run.held[claim.partition] = (claim.attempt, message.claim)
+        asked.settle(message)
 
     def _heed(self, answers: list[tuple[int, Outcome, str]]) -> None:
         told: dict[Session[Any], list[tuple[int, Mark, Verdict]]] = {}
@@ -335,7 +360,7 @@ class SidecarClient:
             session.claim_lost(None, partition, claim, reason)
 
     def _fail(self, numbers: list[int], error: DistopError) -> None:
-        """Requests and marks that will not be answered; no numbers: none will be."""
+        """Requests and marks that will not be answered."""
         with self._lock:
             asked = [self._asked.pop(number) for number in numbers if number in self._asked]
             lost = [self._unanswered.pop(number) for number in numbers if number in self._unanswered]
@@ -356,6 +381,10 @@ class SidecarClient:
             self._hang_up()
             numbers = [*self._asked, *self._unanswered]
         self._fail(numbers, error)
+
+
+def _number(message: wire.FromSidecar) -> int:
+    return int(getattr(message, "number", 0))
 
 
 _clients: dict[tuple[int, Place], SidecarClient] = {}

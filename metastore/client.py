@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -42,8 +43,11 @@ _CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", 8 << 20),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    # A channel that only waits for events is to notice a dead peer as well.
+    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
+    # Also the time that a connection may take, TLS included, before it is given up.
+    ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Two clients of one process (tests, several incarnations) must not share one connection's fate.
     ("grpc.use_local_subchannel_pool", 1),
@@ -51,6 +55,31 @@ _CHANNEL_OPTIONS = [
 
 # What gRPC says when a request never left this process. Anything else may have reached the server.
 _NEVER_SENT = ("failed to connect to all addresses", "connections to all backends failing", "no leader")
+
+_TRANSIENT = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+)
+
+# What etcd says of credentials it does not take, under several status codes.
+_REFUSALS = ("authentication failed", "user name is empty", "invalid auth token", "permission denied")
+_OLD_TOKEN = ("invalid auth token", "revision of auth store is old")
+
+_limit: ContextVar[float | None] = ContextVar("etcd_deadline", default=None)
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Calls of this task inside end within ``seconds`` altogether, whatever their own deadlines are.
+
+    For whoever works for somebody with a deadline of his own, and wants to tell him in time what is wrong.
+    """
+    token = _limit.set(asyncio.get_running_loop().time() + seconds)
+    try:
+        yield
+    finally:
+        _limit.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +107,13 @@ class EtcdClient:
         self.keyspace = config.keyspace
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._current = 0
+        self._closed = False
         self._token: str | None = None
         self._authenticating = asyncio.Lock()
 
     async def close(self) -> None:
-        """Close all connections; calls under way fail."""
+        """Close all connections; calls under way fail, and so do later ones."""
+        self._closed = True
         channels, self._channels = list(self._channels.values()), {}
         for channel in channels:
             await channel.close(None)
@@ -101,12 +132,25 @@ class EtcdClient:
         return page.kvs[0] if page.kvs else KeyValue.missing(key)
 
     async def get_range(
-        self, start: bytes, end: bytes, *, revision: int = 0, keys_only: bool = False, limit: int = 0
+        self,
+        start: bytes,
+        end: bytes,
+        *,
+        revision: int = 0,
+        keys_only: bool = False,
+        limit: int = 0,
+        newest_first: bool = False,
     ) -> RangePage:
-        """Keys from ``start`` to (without) ``end`` in order, at most ``limit`` of them (0: all)."""
+        """Keys from ``start`` to (without) ``end``, at most ``limit`` of them (0: all).
+
+        In key order, or ``newest_first``: the latest written ones, the latest first. etcd then sorts the whole
+        range, so it had better be small.
+        """
         request = rpc_pb2.RangeRequest(
             key=start, range_end=end, revision=revision, keys_only=keys_only, limit=limit
         )
+        if newest_first:
+            request.sort_order, request.sort_target = rpc_pb2.RangeRequest.DESCEND, rpc_pb2.RangeRequest.MOD
         reply = await self._call(lambda c: rpc_pb2_grpc.KVStub(c).Range, request, writes=False)
         return RangePage([key_value(kv) for kv in reply.kvs], reply.header.revision, reply.more)
 
@@ -199,8 +243,9 @@ class EtcdClient:
 
     async def open_watch(self, request: Any) -> grpc.aio.StreamStreamCall[Any, Any]:
         """A watch stream on the current endpoint; ends with an error when it breaks. See ``watch.py``."""
-        # "hasleader": a member cut off from the cluster ends the stream instead of staying silent.
-        metadata = [*(await self._metadata() or ()), ("hasleader", "true")]
+        async with asyncio.timeout(self.config.timeout_s):
+            # "hasleader": a member cut off from the cluster ends the stream instead of staying silent.
+            metadata = [*(await self._metadata() or ()), ("hasleader", "true")]
         stub: Any = rpc_pb2_grpc.WatchStub(self._channel())
         call: grpc.aio.StreamStreamCall[Any, Any] = stub.Watch(metadata=metadata, wait_for_ready=False)
         # Whoever reads the stream meets the same error, with its details.
@@ -208,17 +253,31 @@ class EtcdClient:
             await call.write(request)
         return call
 
-    def next_endpoint(self) -> None:
-        """Use another member from now on."""
-        self._current = (self._current + 1) % len(self.config.endpoints)
+    @property
+    def endpoint(self) -> str:
+        """The member that is used at present."""
+        return self.config.endpoints[self._current]
+
+    def leave(self, endpoint: str) -> None:
+        """Use another member from now on, unless ``endpoint`` has been left already.
+
+        Many calls fail together when a member dies; together they move on by one.
+        """
+        if endpoint == self.endpoint:
+            self._current = (self._current + 1) % len(self.config.endpoints)
+
+    def forget_token(self) -> None:
+        """Authenticate anew before the next call: a restarted etcd knows no token of its earlier life."""
+        self._token = None
 
     # -- calls ---------------------------------------------------------------------------------------
 
     def _channel(self) -> grpc.aio.Channel:
-        endpoint = self.config.endpoints[self._current]
-        channel = self._channels.get(endpoint)
+        if self._closed:
+            raise EtcdUnavailable("the etcd client is closed")
+        channel = self._channels.get(self.endpoint)
         if channel is None:
-            channel = self._channels[endpoint] = _open_channel(self.config, endpoint)
+            channel = self._channels[self.endpoint] = _open_channel(self.config, self.endpoint)
         return channel
 
     async def _call(
@@ -239,25 +298,38 @@ class EtcdClient:
         """Try the endpoints in turn until the deadline; a write only as long as it was certainly not sent."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (timeout_s or self.config.timeout_s)
-        reauthenticated, pause = False, 0.02
+        if (limit := _limit.get()) is not None:
+            deadline = min(deadline, limit)
+        reauthenticated, pause, untried = False, 0.02, len(self.config.endpoints)
         while True:
-            left = deadline - loop.time()
+            endpoint, left = self.endpoint, deadline - loop.time()
+            # A silent member is given its share of the time, so that the others get theirs.
+            share = max(left if writes else left / max(untried, 1), 0.001)
+            sent = False
             try:
-                return await once(self._channel(), await self._metadata(), max(left, 0.001))
-            except grpc.aio.AioRpcError as error:
-                if (
-                    error.code() is grpc.StatusCode.UNAUTHENTICATED
-                    and self.config.user
-                    and not reauthenticated
-                ):
+                async with asyncio.timeout(share):
+                    metadata = await self._metadata()
+                sent = True
+                return await once(self._channel(), metadata, share)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling() or not self._closed:
+                    raise
+                # Not the task was cancelled: gRPC cancels the calls of a channel that is closed.
+                failure = OutcomeUnknown if writes and sent else EtcdUnavailable
+                raise failure("the etcd client was closed") from None
+            except (grpc.aio.AioRpcError, TimeoutError) as error:
+                if not reauthenticated and self.config.user and _says(error, _OLD_TOKEN):
                     reauthenticated, self._token = True, None
                     continue
-                unsent = _never_sent(error)
-                transient = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+                sent = sent and not _never_sent(error)
+                transient = isinstance(error, TimeoutError) or error.code() in _TRANSIENT
+                if transient:
+                    self.leave(endpoint)
                 out_of_time = loop.time() + pause >= deadline
-                if not transient or out_of_time or (writes and not unsent):
-                    _raise(error, writes=writes and not unsent, endpoint=self.config.endpoints[self._current])
-                self.next_endpoint()
+                if not transient or out_of_time or (writes and sent):
+                    _raise(error, in_doubt=writes and sent, endpoint=endpoint)
+                untried -= 1
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.5)
 
@@ -293,14 +365,22 @@ def _writes(txn: Txn) -> bool:
     )
 
 
-def _never_sent(error: grpc.aio.AioRpcError) -> bool:
-    details = error.details() or ""
-    return error.code() is grpc.StatusCode.UNAVAILABLE and any(text in details for text in _NEVER_SENT)
+def _says(error: Exception, texts: tuple[str, ...]) -> bool:
+    details = error.details() or "" if isinstance(error, grpc.aio.AioRpcError) else ""
+    return any(text in details for text in texts)
 
 
-def _raise(error: grpc.aio.AioRpcError, *, writes: bool, endpoint: str) -> NoReturn:
-    """etcd's error as one of ours."""
-    code, text = error.code(), error.details() or ""
+def _never_sent(error: Exception) -> bool:
+    unavailable = isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNAVAILABLE
+    return unavailable and _says(error, _NEVER_SENT)
+
+
+def _raise(error: grpc.aio.AioRpcError | TimeoutError, *, in_doubt: bool, endpoint: str) -> NoReturn:
+    """etcd's error as one of ours. ``in_doubt``: it is of a write that etcd may have received."""
+    if isinstance(error, TimeoutError):
+        code, text = grpc.StatusCode.DEADLINE_EXCEEDED, "no answer in time"
+    else:
+        code, text = error.code(), error.details() or ""
     where = {"endpoint": endpoint}
     failure: DistopError
     if "space exceeded" in text:
@@ -309,17 +389,17 @@ def _raise(error: grpc.aio.AioRpcError, *, writes: bool, endpoint: str) -> NoRet
         failure = Compacted(text, details=where)
     elif "lease not found" in text:
         failure = LeaseLost(text, details=where)
-    elif code is grpc.StatusCode.INVALID_ARGUMENT:
-        failure = InvalidArgument(f"etcd refuses the request: {text}", details=where)
-    elif code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        failure = Exhausted(f"etcd at {endpoint}: {text}", details=where)
-    elif code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+    elif any(refusal in text for refusal in _REFUSALS):
         failure = EtcdUnavailable(
             f"etcd at {endpoint} refuses this user: {text}",
             hint="check user, password and role",
             details=where,
         )
-    elif writes:
+    elif code is grpc.StatusCode.INVALID_ARGUMENT or "future revision" in text:
+        failure = InvalidArgument(f"etcd refuses the request: {text}", details=where)
+    elif code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        failure = Exhausted(f"etcd at {endpoint}: {text}", details=where)
+    elif in_doubt:
         failure = OutcomeUnknown(f"etcd at {endpoint} gave no answer to a write: {text}", details=where)
     else:
         failure = EtcdUnavailable(f"etcd at {endpoint} does not answer: {text}", details=where)

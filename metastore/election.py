@@ -63,7 +63,11 @@ async def campaign(
 
 
 async def resign(client: EtcdClient, epoch: Epoch) -> None:
-    """Give up a leadership; of one that is already lost: nothing happens."""
+    """Give up a leadership; of one that is already lost: nothing happens.
+
+    Raises :class:`~distop.errors.Unavailable` when the key may still stand. Then it has to be tried again:
+    nobody else can lead before.
+    """
     txn = Txn((epoch.held(),), (Delete(epoch.key),))
     for _ in range(MAX_TRIES):
         try:
@@ -71,3 +75,4 @@ async def resign(client: EtcdClient, epoch: Epoch) -> None:
             return
         except OutcomeUnknown:
             continue
+    raise OutcomeUnknown(f"could not learn whether epoch {epoch.revision} has ended")

@@ -28,6 +28,7 @@ _OPERATION_WORDS = frozenset(
     {"arg", "state", "commit", "runner", "cancel", "error", "plan", "nextInstanceId"}
 )
 _TYPE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_INSTANCE = re.compile(r"[1-9][0-9]{0,17}")
 
 
 def escape(name: str) -> str:
@@ -109,13 +110,23 @@ class OperationId:
 
     @classmethod
     def parse(cls, text: str) -> OperationId:
-        """The inverse of ``str``: slashes inside names are written ``%2F``, percent signs ``%25``."""
-        parts = [unescape(part) for part in text.split("/")]
-        if len(parts) not in (3, 4) or not parts[-1].isdecimal() or not all(parts):
+        """The inverse of ``str``: slashes inside names are written ``%2F``, percent signs ``%25``.
+
+        Raises :class:`InvalidName` for whatever cannot be the name of an operation: a text that was let
+        through here would be taken for a key.
+        """
+        try:
+            parts = [unescape(part) for part in text.split("/")]
+        except UnicodeDecodeError:
+            parts = []
+        if len(parts) not in (3, 4) or not _INSTANCE.fullmatch(parts[-1]):
             raise InvalidName(
-                f"{text!r} names no operation", hint="write table/type/instance or table/type/object/instance"
+                f"{text[:200]!r} names no operation",
+                hint="write table/type/instance or table/type/object/instance",
+                details={"field": "name"},
             )
-        return cls(parts[0], check_type(parts[1]), int(parts[-1]), parts[2] if len(parts) == 4 else "")
+        obj = check_object(parts[2]) if len(parts) == 4 else ""
+        return cls(check_name(parts[0], "table"), check_type(parts[1]), int(parts[-1]), obj)
 
     @classmethod
     def from_slot(cls, table: str, type_name: str, slot: str) -> OperationId:

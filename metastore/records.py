@@ -34,6 +34,10 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
     version: int = msgspec.field(default_factory=lambda: 1)
 
 
+class _Layout(msgspec.Struct):
+    version: int = 0
+
+
 R = TypeVar("R", bound=Record)
 _decoders: dict[type[Record], msgspec.json.Decoder[Any]] = {}
 
@@ -56,15 +60,28 @@ def decode(value: bytes, kind: type[R], key: bytes = b"") -> R:
         decoder = _decoders.setdefault(kind, msgspec.json.Decoder(kind))
     try:
         record: R = decoder.decode(value)
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, InvalidArgument) as error:
+        # Fields of a newer layout may have other types: then the layout is what there is to say.
+        _refuse_newer(_layout_of(value), kind, key)
         raise CorruptRecord(f"{key.decode(errors='replace')} holds no {kind.__name__}: {error}") from error
-    if record.version > kind.LAYOUT:
+    _refuse_newer(record.version, kind, key)
+    return record
+
+
+def _layout_of(value: bytes) -> int:
+    try:
+        return msgspec.json.decode(value, type=_Layout).version
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return 0
+
+
+def _refuse_newer(layout: int, kind: type[Record], key: bytes) -> None:
+    if layout > kind.LAYOUT:
         raise CorruptRecord(
-            f"{key.decode(errors='replace')} has layout {record.version} of {kind.__name__}, "
+            f"{key.decode(errors='replace')} has layout {layout} of {kind.__name__}, "
             f"this version understands up to {kind.LAYOUT}",
             hint="upgrade distop on this host",
         )
-    return record
 
 
 class TableRecord(Record, kw_only=True):
@@ -135,7 +152,7 @@ class OperationOptions(
     """How often one job is tried (in place) before it is marked failed."""
 
     def __post_init__(self) -> None:
-        if self.deadline_s is not None and self.deadline_s <= 0:
+        if self.deadline_s is not None and not self.deadline_s > 0:
             raise InvalidArgument(
                 "deadline must be positive seconds", details={"field": "options.deadline_s"}
             )

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 PATIENCE_S = 60.0
 """How long a transaction is sent again while etcd does not answer."""
 
+RUNNER_GONE = "its runner is gone"
+"""Why a run is over when the operation itself is not: another runner may take it."""
+
 _LISTED_AT_ONCE = 1000
 
 
@@ -68,11 +71,7 @@ class Run:
             return "the operation is over"
         if state.value != RUNNING:
             return f"the operation is {state.value.decode(errors='replace')}"
-        if not runner.exists:
-            return "its runner is gone"
-        if runner.create_revision != self.token:
-            return "another runner has taken it over"
-        return ""
+        return "" if runner.create_revision == self.token else RUNNER_GONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 from aetcd.rpc import kv_pb2, rpc_pb2
 
-from distop.errors import Compacted
+from distop.errors import Compacted, EtcdUnavailable
 from distop.metastore.client import END_OF_STREAM, EtcdClient, Snapshot
 from distop.metastore.convert import key_value
 from distop.metastore.keyspace import prefix_end
@@ -68,9 +68,12 @@ async def watch(
     ------
     Compacted
         Changes after ``from_revision`` are no longer in etcd: list again.
+    EtcdUnavailable
+        etcd refuses the user, also after it has authenticated anew.
     """
-    next_revision, pause = from_revision, _FIRST_PAUSE_S
+    next_revision, pause, refused = from_revision, _FIRST_PAUSE_S, False
     while True:
+        endpoint = client.endpoint
         request = rpc_pb2.WatchRequest(
             create_request=rpc_pb2.WatchCreateRequest(
                 key=start, range_end=end, start_revision=next_revision, progress_notify=True, fragment=True
@@ -88,7 +91,16 @@ async def watch(
                     )
                 if response.canceled:
                     log.warning("watch_cancelled", extra={"reason": response.cancel_reason})
+                    # An old token looks like a missing permission here; only a new one tells them apart.
+                    if refused and "permission denied" in response.cancel_reason:
+                        raise EtcdUnavailable(
+                            f"etcd at {endpoint} refuses this user: {response.cancel_reason}",
+                            hint="check user, password and role",
+                        )
+                    refused = True
+                    client.forget_token()
                     break
+                refused = False
                 fragments.extend(_event(event) for event in response.events)
                 if response.fragment:
                     continue
@@ -96,14 +108,17 @@ async def watch(
                 events, fragments = fragments, []
                 # Behind the last event of this watch is where resuming loses nothing. The header's revision
                 # may be ahead of it; it counts only when there is nothing to deliver: at the start of a watch
-                # that begins now, and in progress notifications.
-                revision = events[-1].kv.mod_revision if events else response.header.revision
-                if events or not response.created or not next_revision:
-                    next_revision = max(next_revision, revision + 1)
-                yield WatchBatch(revision, events)
-        except grpc.aio.AioRpcError as error:
-            log.info("watch_broken", extra={"code": error.code().name, "details": error.details()})
-            client.next_endpoint()
+                # that begins now, and in progress notifications. A resumed one has its past yet to come.
+                if events:
+                    next_revision = events[-1].kv.mod_revision + 1
+                elif not (response.created and next_revision):
+                    next_revision = max(next_revision, response.header.revision + 1)
+                yield WatchBatch(next_revision - 1, events)
+        except (grpc.aio.AioRpcError, TimeoutError) as error:
+            log.info("watch_broken", extra={"endpoint": endpoint, "error": str(error)})
+            client.leave(endpoint)
+            if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                client.forget_token()
         finally:
             if call is not None:
                 call.cancel()

@@ -34,7 +34,10 @@ class Registry:
         found = {}
         for item in self._extra:
             module, _, name = item.partition(":")
-            kind = getattr(import_module(module), name, None)
+            try:
+                kind = getattr(import_module(module), name, None)
+            except (ImportError, ValueError) as error:
+                raise InvalidArgument(f"{item!r} cannot be loaded: {error}") from error
             if not (isinstance(kind, type) and issubclass(kind, DistributedOperation)):
                 raise InvalidArgument(f"{item!r} is not a DistributedOperation", hint="write module:Class")
             found[kind.type] = kind

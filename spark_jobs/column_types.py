@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as is_
 
+from distop.errors import JobFailed
 from distop.spark_jobs.bad_rows import Unconvertible
 
 UTC = "UTC"
@@ -20,6 +21,10 @@ UTC = "UTC"
 
 class UnsupportedType(Exception):
     """A type that no Iceberg table can hold, or that a text format cannot carry. Its text says which."""
+
+
+def _is_uuid(dtype: pa.DataType) -> bool:
+    return isinstance(dtype, pa.UuidType)
 
 
 def table_type(dtype: pa.DataType) -> pa.DataType:
@@ -52,7 +57,7 @@ def table_type(dtype: pa.DataType) -> pa.DataType:
         return pa.decimal128(dtype.precision, dtype.scale)
     if is_.is_binary(dtype) or is_.is_large_binary(dtype) or is_.is_binary_view(dtype):
         return pa.large_binary()
-    if is_.is_boolean(dtype) or is_.is_fixed_size_binary(dtype) or isinstance(dtype, pa.UuidType):
+    if is_.is_boolean(dtype) or is_.is_fixed_size_binary(dtype) or _is_uuid(dtype):
         return dtype
     return _nested(dtype, table_type)
 
@@ -67,7 +72,7 @@ def text_type(dtype: pa.DataType) -> pa.DataType:
     """
     if is_.is_timestamp(dtype) and dtype.tz:
         return pa.large_string()
-    if is_.is_nested(dtype) or _is_bytes(dtype):
+    if is_.is_nested(dtype) or _family(dtype) == "bytes":
         raise UnsupportedType(f"CSV cannot hold values of type {dtype}")
     return dtype
 
@@ -82,20 +87,11 @@ def json_type(dtype: pa.DataType) -> pa.DataType:
     """
     if is_.is_temporal(dtype):
         return pa.large_string()
-    if is_.is_map(dtype) or _is_bytes(dtype):
+    if is_.is_map(dtype) or _family(dtype) == "bytes":
         raise UnsupportedType(f"JSON cannot hold values of type {dtype}")
     if is_.is_list(dtype) or is_.is_large_list(dtype):
         return pa.list_(json_type(dtype.value_type))
     return _nested(dtype, json_type) if is_.is_struct(dtype) else dtype
-
-
-def _is_bytes(dtype: pa.DataType) -> bool:
-    return (
-        is_.is_binary(dtype)
-        or is_.is_large_binary(dtype)
-        or is_.is_fixed_size_binary(dtype)
-        or isinstance(dtype, pa.UuidType)
-    )
 
 
 def _nested(dtype: pa.DataType, inner: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
@@ -109,48 +105,60 @@ def _nested(dtype: pa.DataType, inner: Callable[[pa.DataType], pa.DataType]) -> 
 
 
 def convertible(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether :func:`convert` goes from ``source`` to ``target`` without losing anything unnoticed."""
-    if source.equals(target) or is_.is_null(source):
-        return True
+    """Whether :func:`convert` goes from ``source`` to ``target`` without losing anything unnoticed.
+
+    What may fail for single values is convertible: such a value is a bad row.
+    """
     if is_.is_dictionary(source):
         return convertible(source.value_type, target)
-    if is_.is_string(source) or is_.is_large_string(source) or is_.is_string_view(source):
-        return not is_.is_nested(target) and not _is_bytes(target)
-    if is_.is_integer(source):
-        return is_.is_integer(target) or is_.is_floating(target) or is_.is_decimal(target) or _is_text(target)
-    if is_.is_floating(source):
-        return (is_.is_floating(target) and target.bit_width >= source.bit_width) or is_.is_integer(target)
-    if is_.is_decimal(source):
-        return is_.is_decimal(target)
-    if is_.is_timestamp(source):
-        return is_.is_timestamp(target) and (bool(target.tz) or not source.tz)
-    if is_.is_date(source):
-        return is_.is_date(target) or is_.is_timestamp(target)
-    if is_.is_time(source):
-        return is_.is_time(target)
-    if is_.is_nested(source):
-        return _nested_convertible(source, target)
-    return table_type(source).equals(target)
-
-
-def _nested_convertible(source: pa.DataType, target: pa.DataType) -> bool:
-    lists = (is_.is_list, is_.is_large_list, is_.is_fixed_size_list)
-    if any(test(source) for test in lists) and any(test(target) for test in lists):
-        return convertible(source.value_type, target.value_type)
-    if is_.is_map(source) and is_.is_map(target):
-        return convertible(source.key_type, target.key_type) and convertible(
-            source.item_type, target.item_type
-        )
-    if not (is_.is_struct(source) and is_.is_struct(target)):
+    if source.equals(target) or is_.is_null(source):
+        return True
+    family = _family(source)
+    if _family(target) not in _CONVERSIONS[family]:
         return False
-    names = [field.name for field in source]
-    return names == [field.name for field in target] and all(
-        convertible(source.field(name).type, target.field(name).type) for name in names
-    )
+    if family == "float":
+        return bool(is_.is_integer(target) or target.bit_width >= source.bit_width)
+    if family == "timestamp":
+        return bool(target.tz or not source.tz)
+    if family == "list":
+        return convertible(source.value_type, target.value_type)
+    if family == "map":
+        keys = convertible(source.key_type, target.key_type)
+        return keys and convertible(source.item_type, target.item_type)
+    if family == "struct":
+        names = [field.name for field in source]
+        return names == [field.name for field in target] and all(
+            convertible(source.field(name).type, target.field(name).type) for name in names
+        )
+    return family != "bytes" or bool(table_type(source).equals(target))
 
 
-def _is_text(dtype: pa.DataType) -> bool:
-    return bool(is_.is_string(dtype) or is_.is_large_string(dtype))
+_FAMILIES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
+    "text": (is_.is_string, is_.is_large_string, is_.is_string_view),
+    "integer": (is_.is_integer,),
+    "float": (is_.is_floating,),
+    "decimal": (is_.is_decimal,),
+    "boolean": (is_.is_boolean,),
+    "timestamp": (is_.is_timestamp,),
+    "date": (is_.is_date,),
+    "time": (is_.is_time,),
+    "list": (is_.is_list, is_.is_large_list, is_.is_fixed_size_list),
+    "map": (is_.is_map,),
+    "struct": (is_.is_struct,),
+    "bytes": (is_.is_binary, is_.is_large_binary, is_.is_binary_view, is_.is_fixed_size_binary, _is_uuid),
+}
+_CONVERSIONS: dict[str, frozenset[str]] = {
+    **{family: frozenset({family}) for family in _FAMILIES},
+    "text": frozenset({"text", "integer", "float", "decimal", "boolean", "timestamp", "date", "time"}),
+    "integer": frozenset({"integer", "float", "decimal", "text"}),
+    "float": frozenset({"float", "integer"}),
+    "date": frozenset({"date", "timestamp"}),
+    "other": frozenset(),
+}
+
+
+def _family(dtype: pa.DataType) -> str:
+    return next((name for name, tests in _FAMILIES.items() if any(test(dtype) for test in tests)), "other")
 
 
 def convert(values: pa.ChunkedArray, target: pa.DataType, column: str) -> pa.ChunkedArray:
@@ -160,33 +168,45 @@ def convert(values: pa.ChunkedArray, target: pa.DataType, column: str) -> pa.Chu
     ------
     Unconvertible
         A value has no equal in ``target``; names the column.
+    JobFailed
+        No value could have; :func:`convertible` says so beforehand, except for what is nested.
     """
     source = values.type
     if source.equals(target):
         return values
+    is_text = _family(source) == "text"
     try:
-        if _is_text(source) and is_.is_timestamp(target) and target.tz:
+        if is_text and is_.is_timestamp(target) and target.tz:
             return _instants(values, target)
-        if _is_text(source) and is_.is_time(target):
-            # Arrow knows no cast from text to a time of day, but one to a timestamp.
-            moments = pc.binary_join_element_wise("1970-01-01", values, " ")
-            return moments.cast(pa.timestamp("us")).cast(target)
+        if is_text and is_.is_time(target):
+            return _times_of_day(values, target)
         if is_.is_integer(source) and is_.is_decimal(target):
             # Arrow asks for room for every value of the type, not for the ones that are there.
             values = values.cast(pa.decimal128(38, target.scale))
         return values.cast(target)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except pa.ArrowInvalid as error:
         raise Unconvertible(f"column {column!r}: {error}") from None
+    except pa.ArrowNotImplementedError as error:
+        raise JobFailed(f"column {column!r}: {source} cannot become {target}: {error}") from error
 
 
 def _instants(texts: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     """Text to points in time: with a zone, without one (taken as UTC), or some of each."""
-    try:
-        return texts.cast(target)
-    except pa.ArrowInvalid:
-        pass
-    try:
-        return texts.cast(pa.timestamp(target.unit)).cast(target)
-    except pa.ArrowInvalid:
-        zoned = pc.match_substring_regex(texts, r":\d\d.*(Z|[+-]\d\d(:?\d\d)?)$")
-        return pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, "Z", "")).cast(target)
+    local = pa.timestamp(target.unit)
+    for attempt in (target, local):
+        try:
+            return texts.cast(attempt).cast(target)
+        except pa.ArrowInvalid:
+            continue
+    zoned = pc.match_substring_regex(texts, r":\d\d.*(Z|[+-]\d\d(:?\d\d)?)$")
+    nothing = pa.scalar(None, texts.type)
+    with_zone = pc.if_else(zoned, texts, nothing).cast(target)
+    without_zone = pc.if_else(zoned, nothing, texts).cast(local).cast(target)
+    return pc.coalesce(with_zone, without_zone)
+
+
+def _times_of_day(texts: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    """Arrow knows no cast from text to a time of day, but one to a timestamp."""
+    day, nothing = (pa.scalar(text, pa.large_string()) for text in ("1970-01-01 ", ""))
+    moments = pc.binary_join_element_wise(day, texts.cast(pa.large_string()), nothing)
+    return moments.cast(pa.timestamp("us")).cast(target)

@@ -83,16 +83,24 @@ def read_header(text: TextFile, options: CsvOptions) -> tuple[list[str], int]:
         return [], end
     try:
         line = record.decode().rstrip("\r\n")
-        rule = csv.QUOTE_MINIMAL if options.quote else csv.QUOTE_NONE
-        names = next(
-            csv.reader([line], delimiter=options.delimiter, quotechar=options.quote or None, quoting=rule)
-        )
+        names = next(csv.reader([line], _dialect(options)))
     except (UnicodeDecodeError, csv.Error) as error:
         raise FileUnusable(f"has a header that cannot be read: {error}") from None
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
         raise FileUnusable(f"has two columns {twice!r}")
     return names, end
+
+
+def _dialect(options: CsvOptions) -> type[csv.Dialect]:
+    class Header(csv.Dialect):
+        delimiter = options.delimiter
+        quotechar = options.quote or None
+        quoting = csv.QUOTE_MINIMAL if options.quote else csv.QUOTE_NONE
+        doublequote = True
+        lineterminator = "\n"
+
+    return Header
 
 
 class CsvReader:

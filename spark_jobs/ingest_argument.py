@@ -16,7 +16,7 @@ DEFAULT_SPLIT_BYTES = 64 << 20
 MIN_SPLIT_BYTES = 1 << 10
 MAX_SPLIT_BYTES = 1 << 40
 MAX_FILTER_CHARACTERS = 4096
-DEFAULT_NULL_VALUES = ["", "NA", "NULL", "null"]
+DEFAULT_NULL_VALUES = ("", "NA", "NULL", "null")
 
 CSV_OPTIONS = frozenset({"header", "delimiter", "quote", "null_values", "encoding", "multiline"})
 """Fields that mean something for CSV only; given with another format they are refused."""
@@ -39,7 +39,7 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """CSV. One character; default ``,`` (a tab if every file is called ``.tsv``)."""
     quote: str = '"'
     """CSV. One character, doubled inside a quoted value; empty: nothing is quoted."""
-    null_values: list[str] = DEFAULT_NULL_VALUES
+    null_values: list[str] = msgspec.field(default_factory=lambda: list(DEFAULT_NULL_VALUES))
     """CSV. What stands for NULL, in columns of every type. A quoted value is never NULL: ``""`` is the empty
     string."""
     encoding: str = "utf-8"
@@ -54,14 +54,14 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     columns: list[str] | None = None
     """Which columns go into the table; default: those of ``schema``, or else all."""
     extra_columns: Literal["error", "ignore"] = "error"
-    """What a column (a key, in JSON) means that ``schema`` does not name or that was not there in the sample. With
+    """What a column (a key, in JSON) means that ``schema`` does not name or that was not in the sample. With
     ``columns`` given, others are always ignored."""
     filter: str | None = None
     """Only rows for which this holds, such as ``distance > 100 and origin == 'JFK'``. Sees all columns of the
     source, also those that are not taken over."""
     on_bad_rows: Literal["fail", "quarantine"] = "fail"
-    """What becomes of a row that cannot be read: the operation fails and says where it stands, or the row goes
-    into a quarantine file and the others into the table."""
+    """What becomes of a row that cannot be read: the operation fails and says where it stands, or the row
+    goes into a quarantine file and the others into the table."""
 
     split_bytes: int = DEFAULT_SPLIT_BYTES
     """About how many bytes one job reads."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -90,13 +90,14 @@ def run_job(job: JobContext) -> dict[str, Any]:
     """Do one job; see :meth:`distop.spark_jobs.ingest.Ingest.start_or_resume_job` for its result."""
     plan = IngestPlan.of(job.operation)
     policy = _policy(plan, job)
+    split = SplitReader(plan, policy, job)
     with StagedWriter(
         plan.table_layout, lambda suffix, folder: job.staging_path(suffix, folder=folder)
     ) as writer:
         try:
             read = 0
-            for piece in plan.pieces(job.partition):
-                for rows in _rows_of(plan, piece, policy, job):
+            with closing(split.rows()) as blocks:
+                for rows in blocks:
                     read += rows.read
                     writer.write(rows.table)
             policy.close()
@@ -120,7 +121,7 @@ def remove_attempt(job: JobContext) -> None:
         folder = Folder(io, staging_folder(operation, name))
         for batch in folder.listing():
             for file in batch:
-                # Behind the stem comes what tells the files of one attempt apart, never more of an attempt's name.
+                # Behind the stem comes what tells the files of one attempt apart, never more of its name.
                 if file.startswith((f"{stem}-", f"{stem}.")):
                     folder.remove(file)
 
@@ -131,33 +132,55 @@ def _policy(plan: IngestPlan, job: JobContext) -> BadRowPolicy:
     return Fail()
 
 
-def _rows_of(plan: IngestPlan, piece: Piece, policy: BadRowPolicy, job: JobContext) -> Iterator[Converted]:
-    """The rows of one piece of one file."""
-    entry = plan.files[piece.file]
-    file = OpenFile.at(plan.folder, entry.path)
-    reader = reader_for(plan)
-    rows_for_table = TableRows(plan)
-    with _file_named(file):
-        _check_unchanged(file, entry)
-        with reader.open(file) as opened:
-            end = None if piece.end == entry.length else piece.end
-            for block in opened.blocks(piece.start, end):
-                job.raise_if_cancelled()
-                yield from _converted(opened, block, rows_for_table, policy, file.url, reader.row_unit)
-        # What was read is what was planned only if it is so until the end.
-        _check_unchanged(file, entry)
+class SplitReader:
+    """Reads the split of one job.
 
+    Parameters
+    ----------
+    policy:
+        What becomes of bad rows.
+    """
 
-def _converted(
-    opened: FileReader[Any], block: Rows, rows_for_table: TableRows, policy: BadRowPolicy, url: str, unit: str
-) -> Iterator[Converted]:
-    def whole(rows: Rows) -> Converted:
-        return rows_for_table.of(opened.convert(rows))
+    def __init__(self, plan: IngestPlan, policy: BadRowPolicy, job: JobContext) -> None:
+        self._plan = plan
+        self._policy = policy
+        self._job = job
+        self._format = reader_for(plan)
+        self._table_rows = TableRows(plan)
 
-    def reject(rows: Rows, reason: str) -> None:
-        policy.reject(Place(url, rows.number(), unit), reason, rows.raw())
+    def rows(self) -> Generator[Converted, None, None]:
+        """All rows of the split, in blocks; stops between them once the job is cancelled.
 
-    return convert_good_rows(block, whole, reject)
+        Raises
+        ------
+        BadRow, JobFailed, Cancelled
+        """
+        for piece in self._plan.pieces(self._job.partition):
+            yield from self._rows_of(piece)
+
+    def _rows_of(self, piece: Piece) -> Iterator[Converted]:
+        entry = self._plan.files[piece.file]
+        file = OpenFile.at(self._plan.folder, entry.path)
+        with _file_named(file):
+            _check_unchanged(file, entry)
+            with self._format.open(file) as opened:
+                end = None if piece.end == entry.length else piece.end
+                for block in opened.blocks(piece.start, end):
+                    self._job.raise_if_cancelled()
+                    yield from self._converted(opened, block, file.url)
+            # What was read is what was planned only if it is so until the end.
+            _check_unchanged(file, entry)
+
+    def _converted(self, opened: FileReader[Any], block: Rows, url: str) -> Iterator[Converted]:
+        def whole(rows: Rows) -> Converted:
+            return self._table_rows.of(opened.convert(rows))
+
+        def reject(rows: Rows, reason: str) -> None:
+            # One at a time, these take long where many are bad.
+            self._job.raise_if_cancelled()
+            self._policy.reject(Place(url, rows.number(), self._format.row_unit), reason, rows.raw())
+
+        return convert_good_rows(block, whole, reject)
 
 
 @contextmanager

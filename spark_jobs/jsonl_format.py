@@ -21,7 +21,6 @@ from distop.spark_jobs.sources import OpenFile
 from distop.spark_jobs.text_file import TextFile
 from distop.spark_jobs.text_rows import TextRows
 
-
 _IN_ROW = re.compile(r" in row \d+$")
 _OTHER_KIND = re.compile(r"Column\(/(?P<column>.*)\) changed from (?P<wanted>\w+) to (?P<found>\w+)")
 _WHERE = re.compile(r" - at `.*`$")

@@ -90,7 +90,7 @@ class CsvSample:
                 raise invalid(
                     "multiline",
                     f"{file.url} has a newline within quotes",
-                    "set multiline to true if values may hold newlines (files are then not split), or to false",
+                    "set multiline to true if values may hold newlines (then no file is split), else false",
                 )
 
     def _head(self, file: OpenFile) -> tuple[list[str], bytes]:

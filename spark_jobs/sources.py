@@ -11,7 +11,7 @@ import posixpath
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Protocol, cast
 
 from distop.errors import ArgumentTooLarge, SourceEmpty, SourceUnreadable
@@ -26,6 +26,7 @@ LISTING_SECONDS = 20.0
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd", ".lz4": "lz4"}
 """Endings of compressed text files."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAGIC = frozenset("*?[")
 _MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 _TAGS = ("ETag", "etag", "version_id", "md5Hash")
@@ -63,7 +64,7 @@ class FoundSource:
     """The files of a source, by the paths they were found under."""
 
     url: str
-    """Of the folder that holds all paths."""
+    """Of the folder that holds all paths, without a slash at the end."""
     partitions: dict[str, list[FoundFile]]
     """Path relative to that folder -> its files; both sorted by name."""
 
@@ -174,7 +175,7 @@ def find_files(paths: list[str], *, clock: Callable[[], float] = time.monotonic)
             hint="empty files, and names in folders that begin with '_' or '.', are passed over",
             details={"field": "paths"},
         )
-    return FoundSource(fs.unstrip_protocol(folder).rstrip("/"), found)
+    return FoundSource(fs.unstrip_protocol(folder).removesuffix("/"), found)
 
 
 @dataclass
@@ -298,7 +299,10 @@ def _matches(fs: FileSystem, pattern: str) -> list[str]:
 
 
 def _common_folder(roots: list[str]) -> str:
-    return posixpath.commonpath([posixpath.dirname(root) for root in roots])
+    folder = posixpath.commonpath([posixpath.dirname(root) for root in roots])
+    if not folder:
+        raise invalid("paths", f"no folder holds {' and '.join(roots[:3])}", "name folders of one bucket")
+    return folder
 
 
 def _below(folder: str, path: str) -> str:
@@ -314,7 +318,7 @@ def _version(info: dict[str, Any]) -> int | str:
         if info.get(key):
             return str(info[key]).strip('"')
     modified = _modified(info)
-    return int(modified.timestamp() * 1_000_000) if modified else 0
+    return (modified - _EPOCH) // timedelta(microseconds=1) if modified else 0
 
 
 def _modified(info: dict[str, Any]) -> datetime | None:
@@ -324,7 +328,7 @@ def _modified(info: dict[str, Any]) -> datetime | None:
         return datetime.fromtimestamp(value, UTC)
     if isinstance(value, str):
         try:
-            value = datetime.fromisoformat(value.replace("Z", "+00:00"))
+            value = datetime.fromisoformat(value)
         except ValueError:
             return None
     if not isinstance(value, datetime):

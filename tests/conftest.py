@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from distop.metastore.embedded import EtcdProcess
+from support.fixtures import client as client
+from support.fixtures import etcd_config as etcd_config
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,318 @@
+"""``distop dev``: etcd, a coordinator and an executor as children of one process in one terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import shlex
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from distop.cli.logs import Level, LogFormat
+from distop.cli.output import Output
+from distop.cli.session import DEFAULT_ADDRESS
+from distop.client import AsyncClient
+from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, PreconditionFailed, Unavailable
+from distop.metastore.config import EtcdConfig
+from distop.metastore.embedded import HOURLY_COMPACTION, EtcdProcess, free_port
+
+log = logging.getLogger(__name__)
+
+READY_S = 120.0
+"""Longest start of a service; Spark's takes ten seconds on a small machine."""
+
+END_S = 15.0
+"""Longest orderly end of a service; then it is killed."""
+
+_POLL_S = 0.2
+_LONGEST_LINE = 1 << 20
+
+
+class ServiceEnded(DistopError):
+    """A service of distop dev has ended by itself."""
+
+    code = "SERVICE_ENDED"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevConfig:
+    """What ``distop dev`` runs."""
+
+    data: Path
+    """Everything that is kept lies below it."""
+    listen: str = DEFAULT_ADDRESS
+    master: str = "local[2]"
+    etcd_port: int = 0
+    lease_ttl_s: int = 5
+    log_level: Level = "info"
+    log_format: LogFormat = "text"
+
+
+class Dev:
+    """One run of ``distop dev``."""
+
+    def __init__(self, config: DevConfig, out: Output, stream: TextIO | None = None) -> None:
+        self._config = config
+        self._out = out
+        self._stream = stream or sys.stderr
+        self._data = config.data.absolute()
+        self._children: list[_Child] = []
+
+    def run(self) -> None:
+        """Run until SIGINT, SIGTERM or SIGHUP; end everything in reverse order.
+
+        Raises
+        ------
+        ServiceEnded
+            One of the services has ended by itself; the others were ended then.
+        PreconditionFailed
+            The port or the data folder is in use.
+        """
+        address = _free_address(self._config.listen)
+        with _alone_in(self._data):
+            port = self._config.etcd_port or _port_of_last_time(self._data / "etcd-port")
+            with EtcdProcess(self._data / "etcd", client_port=port, options=HOURLY_COMPACTION) as etcd:
+                asyncio.run(self._supervise(etcd, address))
+
+    async def _supervise(self, etcd: EtcdProcess, address: str) -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
+                loop.add_signal_handler(number, self._on_signal, stop)
+        work = asyncio.create_task(self._work(etcd, address))
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+        finally:
+            for task in (work, stopping):
+                task.cancel()
+            await asyncio.gather(work, stopping, return_exceptions=True)
+            for child in reversed(self._children):
+                await child.end()
+                if child.name == "executor":
+                    _end_sidecar(_connection(etcd))
+
+    def _on_signal(self, stop: asyncio.Event) -> None:
+        if stop.is_set():  # the second Ctrl-C: somebody is in a hurry
+            for child in self._children:
+                child.kill()
+        stop.set()
+
+    async def _work(self, etcd: EtcdProcess, address: str) -> None:
+        """Start everything, say so, and watch over it. Ends only with an error."""
+        environment = _environment(_connection(etcd))
+        await self._start("coordinator", ["--listen", address], environment)
+        await self._until_member("coordinator", address, etcd)
+        await self._start("executor", ["--master", self._config.master], environment)
+        await self._until_member("executor", address, etcd)
+        self._out.facts("distop is ready", self._facts(etcd, address), self._hints(etcd, address))
+        while True:
+            await asyncio.sleep(_POLL_S)
+            self._check(etcd)
+
+    async def _start(self, service: str, arguments: list[str], environment: dict[str, str]) -> None:
+        config = self._config
+        # -P: the current folder is not searched for modules, whatever lies in it.
+        command = [sys.executable, "-P", "-m", "distop.cli", service, *arguments]
+        command += ["--end-with-parent", str(os.getpid()), "--lease-ttl", str(config.lease_ttl_s)]
+        command += ["--log-level", config.log_level, "--log-format", config.log_format]
+        # A process group of its own: Ctrl-C in the terminal reaches us alone, and we end it in its turn.
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            env=environment,
+            process_group=0,
+            limit=_LONGEST_LINE,
+        )
+        self._children.append(_Child(service, process, self._stream))
+
+    async def _until_member(self, role: str, address: str, etcd: EtcdProcess) -> None:
+        """Wait until a service of this role has joined."""
+        mine = self._children[-1].process.pid
+        try:
+            async with asyncio.timeout(READY_S), AsyncClient(address, timeout_s=1.0) as client:
+                while True:
+                    self._check(etcd)
+                    with contextlib.suppress(Unavailable, DeadlineExceeded):
+                        if any(
+                            member.role == role and member.pid == mine for member in await client.members()
+                        ):
+                            return
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise ServiceEnded(
+                f"the {role} was not ready within {READY_S:g} s", hint="see its log above"
+            ) from None
+
+    def _check(self, etcd: EtcdProcess) -> None:
+        for child in self._children:
+            if (status := child.process.returncode) is not None:
+                how = f"by signal {-status}" if status < 0 else f"with status {status}"
+                raise ServiceEnded(f"the {child.name} has ended {how}", hint="see its log above")
+        if not etcd.running:
+            raise ServiceEnded("etcd has ended", hint=f"its log is {etcd.log_file}")
+
+    def _facts(self, etcd: EtcdProcess, address: str) -> dict[str, str]:
+        return {
+            "address": address,
+            "etcd": etcd.endpoint,
+            "data": str(self._data),
+            "master": self._config.master,
+        }
+
+    def _hints(self, etcd: EtcdProcess, address: str) -> list[str]:
+        elsewhere = [] if address == DEFAULT_ADDRESS else [f"  export DISTOP_ADDRESS={address}"]
+        return [
+            "",
+            "In another terminal:",
+            *elsewhere,
+            f"  distop tables create demo --location {shlex.quote(str(self._data / 'tables' / 'demo'))}",
+            "  distop start demo noop --arg partitions=100 --wait",
+            "  distop ls",
+            f"  etcdctl --endpoints {etcd.endpoint} get --prefix distOp.",
+            "",
+            "Ctrl-C ends it all; the data stays.",
+        ]
+
+
+class _Child:
+    """A service, and the way of its lines to the terminal."""
+
+    def __init__(self, name: str, process: Process, stream: TextIO) -> None:
+        self.name = name
+        self.process = process
+        self._stream = stream
+        self._lines = asyncio.create_task(self._relay())
+
+    async def end(self) -> None:
+        """SIGTERM, and SIGKILL when that does not help in time."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.terminate()
+            try:
+                await asyncio.wait_for(self.process.wait(), END_S)
+            except TimeoutError:
+                log.warning("service_killed", extra={"service": self.name, "after_s": END_S})
+                self.kill()
+                await self.process.wait()
+        # What it left behind may hold the pipe open.
+        await asyncio.wait({self._lines}, timeout=1.0)
+        self._lines.cancel()
+
+    def kill(self) -> None:
+        """SIGKILL, with all it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    async def _relay(self) -> None:
+        reader = self.process.stdout
+        while reader is not None:
+            try:
+                line = await reader.readline()
+            except ValueError:
+                line = b"(a line was too long to show)\n"
+            if not line:
+                return
+            print(
+                f"{self.name:<11} | {line.decode(errors='replace').rstrip()}", file=self._stream, flush=True
+            )
+
+
+def _connection(etcd: EtcdProcess) -> EtcdConfig:
+    return EtcdConfig(endpoints=(etcd.endpoint,))
+
+
+def _end_sidecar(etcd: EtcdConfig) -> None:
+    """End the sidecar that Spark's tasks have started; by itself it would wait a while for more of them."""
+    from distop.executor.place import Place, take_lock
+
+    place = Place.of(etcd.endpoints, etcd.prefix)
+    try:
+        lock = take_lock(place.serving_lock)
+        if lock is not None:  # nobody serves
+            os.close(lock)
+            return
+        os.kill(int(place.pid_file.read_text()), signal.SIGTERM)
+    except (OSError, ValueError):
+        return
+
+
+def _port_of_last_time(file: Path) -> int:
+    """The port that etcd had in this folder before if it is free, else another one from now on.
+
+    What is named after etcd's address (a sidecar's folder) is found again then.
+    """
+    try:
+        port = int(file.read_text())
+        _free_address(f"127.0.0.1:{port}")
+    except (OSError, ValueError, DistopError):
+        port = free_port()
+        file.write_text(f"{port}\n")
+    return port
+
+
+def _environment(etcd: EtcdConfig) -> dict[str, str]:
+    """Ours without any other etcd in it."""
+    foreign = ("DISTOP_ETCD_BINARY", "DISTOP_PREFIX")
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("DISTOP_ETCD") and name not in foreign
+    }
+    return kept | etcd.to_env()
+
+
+def _free_address(listen: str) -> str:
+    """``listen`` with a port that can be bound now."""
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise InvalidArgument(f"{listen!r} is no host:port", details={"field": "listen"})
+    if int(port) == 0:
+        return f"{host}:{free_port()}"
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        raise PreconditionFailed(
+            f"cannot listen on {listen}: {error.strerror or error}",
+            hint="is another distop running? Choose another address with --listen, or port 0",
+            details={"field": "listen"},
+        ) from None
+    return listen
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """The data folder, made if missing, for this process alone."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("a")
+    except OSError as error:
+        raise InvalidArgument(f"the data folder cannot be used: {error}", details={"field": "data"}) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PreconditionFailed(
+                f"another distop dev uses {folder}", hint="choose another folder with --data"
+            ) from None
+        yield

@@ -1,0 +1,81 @@
+"""Structured logs: one event to a line, with its fields.
+
+As text, for people: ``2026-01-31T12:00:05.123Z INFO operation_started table=flights epoch=12``.
+As JSON, for machines: the same as an object a line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any, Literal, TextIO
+
+Level = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+
+_FIRST = ("table", "operation", "partition", "epoch")
+"""Fields that everybody looks for stand first."""
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def configure(level: Level = "info", format: LogFormat = "text", stream: TextIO | None = None) -> None:
+    """Log to ``stream`` (default: stderr) from now on. ``level`` is distop's; libraries say warnings."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    logging.getLogger("distop").setLevel(level.upper())
+    logging.captureWarnings(True)
+
+
+def event_fields(record: logging.LogRecord) -> dict[str, Any]:
+    """What was passed as ``extra``."""
+    given = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    return {name: given.pop(name) for name in _FIRST if name in given} | given
+
+
+class TextFormatter(logging.Formatter):
+    """For people. A traceback follows on lines of its own, indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        parts = [_time(record), record.levelname, _one_line(record.getMessage())]
+        parts += [f"{name}={_quoted(value)}" for name, value in event_fields(record).items()]
+        parts.append(f"logger={record.name}")
+        line = " ".join(parts)
+        if record.exc_info:
+            line += "\n    " + self.formatException(record.exc_info).replace("\n", "\n    ")
+        return line
+
+
+class JsonFormatter(logging.Formatter):
+    """For machines. Always one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
+        # A field cannot take the place of what every line has.
+        entry |= {name: value for name, value in event_fields(record).items() if name not in entry}
+        entry["logger"] = record.name
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+def _time(record: logging.LogRecord) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{whole}.{int(record.created % 1 * 1000):03d}Z"
+
+
+def _quoted(value: object) -> str:
+    text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    plain = text.isprintable() and not any(letter in text for letter in ' "=')
+    return text if text and plain else json.dumps(text, ensure_ascii=False)
+
+
+def _one_line(text: str) -> str:
+    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)[1:-1]

@@ -1,0 +1,239 @@
+"""Commands that run a service in the foreground: coordinator, executor, sidecar, dev."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from distop.cli.bundles import Bundle, command
+from distop.cli.logs import Level, LogFormat, configure
+from distop.cli.output import Output
+from distop.cli.parsing import parse_duration, parse_properties
+from distop.cli.session import DEFAULT_ADDRESS, WithOutput
+from distop.errors import InvalidArgument, PreconditionFailed
+
+if TYPE_CHECKING:
+    from distop.metastore.config import EtcdConfig
+
+app = typer.Typer()
+
+PANEL = "Services"
+
+MASTER_HELP = "Spark master, such as local[2]; none: jobs run in threads, without Spark."
+
+
+@dataclasses.dataclass(frozen=True)
+class EtcdOptions:
+    """Where etcd is and how to speak to it. What is not said comes from the environment."""
+
+    etcd: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,...", envvar="DISTOP_ETCD", help="etcd members. Default: 127.0.0.1:2379."
+        ),
+    ] = None
+    prefix: Annotated[
+        str | None, typer.Option(envvar="DISTOP_PREFIX", help="First part of every key. Default: distOp.")
+    ] = None
+    etcd_user: Annotated[
+        str | None, typer.Option(envvar="DISTOP_ETCD_USER", help="For etcd with authentication.")
+    ] = None
+    etcd_password_file: Annotated[
+        Path | None, typer.Option(help="File with the password; else from DISTOP_ETCD_PASSWORD.")
+    ] = None
+    etcd_cacert: Annotated[
+        str | None, typer.Option(metavar="PEM", envvar="DISTOP_ETCD_CACERT", help="CA; makes it TLS.")
+    ] = None
+    etcd_cert: Annotated[
+        str | None, typer.Option(metavar="PEM", envvar="DISTOP_ETCD_CERT", help="Client certificate.")
+    ] = None
+    etcd_key: Annotated[
+        str | None, typer.Option(metavar="PEM", envvar="DISTOP_ETCD_KEY", help="And its key.")
+    ] = None
+
+    def config(self) -> EtcdConfig:
+        from distop.metastore.config import EtcdConfig
+
+        given = {
+            "DISTOP_ETCD": self.etcd,
+            "DISTOP_PREFIX": self.prefix,
+            "DISTOP_ETCD_USER": self.etcd_user,
+            "DISTOP_ETCD_PASSWORD": self._password(),
+            "DISTOP_ETCD_CACERT": self.etcd_cacert,
+            "DISTOP_ETCD_CERT": self.etcd_cert,
+            "DISTOP_ETCD_KEY": self.etcd_key,
+        }
+        said = {name: value for name, value in given.items() if value is not None}
+        return EtcdConfig.from_env({**os.environ, **said})
+
+    def _password(self) -> str | None:
+        if self.etcd_password_file is None:
+            return None
+        try:
+            return self.etcd_password_file.read_text().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidArgument(
+                f"the password file cannot be read: {error}", details={"field": "etcd_password_file"}
+            ) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class ServiceOptions:
+    """What every service takes. Making it configures the logs of this process."""
+
+    lease_ttl: Annotated[
+        int,
+        typer.Option(min=2, metavar="SECONDS", help="After so long a dead process has lost what it held."),
+    ] = 5
+    log_level: Annotated[Level, typer.Option(help="Of the log on stderr.")] = "info"
+    log_format: Annotated[LogFormat, typer.Option(help="Text, or one JSON object a line.")] = "text"
+    end_with_parent: Annotated[
+        int, typer.Option(hidden=True, help="End (SIGTERM) when the process with this id, our parent, does.")
+    ] = 0
+
+    def __post_init__(self) -> None:
+        configure(self.log_level, self.log_format)
+        if self.end_with_parent:
+            _end_with(self.end_with_parent)
+
+
+Etcd = Annotated[EtcdOptions, Bundle(EtcdOptions)]
+Service = Annotated[ServiceOptions, Bundle(ServiceOptions)]
+
+
+@command(app, rich_help_panel=PANEL)
+def coordinator(
+    etcd: Etcd,
+    service: Service,
+    out: WithOutput,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to serve gRPC; port 0 takes a free one.")
+    ] = DEFAULT_ADDRESS,
+) -> int:
+    """Run a coordinator: the gRPC service, and the lead of tables that have work.
+
+    Example: distop coordinator --etcd 10.0.0.1:2379,10.0.0.2:2379 --listen 0.0.0.0:7070
+    """
+    from distop.coordinator.service import CoordinatorConfig, run
+
+    config = CoordinatorConfig(etcd=etcd.config(), listen=listen, lease_ttl_s=service.lease_ttl)
+    return _ended(out, "coordinator", run(config))
+
+
+@command(app, rich_help_panel=PANEL)
+def executor(
+    etcd: Etcd,
+    service: Service,
+    out: WithOutput,
+    master: Annotated[str, typer.Option(help=MASTER_HELP)] = "local[2]",
+    type: Annotated[
+        list[str] | None,
+        typer.Option(help="Only operations of this type. Repeatable. Default: all installed."),
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Spark configuration. Repeatable.")
+    ] = None,
+    slots: Annotated[
+        int,
+        typer.Option(min=0, help="Without Spark: threads per operation; 0: as many as there are processors."),
+    ] = 0,
+    max_operations: Annotated[int, typer.Option(min=1, help="How many operations it runs at one time.")] = 4,
+) -> int:
+    """Run an executor: a Spark driver that runs the jobs of operations.
+
+    Example: distop executor --master local[4] --conf spark.driver.memory=4g
+    """
+    from distop.executor.runner import RunnerOptions
+    from distop.executor.service import ExecutorConfig, run
+
+    config = ExecutorConfig(
+        etcd=etcd.config(),
+        master=master,
+        settings=parse_properties(conf or ()),
+        types=type or None,
+        slots=slots,
+        runner=RunnerOptions(max_operations=max_operations, lease_ttl_s=service.lease_ttl),
+    )
+    return _ended(out, "executor", run(config))
+
+
+@command(app, rich_help_panel=PANEL)
+def sidecar(
+    etcd: Etcd,
+    service: Service,
+    out: WithOutput,
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder of its socket. Default: where tasks on this host look for it.")
+    ] = None,
+    idle_exit: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="End when no task was connected for so long.")
+    ] = None,
+) -> int:
+    """Run a sidecar: the way to etcd for the tasks on a worker host.
+
+    Tasks start one where none runs; a service manager may do so before.
+    """
+    from distop.executor.sidecar import SidecarConfig, run
+
+    config = SidecarConfig(
+        etcd=etcd.config(),
+        folder=folder,
+        lease_ttl_s=service.lease_ttl,
+        idle_exit_s=None if idle_exit is None else parse_duration(idle_exit, "idle_exit"),
+    )
+    return _ended(out, "sidecar", run(config))
+
+
+@command(app, rich_help_panel=PANEL)
+def dev(
+    service: Service,
+    out: WithOutput,
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Where etcd and the tables live.")] = Path(
+        "distop-data"
+    ),
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to serve gRPC; port 0 takes a free one.")
+    ] = DEFAULT_ADDRESS,
+    master: Annotated[str, typer.Option(help=MASTER_HELP)] = "local[2]",
+    etcd_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Of the embedded etcd; 0 takes a free one.")
+    ] = 0,
+) -> None:
+    """Run everything in this terminal, to try things out: an embedded etcd, a coordinator and an executor.
+
+    Example: distop dev --data /tmp/distop --master none
+    """
+    from distop.cli.dev import Dev, DevConfig
+
+    config = DevConfig(
+        data=data,
+        listen=listen,
+        master=master,
+        etcd_port=etcd_port,
+        lease_ttl_s=service.lease_ttl,
+        log_level=service.log_level,
+        log_format=service.log_format,
+    )
+    Dev(config, out).run()
+
+
+def _ended(out: Output, service: str, code: int) -> int:
+    # People have read it in the log.
+    out.result_for_programs({"service": service, "exit_code": code})
+    return code
+
+
+def _end_with(parent: int) -> None:
+    if sys.platform != "linux":
+        return
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+    if os.getppid() != parent:
+        raise PreconditionFailed("the parent process ended first")

@@ -1,0 +1,193 @@
+"""Why a table is, or is not, moving: one sentence, from what callers can see. Pure: no I/O, no clock of its own.
+
+It takes the messages of the public API, so that the page, a command line and an alert say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from distop.proto import distop_pb2 as pb
+
+SILENCE_S = 30.0
+"""Seconds without a finished job after which the sentence says so."""
+
+_MAX_ERROR = 300
+
+
+class Mood(IntEnum):
+    """How a table stands; the higher, the more it deserves a look."""
+
+    IDLE = 0
+    MOVING = 1
+    WAITING = 2
+    """Work is there, and whoever should take it up has not done so yet."""
+    STUCK = 3
+    """It will not move before somebody does something about it."""
+    FAILED = 4
+    """Nothing runs, and the last operation did not succeed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """The answer."""
+
+    mood: Mood
+    sentence: str
+
+
+def why(
+    *,
+    running: Sequence[pb.Operation],
+    leader: str,
+    members: Sequence[pb.Member],
+    last: pb.Operation | None,
+    now: float,
+    also_running: int = 0,
+    last_job_at: Mapping[str, float] | None = None,
+) -> Reason:
+    """Why a table moves or does not (checklist U1).
+
+    Parameters
+    ----------
+    running:
+        Its operations that are not over.
+    leader:
+        The coordinator that leads it; empty without one.
+    members:
+        All live coordinators and executors.
+    last:
+        The operation that finished last.
+    now:
+        Seconds since the Unix epoch.
+    also_running:
+        How many operations run besides, that were not looked at.
+    last_job_at:
+        Name of an operation -> when one of its jobs finished last, where that is known.
+    """
+    if not running:
+        return (
+            _idle(last, now)
+            if not also_running
+            else Reason(Mood.MOVING, f"{_many(also_running, 'operation')} running")
+        )
+    reasons = [
+        _of_operation(operation, leader, members, now, (last_job_at or {}).get(operation.name, 0.0))
+        for operation in running
+    ]
+    # The one that is worst off explains the table; among equals the first.
+    worst = max(reasons, key=lambda reason: reason.mood)
+    others = len(running) - 1 + also_running
+    return Reason(worst.mood, f"{worst.sentence}; {_many(others, 'other operation')}") if others else worst
+
+
+def short_name(operation: pb.Operation) -> str:
+    """An operation's name where the table goes without saying: ``ingest/17``, ``build_index/tailnum/3``."""
+    return "/".join(filter(None, (operation.type, operation.object, str(operation.instance))))
+
+
+def span(seconds: float) -> str:
+    """A length of time in words, coarser the longer it is: ``0.3 s``, ``12 s``, ``4 min``, ``3 h``, ``2 d``."""
+    seconds = max(seconds, 0.0)
+    if seconds < 1:
+        return f"{seconds:.1f} s"
+    for limit, unit, name in ((60, 1, "s"), (3600, 60, "min"), (48 * 3600, 3600, "h")):
+        if seconds < limit:
+            return f"{int(seconds // unit)} {name}"
+    return f"{int(seconds // 86400)} d"
+
+
+def seconds_of(moment: Timestamp) -> float:
+    """A protobuf timestamp as seconds since the epoch; 0 for an unset one."""
+    return float(moment.seconds) + moment.nanos / 1e9
+
+
+# -- nothing runs ------------------------------------------------------------------------------------
+
+
+def _idle(last: pb.Operation | None, now: float) -> Reason:
+    if last is None:
+        return Reason(Mood.IDLE, "idle: no operation has run yet")
+    since = f"idle for {span(now - seconds_of(last.finished_at))}"
+    name = short_name(last)
+    if last.state == pb.SUCCEEDED:
+        return Reason(Mood.IDLE, f"{since}: {name} succeeded")
+    if last.state == pb.CANCELLED:
+        return Reason(Mood.IDLE, f"{since}: {name} was cancelled")
+    return Reason(Mood.FAILED, f"{since}: {name} failed{_because(last)}")
+
+
+# -- something runs ----------------------------------------------------------------------------------
+
+
+def _of_operation(
+    operation: pb.Operation, leader: str, members: Sequence[pb.Member], now: float, last_job_at: float
+) -> Reason:
+    name, jobs = short_name(operation), operation.jobs
+    if operation.state == pb.COMMITTING:
+        return _led(
+            f"{name} is committing: all {_many(jobs.total, 'job')} done", "publish it", leader, members
+        )
+    if operation.state == pb.ABORTING:
+        return _led(f"{name} is being aborted{_because(operation)}", "abort it", leader, members)
+    if operation.state != pb.RUNNING:
+        return Reason(
+            Mood.STUCK, f"{name} is in a state that this version does not know; upgrade distop here"
+        )
+    done = f"{jobs.succeeded:,} of {_many(jobs.total, 'job')} done"
+    if operation.cancel_requested:
+        return _led(f"{name} is being cancelled: {done}", "abort it", leader, members)
+    if jobs.failed:
+        return _led(
+            f"{name} is to be aborted: {_many(jobs.failed, 'job')} failed", "abort it", leader, members
+        )
+    if jobs.succeeded >= jobs.total:
+        return _led(f"{name} is about to commit: {done}", "publish it", leader, members)
+    if operation.runner:
+        return _running(operation, done, now, last_job_at)
+    return _without_runner(operation, done, members)
+
+
+def _running(operation: pb.Operation, done: str, now: float, last_job_at: float) -> Reason:
+    sentence = f"{short_name(operation)} running: {done}, run by {operation.runner}"
+    silent = now - max(last_job_at, seconds_of(operation.started_at))
+    if last_job_at and silent > SILENCE_S:
+        return Reason(Mood.WAITING, f"{sentence}; no job has finished for {span(silent)}")
+    return Reason(Mood.MOVING, sentence)
+
+
+def _without_runner(operation: pb.Operation, done: str, members: Sequence[pb.Member]) -> Reason:
+    """Jobs are left and no executor holds the operation."""
+    executors = [member for member in members if member.role == "executor"]
+    serving = [member for member in executors if operation.type in member.types]
+    waiting = f"{short_name(operation)} is waiting for a runner ({done})"
+    if serving:
+        ready = _many(len(serving), "executor")
+        return Reason(Mood.WAITING, f"{waiting}: {ready} for type {operation.type}, none has taken it yet")
+    alive = f"; {_many(len(executors), 'executor')} for other types" if executors else ""
+    return Reason(Mood.STUCK, f"{waiting}: no executor serves type {operation.type}{alive}")
+
+
+def _led(what: str, to_do: str, leader: str, members: Sequence[pb.Member]) -> Reason:
+    """What is left to do is up to the table's leader."""
+    if leader:
+        return Reason(Mood.MOVING, f"{what}; {leader} leads")
+    if any(member.role == "coordinator" for member in members):
+        return Reason(Mood.WAITING, f"{what}; waiting for a coordinator to lead the table and {to_do}")
+    return Reason(Mood.STUCK, f"{what}; no coordinator is alive to {to_do}")
+
+
+def _because(operation: pb.Operation) -> str:
+    if not operation.error.code:
+        return ""
+    message = operation.error.message
+    cut = message if len(message) <= _MAX_ERROR else message[:_MAX_ERROR] + "…"
+    return f": {operation.error.code}: {cut}"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

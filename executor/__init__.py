@@ -1,0 +1,54 @@
+"""Executors: the runner beside a Spark driver, the sidecar on a worker, and what tasks run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from distop.metastore.config import EtcdConfig
+
+__all__ = ["run"]
+
+
+def run(
+    spark: SparkSession | None = None,
+    *,
+    etcd: EtcdConfig | None = None,
+    types: Sequence[str] | None = None,
+    max_operations: int = 4,
+    stop: threading.Event | None = None,
+) -> int:
+    """Run operations in this program until ``stop`` is set, or SIGTERM or SIGINT comes (in the main thread).
+
+    Parameters
+    ----------
+    spark:
+        The session to run jobs with; it stays the caller's. ``None``: threads of this process. A session
+        made with the settings of ``distop.executor.spark_launcher.SETTINGS`` is much faster.
+    etcd:
+        How to reach etcd; by default as the environment says (``DISTOP_ETCD``).
+    types:
+        Operation types to serve; by default all that are registered here.
+    max_operations:
+        Operations at once.
+
+    Returns
+    -------
+    0, or 1 when the session broke; all operations were let go then.
+    """
+    # Spark's workers import this package for a task's sake and must not pay for gRPC.
+    from distop.executor.runner import RunnerOptions
+    from distop.executor.service import ExecutorConfig, run_with
+    from distop.metastore.config import EtcdConfig
+
+    config = ExecutorConfig(
+        etcd=etcd or EtcdConfig.from_env(),
+        types=types,
+        runner=RunnerOptions(max_operations=max_operations),
+    )
+    return run_with(spark, config, stop)

@@ -1,0 +1,181 @@
+"""One operation in the hands of this runner, from taking it to its last job."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import random
+import time
+from collections.abc import Callable
+from enum import Enum
+
+from distop.errors import DistopError
+from distop.executor.launch import Launch, Launched, Launcher, LauncherBroken, LaunchFailed
+from distop.executor.ledger import Ledger
+from distop.executor.task import Work
+from distop.metastore.jobs import Mark, Verdict, failure_record
+from distop.metastore.runs import Run, Taken, unfinished_partitions
+from distop.operations import DistributedOperation
+
+log = logging.getLogger(__name__)
+
+MAX_LAUNCHES = 4
+"""Launches in a row that may leave no job less unfinished, before the rest is marked failed."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
+"""Before the unfinished jobs are launched again; doubled each time, and cut at random."""
+
+MARKS_AT_ONCE = 1000
+"""Of jobs that are given up."""
+
+
+class End(Enum):
+    """How a run ended for this runner."""
+
+    SETTLED = "settled"
+    """All jobs have a result."""
+    OVER = "over"
+    """The run is not held any more, or the runner was asked to stop."""
+    LEFT = "left"
+    """It could not be finished here; others may try."""
+
+
+class OperationRun:
+    """Runs the jobs of one operation. Belongs to the runner's event loop."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        launcher: Launcher,
+        operation: DistributedOperation,
+        taken: Taken,
+        *,
+        clock: Callable[[], float] = time.time,
+        rng: random.Random,
+    ) -> None:
+        self.taken = taken
+        self.run = taken.run
+        self.over = ""
+        """Why the run is over; empty while it is held."""
+        self._ledger, self._launcher = ledger, launcher
+        self._work = Work(operation=operation, arg=taken.arg, run_token=taken.run.token)
+        self._clock, self._rng = clock, rng
+        self._ended = asyncio.Event()
+        self._launched: Launched | None = None
+        self._given_up: asyncio.Future[None] | None = None
+        self._given_up_left = 0
+
+    def cancel(self, reason: str) -> None:
+        """Its tasks are not wanted any more; :meth:`finish` returns once they have ended."""
+        self.over = self.over or reason
+        self._ended.set()
+        if self._launched is not None:
+            self._launched.cancel(reason)
+
+    def run_over(self, run: Run, reason: str) -> None:
+        """See :class:`~distop.executor.oversight.RunListener`."""
+        log.info("run_over", extra={"operation": str(run.keys.operation), "reason": reason})
+        self.cancel(reason)
+
+    async def finish(self) -> End:
+        """Launch the unfinished jobs, again if need be, until all have a result.
+
+        Raises
+        ------
+        LauncherBroken
+            Nothing can be launched here any more.
+        """
+        claims = self._ledger.desk if self._work.claims else None
+        self._ledger.oversight.attach(self.run, self, claims=claims, known_at=self.taken.revision)
+        try:
+            return await self._finish(list(self.taken.unfinished))
+        except LauncherBroken:
+            raise
+        except DistopError as error:
+            log.warning(
+                "operation_left", extra={"operation": str(self.run.keys.operation), "error": str(error)}
+            )
+            return End.LEFT
+        finally:
+            self._ledger.oversight.detach(self.run, self)
+
+    async def _finish(self, unfinished: list[str]) -> End:
+        fruitless = 0
+        while unfinished and not self._ended.is_set():
+            reason = await self._launch(unfinished)
+            if self._ended.is_set() or not reason:
+                break
+            left, _ = await unfinished_partitions(self._ledger.client, self.run.keys, self.taken.arg)
+            fruitless = 0 if len(left) < len(unfinished) else fruitless + 1
+            unfinished = left
+            if unfinished and fruitless >= MAX_LAUNCHES and self._work.operation.can_fail:
+                await self._give_up(unfinished, reason)
+                break
+            if unfinished:
+                await self._pause(fruitless)
+        return End.OVER if self._ended.is_set() else End.SETTLED
+
+    async def _launch(self, partitions: list[str]) -> str:
+        """Launch these jobs and wait for their end; why some may have no result, or nothing."""
+        operation = str(self.run.keys.operation)
+        log.info("launching", extra={"operation": operation, "jobs": len(partitions)})
+        launch = Launch(run=self.run, work=self._work, arg_value=self.taken.arg_value, partitions=partitions)
+        self._launched = self._launcher.launch(launch)
+        if self.over:
+            self._launched.cancel(self.over)
+        try:
+            summary = await self._launched.wait()
+        except LauncherBroken:
+            raise
+        except LaunchFailed as error:
+            if not self._ended.is_set():
+                log.warning("launch_failed", extra={"operation": operation, "error": str(error)})
+            return error.message
+        finally:
+            self._launched = None
+        left = len(partitions) - summary.finished
+        return f"{left} of {len(partitions)} jobs were left without a result" if left > 0 else ""
+
+    async def _pause(self, fruitless: int) -> None:
+        longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(fruitless, 16))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), longest * self._rng.uniform(0.5, 1.0))
+
+    # -- giving jobs up ------------------------------------------------------------------------------
+
+    async def _give_up(self, partitions: list[str], reason: str) -> None:
+        """Mark jobs failed that cannot be run. What their attempts left is swept after the operation."""
+        log.error(
+            "jobs_given_up",
+            extra={
+                "operation": str(self.run.keys.operation),
+                "jobs": len(partitions),
+                "reason": reason,
+            },
+        )
+        numbers, rest = itertools.count(1), iter(partitions)
+        while marks := [
+            (number, self._failure(number, partition, reason))
+            for number, partition in zip(itertools.islice(numbers, MARKS_AT_ONCE), rest, strict=False)
+        ]:
+            self._given_up = asyncio.get_running_loop().create_future()
+            self._given_up_left = len(marks)
+            self._ledger.batcher.submit(self.run, self, marks)
+            await self._given_up
+
+    def _failure(self, number: int, partition: str, reason: str) -> Mark:
+        attempt = f"{self.run.token}-runner-{self._rng.getrandbits(48):012x}-{number}"
+        return Mark(partition, attempt, failure_record(attempt, LaunchFailed.code, reason, self._clock()))
+
+    def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
+        """See :class:`~distop.executor.batcher.Submitter`. Whoever was first with a job, it has a result."""
+        self._given_up_left -= len(answers)
+        if self._given_up is not None and self._given_up_left <= 0 and not self._given_up.done():
+            self._given_up.set_result(None)
+
+    def unanswered(self, numbers: list[int], error: DistopError) -> None:
+        """See :class:`~distop.executor.batcher.Submitter`."""
+        if self._given_up is not None and not self._given_up.done():
+            self._given_up.set_exception(error)

@@ -1,0 +1,143 @@
+"""The executor as a process, and inside a user's own program."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from distop.errors import DistopError
+from distop.executor.launch import Launcher, LauncherBroken, LocalLauncher
+from distop.executor.ledger import Ledger
+from distop.executor.loop import event_loop
+from distop.executor.runner import Runner, RunnerOptions
+from distop.executor.types import ServedTypes
+from distop.metastore.client import EtcdClient
+from distop.metastore.config import EtcdConfig
+from distop.operations import Registry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+NO_SPARK = "none"
+"""The master that means: threads of this process instead of Spark."""
+
+_RETRY_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorConfig:
+    """How an executor serves."""
+
+    etcd: EtcdConfig
+    master: str = NO_SPARK
+    """A Spark master, such as ``local[2]`` or ``spark://host:7077``; ``none``: threads, no Spark."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """More settings for Spark; they win over the runner's own."""
+    types: Sequence[str] | None = None
+    """Operation types to serve; ``None``: all that are registered here."""
+    slots: int = 0
+    """Threads per operation without Spark; 0: a few more than there are processors."""
+    runner: RunnerOptions = field(default_factory=RunnerOptions)
+
+
+def run(config: ExecutorConfig) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code: 0, or 1 when nothing can be launched here any more."""
+    return _run(config, session=None, stop=None)
+
+
+def run_with(session: SparkSession | None, config: ExecutorConfig, stop: threading.Event | None) -> int:
+    """Serve with a session of the caller's, who stays its owner, until ``stop`` is set (or a signal comes, if
+    this is the main thread)."""
+    return _run(config, session=session, stop=stop)
+
+
+def _run(config: ExecutorConfig, *, session: SparkSession | None, stop: threading.Event | None) -> int:
+    types = ServedTypes(Registry(), config.types)
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        try:
+            runner.run(_serve_until_told(config, types, session, stop))
+        except LauncherBroken as error:
+            log.error("executor_broken", extra={"error": str(error)})
+            return 1
+    return 0
+
+
+async def _serve_until_told(
+    config: ExecutorConfig,
+    types: ServedTypes,
+    session: SparkSession | None,
+    told: threading.Event | None,
+) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+    if told is not None:
+
+        def wait() -> None:
+            told.wait()
+            loop.call_soon_threadsafe(stop.set)
+
+        threading.Thread(target=wait, name="distop-stop", daemon=True).start()
+    client = EtcdClient(config.etcd)
+    try:
+        await serve(client, config, types, stop, session=session)
+    finally:
+        await client.close()
+
+
+async def serve(
+    client: EtcdClient,
+    config: ExecutorConfig,
+    types: ServedTypes,
+    stop: asyncio.Event,
+    *,
+    session: SparkSession | None = None,
+    ready: Callable[[str], None] = lambda member: None,
+) -> None:
+    """Serve on the present event loop, one incarnation of a runner after the other, until ``stop``.
+
+    Parameters
+    ----------
+    ready:
+        Told the member id of each incarnation once it begins.
+
+    Raises
+    ------
+    LauncherBroken
+        Nothing can be launched here any more. All operations have been let go.
+    """
+    ledger = Ledger(client)
+    launcher = make_launcher(ledger, config, session)
+    try:
+        await launcher.start()
+        while not stop.is_set():
+            runner = Runner(ledger, launcher, types, config.runner, rng=random.Random())
+            ready(runner.member)
+            try:
+                await runner.serve(stop)
+            except LauncherBroken:
+                raise
+            except DistopError as error:
+                log.warning("runner_failed", extra={"member": runner.member, "error": str(error)})
+                await asyncio.sleep(_RETRY_S)
+    finally:
+        await ledger.close()
+        await launcher.close()
+
+
+def make_launcher(ledger: Ledger, config: ExecutorConfig, session: SparkSession | None) -> Launcher:
+    """What the configuration asks for. Spark is imported only if it is used."""
+    if session is None and config.master == NO_SPARK:
+        return LocalLauncher(ledger, slots=config.slots)
+    from distop.executor.spark_launcher import SparkLauncher
+
+    return SparkLauncher(config.etcd, master=config.master, settings=config.settings, session=session)

@@ -1,0 +1,228 @@
+"""Running jobs on Spark: one job group for an operation's run, its partitions packed into tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from distop.executor.dial import dial
+from distop.executor.launch import Launch, LauncherBroken, LaunchFailed, pack
+from distop.executor.place import Place
+from distop.executor.spark_task import SparkTask
+from distop.executor.task import TaskSummary
+from distop.metastore.config import EtcdConfig
+from distop.operations.registry import VARIABLE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+SETTINGS = {
+    # Without it every Python task waits 40 ms for Nagle's algorithm and delayed acknowledgements.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Operations share the slots instead of queueing behind the first.
+    "spark.scheduler.mode": "FAIR",
+}
+"""What a session needs to run many small Python tasks fast. The rest is Spark's default."""
+
+TASK_FAILURES = 4
+"""How often Spark tries a task; its own default, except that ``local[n]`` means once."""
+
+POOLS = 8
+"""Scheduler pools, each for one operation at a time."""
+
+MAX_REASON = 400
+"""Characters kept of what Spark says."""
+
+CANCEL_AFTER_S = 0.3
+"""Tasks are told by push and end by themselves; what has not ended by then is cancelled in Spark as well."""
+
+_LONGEST_CANCEL_S = 2.0
+
+# They warn of what is meant to be: pools that no file describes.
+_TOO_LOUD = ("org.apache.spark.scheduler.FairSchedulableBuilder",)
+
+
+class SparkLauncher:
+    """Runs jobs with a Spark session of its own, or one that it is given.
+
+    Parameters
+    ----------
+    session:
+        A session that stays its owner's; else one is made with ``master`` and ``settings``.
+    """
+
+    def __init__(
+        self,
+        etcd: EtcdConfig,
+        *,
+        master: str = "local[*]",
+        settings: Mapping[str, str] | None = None,
+        session: SparkSession | None = None,
+    ) -> None:
+        self._etcd, self._master, self._settings = etcd, master, dict(settings or {})
+        self._session, self._owned = session, session is None
+        self._sidecar: socket.socket | None = None
+        self._launches = 0
+
+    async def start(self) -> None:
+        """Make the session. If its workers are on this host, have their sidecar ready too."""
+        if self._session is None:
+            self._session = await asyncio.to_thread(make_session, self._master, self._settings)
+        context = self._session.sparkContext
+        if context.getConf().get(unix := "spark.python.unix.domain.socket.enabled", "false") != "true":
+            log.warning("spark_tasks_are_slow", extra={"hint": f"make the session with {unix}=true"})
+        if (context.master or "").startswith("local"):
+            place = Place.of(self._etcd.endpoints, self._etcd.prefix)
+            self._sidecar = await asyncio.to_thread(dial, place, self._etcd.to_env())
+
+    def launch(self, launch: Launch) -> SparkTasks:
+        if self._session is None:
+            raise LauncherBroken("Spark was not started")
+        self._launches += 1
+        task = SparkTask(
+            arg_value=launch.arg_value,
+            run_token=launch.run.token,
+            types=os.environ.get(VARIABLE, ""),
+            etcd=self._etcd.to_env(),
+        )
+        name = f"distop {launch.work.arg.id} run {launch.run.token} launch {self._launches}"
+        return SparkTasks(self._session, launch, task, name=name, pool=f"distop-{self._launches % POOLS}")
+
+    async def close(self) -> None:
+        """Stop the session, if it is ours."""
+        if self._sidecar is not None:
+            self._sidecar.close()
+        if self._owned and self._session is not None:
+            with suppress(Exception):  # a driver that died cannot be stopped any more
+                await asyncio.to_thread(self._session.stop)
+
+
+class SparkTasks:
+    """The Spark job of one launch, in a thread that waits for it."""
+
+    def __init__(
+        self, session: SparkSession, launch: Launch, task: SparkTask, *, name: str, pool: str
+    ) -> None:
+        from pyspark import InheritableThread
+
+        self._loop = asyncio.get_running_loop()
+        self._context = session.sparkContext
+        self._launch, self._task, self._name, self._pool = launch, task, name, pool
+        self._ended: asyncio.Future[TaskSummary] = self._loop.create_future()
+        self._cancelling: asyncio.Task[None] | None = None
+        # Each Python thread has its own thread in the JVM, and so a job group of its own; this class also
+        # frees that one in the end.
+        thread = InheritableThread(target=self._run, name=name, session=session)
+        thread.daemon = True
+        thread.start()
+
+    def cancel(self, reason: str) -> None:
+        if self._cancelling is None and not self._ended.done():
+            log.info("spark_cancelling", extra={"group": self._name, "reason": reason})
+            self._cancelling = asyncio.create_task(self._cancel())
+
+    async def wait(self) -> TaskSummary:
+        try:
+            return await asyncio.shield(self._ended)
+        finally:
+            if self._cancelling is not None:
+                self._cancelling.cancel()
+
+    async def _cancel(self) -> None:
+        """Cancel until it has ended: a group without a job cannot be cancelled, and might get one later."""
+        pause = CANCEL_AFTER_S
+        while True:
+            await asyncio.sleep(pause)
+            with suppress(Exception):  # the driver is gone: the waiting thread sees that too
+                await asyncio.to_thread(self._context.cancelJobGroup, self._name)
+            pause = min(2 * pause, _LONGEST_CANCEL_S)
+
+    def _run(self) -> None:
+        try:
+            summary = self._collect()
+        except Exception as error:
+            self._tell(self._failure(error))
+        else:
+            self._tell(summary)
+
+    def _collect(self) -> TaskSummary:
+        work, context = self._launch.work, self._context
+        slots = max(1, context.defaultParallelism)
+        packs = pack(self._launch.partitions, slots=slots, small=work.operation.small_jobs)
+        context.setJobGroup(self._name, self._name)
+        context.setLocalProperty("spark.scheduler.pool", self._pool)
+        ended: list[TaskSummary] = (
+            context.parallelize(packs, max(1, len(packs))).mapPartitions(self._task).collect()
+        )
+        return sum(ended, TaskSummary())
+
+    def _failure(self, error: Exception) -> LaunchFailed:
+        if self._cancelling is not None:
+            return LaunchFailed("it was cancelled")
+        reason = " ".join(str(error).split())
+        if not _is_alive(self._context):
+            return LauncherBroken(f"Spark has stopped: {reason[:MAX_REASON]}")
+        # What a task raised stands behind the words below; before them, only where it ran.
+        _, _, cause = reason.partition("Traceback (most recent call last):")
+        log.warning("spark_job_failed", extra={"group": self._name, "error": reason[: 10 * MAX_REASON]})
+        return LaunchFailed(f"Spark gave up: {(cause or reason)[-MAX_REASON:]}")
+
+    def _tell(self, outcome: TaskSummary | LaunchFailed) -> None:
+        def settle() -> None:
+            if self._ended.done():
+                return
+            if isinstance(outcome, TaskSummary):
+                self._ended.set_result(outcome)
+            else:
+                self._ended.set_exception(outcome)
+                self._ended.exception()  # whether or not anybody waits
+
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(settle)
+
+
+def _is_alive(context: Any) -> bool:
+    """Whether jobs can still be run: neither stopped nor without its JVM."""
+    try:
+        return not context._jsc.sc().isStopped()
+    except Exception:
+        return False
+
+
+def make_session(master: str, settings: Mapping[str, str]) -> SparkSession:
+    """A session for many small Python tasks. The environment must be right before the JVM starts, which it is
+    handed to."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(with_retries(master)).appName("distop")
+    for name, value in {**SETTINGS, **settings}.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("WARN")
+    jvm: Any = session.sparkContext._jvm
+    for name in _TOO_LOUD:
+        log4j = jvm.org.apache.logging.log4j
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.ERROR)
+    return session
+
+
+def with_retries(master: str) -> str:
+    """``local[2]`` tries a task once; ``local[2,4]`` four times, as clusters do."""
+    if master == "local":
+        return f"local[1,{TASK_FAILURES}]"
+    found = re.fullmatch(r"local\[\s*(\d+|\*)\s*\]", master)
+    return f"local[{found[1]},{TASK_FAILURES}]" if found else master

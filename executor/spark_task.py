@@ -1,0 +1,63 @@
+"""What Spark ships to its workers: one task of an operation."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from distop.executor.place import Place
+from distop.executor.sidecar_client import client_of_this_process
+from distop.executor.task import TaskSummary, Work, decode_arg, run_task
+from distop.metastore.config import EtcdConfig
+from distop.operations import Registry
+
+
+@dataclass(frozen=True)
+class SparkTask:
+    """A function over packs of partition names. Small, since every task of the stage carries it.
+
+    Parameters
+    ----------
+    arg_value:
+        The operation's argument as it stands in etcd.
+    types:
+        Operation types that have no package, as of ``DISTOP_OPERATIONS``.
+    etcd:
+        The environment that says how to reach etcd, for a sidecar that must be started.
+    """
+
+    arg_value: bytes
+    run_token: int
+    types: str
+    etcd: dict[str, str]
+
+    def __call__(self, packs: Iterable[list[str]]) -> Iterator[TaskSummary]:
+        from pyspark import TaskContext
+
+        _settle_worker(os.getpid())
+        # All of it at once: Spark does not reuse a worker that leaves its input unread.
+        partitions = [partition for pack in packs for partition in pack]
+        arg = decode_arg(self.arg_value)
+        operation = _registry(self.types).get(arg.type)
+        config = EtcdConfig.from_env(self.etcd)
+        client = client_of_this_process(Place.of(config.endpoints, config.prefix), self.etcd)
+        context = TaskContext.get()
+        name = f"s{context.taskAttemptId()}" if context is not None else "s"
+        work = Work(operation=operation, arg=arg, run_token=self.run_token)
+        yield run_task(client, work, partitions, name)
+
+
+@functools.lru_cache(maxsize=8)
+def _registry(types: str) -> Registry:
+    return Registry(types.split(","))
+
+
+@functools.lru_cache(maxsize=1)
+def _settle_worker(pid: int) -> None:
+    """Take what is loaded by now out of the garbage collector's sight, once per process: Spark's worker loop
+    runs a full collection after each task, which otherwise costs more than a small task."""
+    gc.collect()
+    gc.freeze()

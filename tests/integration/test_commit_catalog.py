@@ -1,0 +1,583 @@
+"""The contract of a pyiceberg catalog, on etcd; and what distop adds to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NamespaceAlreadyExistsError,
+    NamespaceNotEmptyError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NoSuchViewError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.update import SetDefaultSpecUpdate, SetLocationUpdate
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import LongType, NestedField, StringType
+
+from distop.commit.catalog import EtcdCatalog
+from distop.commit.namespaces import table_identifier, table_name
+from distop.errors import EtcdUnavailable, IncompatibleOperation, InvalidName, OutcomeUnknown
+from distop.metastore.config import EtcdConfig
+from distop.metastore.embedded import EtcdProcess
+from distop.metastore.keyspace import TableKeys
+from distop.metastore.records import (
+    Head,
+    HistoryRecord,
+    NamespaceRecord,
+    TableRecord,
+    decode,
+    encode,
+    encode_plain,
+)
+from distop.metastore.sync import SyncEtcd
+from distop.metastore.txn import Put, Txn, TxnResult
+
+SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()))
+
+
+def ids(start: int, count: int) -> pa.Table:
+    return pa.table({"id": list(range(start, start + count)), "kind": ["k"] * count})
+
+
+def make_catalog(etcd: EtcdProcess, prefix: str, folder: Path) -> EtcdCatalog:
+    properties = {
+        "py-catalog-impl": "distop.commit.catalog.EtcdCatalog",
+        "etcd.endpoints": etcd.endpoint,
+        "etcd.prefix": prefix,
+        "warehouse": f"file://{folder}/warehouse",
+    }
+    catalog = load_catalog("distop", **properties)
+    assert isinstance(catalog, EtcdCatalog)
+    return catalog
+
+
+@pytest.fixture
+def catalog(etcd: EtcdProcess, prefix: str, tmp_path: Path) -> Iterator[EtcdCatalog]:
+    with make_catalog(etcd, prefix, tmp_path) as made:
+        yield made  # type: ignore[misc]
+
+
+@pytest.fixture
+def store(etcd: EtcdProcess, prefix: str) -> Iterator[SyncEtcd]:
+    with SyncEtcd(EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix)) as client:
+        yield client
+
+
+def keys_of(store: SyncEtcd, table: str) -> TableKeys:
+    return store.keyspace.table(table)
+
+
+def all_keys(store: SyncEtcd) -> list[str]:
+    found = store.scan(store.keyspace.prefix, keys_only=True).kvs
+    return [kv.key.removeprefix(store.keyspace.prefix).decode() for kv in found]
+
+
+def metadata_files(folder: Path) -> set[Path]:
+    return set(folder.rglob("*.metadata.json"))
+
+
+# -- names -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["flights", "a.b", "a.b.c", "default.x", "a b", "ü/x", "default"])
+def test_tables_and_identifiers_correspond(name: str) -> None:
+    """O29: every table has one identifier, and the other way round."""
+    assert table_name(table_identifier(name)) == name
+    assert table_name(".".join(table_identifier(name))) == name
+
+
+def test_the_default_namespace_may_be_left_out() -> None:
+    """O29"""
+    assert table_name("flights") == table_name("default.flights") == table_name(("default", "flights"))
+    assert table_identifier("flights") == ("default", "flights")
+    assert table_identifier("ny.flights") == ("ny", "flights")
+
+
+# -- tables ------------------------------------------------------------------------------------------
+
+
+def test_a_created_table_is_a_table_of_distop(catalog: EtcdCatalog, store: SyncEtcd, tmp_path: Path) -> None:
+    """P14: record and head appear together, under the table's keys."""
+    spec = PartitionSpec(PartitionField(1, 1000, BucketTransform(4), "id_bucket"))
+    table = catalog.create_table("default.flights", SCHEMA, partition_spec=spec, properties={"owner": "ada"})
+    assert table.name() == ("default", "flights")
+    assert table.location() == f"file://{tmp_path}/warehouse/default/flights"
+    assert all_keys(store) == ["flights.head", "flights.table"]
+    record = decode(store.get(keys_of(store, "flights").table).value, TableRecord)
+    head = decode(store.get(keys_of(store, "flights").head).value, Head)
+    assert (record.name, record.location) == ("flights", table.location())
+    assert (head.metadata_location, head.snapshot_id, head.operation) == (
+        table.metadata_location,
+        None,
+        "foreign",
+    )
+    loaded = catalog.load_table("flights")
+    assert (loaded.metadata, loaded.properties["owner"]) == (table.metadata, "ada")
+    assert loaded.spec() == spec
+
+
+def test_creating_twice_is_refused_and_leaves_no_file(catalog: EtcdCatalog, tmp_path: Path) -> None:
+    """P5, U3"""
+    catalog.create_table("flights", SCHEMA)
+    before = metadata_files(tmp_path)
+    with pytest.raises(TableAlreadyExistsError, match=r"default\.flights"):
+        catalog.create_table("flights", SCHEMA)
+    assert metadata_files(tmp_path) == before
+    assert catalog.create_table_if_not_exists("flights", SCHEMA).name() == ("default", "flights")
+
+
+def test_names_and_locations_that_cannot_be_are_refused(
+    catalog: EtcdCatalog, etcd: EtcdProcess, prefix: str
+) -> None:
+    """O29, U3"""
+    with pytest.raises(InvalidName):
+        catalog.create_table("_flights", SCHEMA)
+    with pytest.raises(NoSuchNamespaceError, match="nowhere"):
+        catalog.create_table("nowhere.flights", SCHEMA, location="file:///tmp/x")
+    properties = {"etcd.endpoints": etcd.endpoint, "etcd.prefix": prefix}
+    with EtcdCatalog("bare", **properties) as bare, pytest.raises(ValueError, match="specify a location"):
+        bare.create_table("flights", SCHEMA)
+
+
+def test_a_missing_table_is_said_to_be_missing(catalog: EtcdCatalog) -> None:
+    """U3"""
+    for call in (catalog.load_table, catalog.drop_table, catalog.purge_table):
+        with pytest.raises(NoSuchTableError, match=r"default\.nothing"):
+            call("nothing")
+    assert not catalog.table_exists("nothing")
+
+
+def test_a_table_that_nothing_was_published_to_is_said_to_be_empty(
+    catalog: EtcdCatalog, store: SyncEtcd
+) -> None:
+    """U3: created through distop, not yet written."""
+    record = TableRecord(name="flights", location="file:///tmp/nowhere")
+    store.put(keys_of(store, "flights").table, encode(record))
+    with pytest.raises(NoSuchTableError, match="no operation has published anything"):
+        catalog.load_table("flights")
+    assert not catalog.table_exists("flights")
+    assert catalog.list_tables("default") == [("default", "flights")]
+    with pytest.raises(TableAlreadyExistsError):
+        catalog.create_table("flights", SCHEMA)
+    catalog.drop_table("flights")
+    assert all_keys(store) == []
+
+
+def test_tables_are_written_and_read(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """P14: append, overwrite, delete, schema and properties, through pyiceberg alone."""
+    table = catalog.create_table("flights", SCHEMA)
+    table.append(ids(0, 5))
+    table.append(ids(5, 5))
+    table.delete("id < 2")
+    with table.transaction() as transaction:
+        transaction.set_properties(owner="ada")
+        with transaction.update_schema() as update:
+            update.add_column("note", StringType())
+    fresh = catalog.load_table("flights")
+    assert sorted(fresh.scan().to_arrow()["id"].to_pylist()) == list(range(2, 10))
+    assert fresh.properties["owner"] == "ada"
+    assert fresh.schema().find_field("note").field_type == StringType()
+    fresh.overwrite(pa.table({"id": [1], "kind": ["k"], "note": ["n"]}))
+    head = decode(store.get(keys_of(store, "flights").head).value, Head)
+    current = catalog.load_table("flights")
+    assert head.snapshot_id == current.metadata.current_snapshot_id
+    assert current.scan().to_arrow()["id"].to_pylist() == [1]
+    assert len(current.metadata.metadata_log) == 5
+
+
+def test_a_commit_without_change_writes_nothing(
+    catalog: EtcdCatalog, store: SyncEtcd, tmp_path: Path
+) -> None:
+    """P10"""
+    table = catalog.create_table("flights", SCHEMA, properties={"a": "b"})
+    before, head = metadata_files(tmp_path), store.get(keys_of(store, "flights").head)
+    response = catalog.commit_table(table, (), (SetDefaultSpecUpdate.model_validate({"spec-id": 0}),))
+    assert response.metadata_location == table.metadata_location
+    assert (metadata_files(tmp_path), store.get(keys_of(store, "flights").head)) == (before, head)
+
+
+def test_a_stale_table_is_refused(catalog: EtcdCatalog, tmp_path: Path) -> None:
+    """P6: what a commit was based on is compared; nothing is left of one that lost."""
+    catalog.create_table("flights", SCHEMA)
+    one, other = catalog.load_table("flights"), catalog.load_table("flights")
+    with one.update_schema() as update:
+        update.add_column("x", LongType())
+    before = metadata_files(tmp_path)
+    with pytest.raises(CommitFailedException), other.update_schema() as update:
+        update.add_column("y", LongType())
+    assert metadata_files(tmp_path) == before
+    assert [c.name for c in catalog.load_table("flights").schema().columns] == ["id", "kind", "x"]
+
+
+def test_a_table_can_be_created_with_its_first_rows(catalog: EtcdCatalog) -> None:
+    """P3, P5: or not at all; one of two creators wins."""
+    catalog.create_namespace("ny.air")
+    name = "ny.air.flights"
+    with catalog.create_table_transaction(name, SCHEMA) as transaction:
+        transaction.append(ids(0, 3))
+        assert not catalog.table_exists(name)
+        catalog.create_table("other", SCHEMA)
+    assert catalog.load_table(name).scan().to_arrow().num_rows == 3
+    late = catalog.create_table_transaction(name, SCHEMA)
+    with pytest.raises(CommitFailedException, match="already exists"):
+        late.commit_transaction()
+    assert catalog.list_tables(("ny", "air")) == [("ny", "air", "flights")]
+
+
+def test_files_of_a_table_can_be_registered(catalog: EtcdCatalog) -> None:
+    """P14"""
+    table = catalog.create_table("flights", SCHEMA)
+    table.append(ids(0, 3))
+    copy = catalog.register_table("copy", table.metadata_location)
+    assert copy.scan().to_arrow().num_rows == 3
+    with pytest.raises(TableAlreadyExistsError):
+        catalog.register_table("copy", table.metadata_location)
+    with pytest.raises(NotImplementedError):
+        catalog.register_table("copy", table.metadata_location, overwrite=True)
+    assert Path(table.metadata_location.removeprefix("file://")).exists()
+
+
+def test_moving_a_table_elsewhere_moves_its_record(
+    catalog: EtcdCatalog, store: SyncEtcd, tmp_path: Path
+) -> None:
+    """P1: operations write where the record says."""
+    table = catalog.create_table("flights", SCHEMA)
+    catalog.commit_table(table, (), (SetLocationUpdate(location=f"file://{tmp_path}/elsewhere"),))
+    record = decode(store.get(keys_of(store, "flights").table).value, TableRecord)
+    assert record.location == f"file://{tmp_path}/elsewhere"
+    catalog.load_table("flights").append(ids(0, 3))
+    assert catalog.load_table("flights").scan().to_arrow().num_rows == 3
+
+
+# -- dropping and renaming ---------------------------------------------------------------------------
+
+
+def give_a_past(store: SyncEtcd, table: str, operations: int = 3) -> None:
+    """What operations leave behind: history, request ids, counters, watermarks, settings."""
+    keys = keys_of(store, table)
+    history = encode(HistoryRecord(outcome="success"))
+    for start in range(1, operations + 1, 50):
+        puts = []
+        for i in range(start, min(start + 50, operations + 1)):
+            puts += [Put(keys.prefix + b"history.ingest.%d" % i, history), Put(keys.request(f"r{i}"), b"{}")]
+        store.txn(Txn(then=tuple(puts)))
+    store.put(keys.next_instance("ingest"), str(operations + 1).encode())
+    store.put(keys.watermarks, encode_plain({"files": {"2013-01": "done"}}))
+    store.put(keys.prefix + b"ordering", b"{}")
+
+
+def test_a_dropped_table_leaves_no_key(catalog: EtcdCatalog, store: SyncEtcd, tmp_path: Path) -> None:
+    """O29: of its own; its files stay, and so do the keys of tables named alike."""
+    for name in ("flights", "flights2", "flight"):
+        catalog.create_table(name, SCHEMA)
+    give_a_past(store, "flights", operations=1500)
+    give_a_past(store, "flights2", operations=2)
+    before = metadata_files(tmp_path)
+    catalog.drop_table("flights")
+    assert {key.split(".")[0] for key in all_keys(store)} == {"flights2", "flight"}
+    assert len(all_keys(store)) == 2 + 2 + 2 * 2 + 3
+    assert metadata_files(tmp_path) == before
+
+
+def test_the_leader_of_a_dropped_table_keeps_its_key(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """O24: it goes with its lease."""
+    catalog.create_table("flights", SCHEMA)
+    give_a_past(store, "flights")
+    store.put(keys_of(store, "flights").coordinator, b"{}")
+    catalog.drop_table("flights")
+    assert all_keys(store) == ["flights.coordinator"]
+
+
+@pytest.mark.parametrize("change", ["drop", "purge", "rename"])
+def test_a_table_at_work_is_neither_dropped_nor_renamed(
+    catalog: EtcdCatalog, store: SyncEtcd, change: str
+) -> None:
+    """P13, O2: the error names the operation in the way."""
+    catalog.create_table("flights", SCHEMA)
+    keys = keys_of(store, "flights")
+
+    def attempt() -> None:
+        match change:
+            case "drop":
+                catalog.drop_table("flights")
+            case "purge":
+                catalog.purge_table("flights")
+            case _:
+                catalog.rename_table("flights", "departures")
+
+    store.put(keys.run_ops, encode_plain({"ingest": ["17"], "build_index": ["tail%2Enum.3"]}))
+    with pytest.raises(IncompatibleOperation, match=r"flights/ingest/17.*|flights/build_index/tail\.num/3"):
+        attempt()
+    store.delete(keys.run_ops)
+    active = store.keyspace.active + b"flights.ingest.17"
+    store.put(active, b"{}")
+    with pytest.raises(IncompatibleOperation, match="being collected"):
+        attempt()
+    assert catalog.table_exists("flights")
+    store.delete(active)
+    attempt()
+    assert not catalog.table_exists("flights")
+
+
+def test_an_interrupted_drop_is_no_past_of_the_next_table(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """C4: killed after the record was gone and before the history was."""
+    give_a_past(store, "flights")
+    catalog.create_table("flights", SCHEMA)
+    assert all_keys(store) == ["flights.head", "flights.table"]
+
+
+def test_purging_removes_the_files(catalog: EtcdCatalog, tmp_path: Path) -> None:
+    """P13"""
+    table = catalog.create_table("flights", SCHEMA)
+    table.append(ids(0, 3))
+    table.append(ids(3, 3))
+    catalog.purge_table("flights")
+    assert [path for path in (tmp_path / "warehouse").rglob("*") if path.is_file()] == []
+
+
+def test_a_renamed_table_keeps_its_rows_and_its_past(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """O1, O22, C8: history, watermarks and instance numbers go with it; request ids were for the old name."""
+    table = catalog.create_table("flights", SCHEMA)
+    table.append(ids(0, 3))
+    give_a_past(store, "flights", operations=120)
+    catalog.create_namespace("ny")
+    renamed = catalog.rename_table("flights", "ny.departures")
+    assert (renamed.name(), renamed.scan().to_arrow().num_rows) == (("ny", "departures"), 3)
+    assert not catalog.table_exists("flights")
+    found = [key for key in all_keys(store) if not key.startswith("_")]
+    assert {key.split(".")[0] for key in found} == {"ny%2Edepartures"}
+    assert len(found) == 120 + len(("table", "head", "watermarks", "ordering", "nextInstanceId"))
+    record = decode(store.get(keys_of(store, "ny.departures").table).value, TableRecord)
+    assert record.name == "ny.departures"
+    renamed.append(ids(3, 3))
+    assert catalog.load_table("ny.departures").scan().to_arrow().num_rows == 6
+
+
+def test_renaming_onto_a_table_or_into_nowhere_is_refused(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """U3: and changes nothing."""
+    catalog.create_table("flights", SCHEMA)
+    catalog.create_table("other", SCHEMA)
+    before = all_keys(store)
+    with pytest.raises(TableAlreadyExistsError):
+        catalog.rename_table("flights", "other")
+    with pytest.raises(NoSuchNamespaceError):
+        catalog.rename_table("flights", "nowhere.flights")
+    with pytest.raises(NoSuchTableError):
+        catalog.rename_table("nothing", "more")
+    assert all_keys(store) == before
+
+
+# -- listing -----------------------------------------------------------------------------------------
+
+
+def test_tables_are_listed_by_namespace(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """O29: names beginning alike, names with dots."""
+    for namespace in ("a", "a.b", "ab"):
+        catalog.create_namespace(namespace)
+    for name in ("flights", "a.t", "a.u", "a.b.t", "ab.t", "a b"):
+        catalog.create_table(name, SCHEMA)
+    assert catalog.list_tables("default") == [("default", "a b"), ("default", "flights")]
+    assert catalog.list_tables("a") == [("a", "t"), ("a", "u")]
+    assert catalog.list_tables(("a", "b")) == [("a", "b", "t")]
+    assert catalog.list_tables("ab") == [("ab", "t")]
+    with pytest.raises(NoSuchNamespaceError):
+        catalog.list_tables("b")
+
+
+def test_tables_with_a_long_past_do_not_hide_others(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """O22: a listing reads around thousands of keys of one table."""
+    for name in ("a", "b", "c"):
+        catalog.create_table(name, SCHEMA)
+    give_a_past(store, "b", operations=1200)
+    assert [name for _, name in catalog.list_tables("default")] == ["a", "b", "c"]
+
+
+# -- namespaces --------------------------------------------------------------------------------------
+
+
+def test_namespaces_have_properties(catalog: EtcdCatalog) -> None:
+    """P14"""
+    catalog.create_namespace("ny", {"owner": "ada", "old": "x"})
+    with pytest.raises(NamespaceAlreadyExistsError):
+        catalog.create_namespace("ny")
+    summary = catalog.update_namespace_properties("ny", {"old", "never"}, {"owner": "bob", "new": "y"})
+    assert (summary.removed, sorted(summary.updated), summary.missing) == (
+        ["old"],
+        ["new", "owner"],
+        ["never"],
+    )
+    assert catalog.load_namespace_properties("ny") == {"owner": "bob", "new": "y"}
+    with pytest.raises(ValueError, match="overlap"):
+        catalog.update_namespace_properties("ny", {"owner"}, {"owner": "x"})
+    for call in (
+        catalog.load_namespace_properties,
+        catalog.update_namespace_properties,
+        catalog.drop_namespace,
+    ):
+        with pytest.raises(NoSuchNamespaceError):
+            call("nowhere")
+
+
+def test_a_namespace_says_where_its_tables_go(catalog: EtcdCatalog, tmp_path: Path) -> None:
+    """P14"""
+    catalog.create_namespace("ny", {"location": f"file://{tmp_path}/ny"})
+    assert catalog.create_table("ny.flights", SCHEMA).location() == f"file://{tmp_path}/ny/flights"
+
+
+def test_namespaces_are_listed_level_by_level(catalog: EtcdCatalog) -> None:
+    """P14: created ones, and those that only hold something."""
+    assert catalog.list_namespaces() == [("default",)]
+    for namespace in ("a", "a.b", "a.b.c", "ab"):
+        catalog.create_namespace(namespace)
+    assert catalog.list_namespaces() == [("a",), ("ab",), ("default",)]
+    assert catalog.list_namespaces("a") == [("a", "b")]
+    assert catalog.list_namespaces(("a", "b")) == [("a", "b", "c")]
+    assert catalog.list_namespaces("ab") == []
+    with pytest.raises(NoSuchNamespaceError):
+        catalog.list_namespaces("b")
+
+
+def test_only_empty_namespaces_are_dropped(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """U3"""
+    catalog.create_namespace("a")
+    catalog.create_namespace("a.b")
+    catalog.create_table("a.b.t", SCHEMA)
+    for namespace in ("a", "a.b", "default"):
+        with pytest.raises(NamespaceNotEmptyError):
+            catalog.drop_namespace(namespace)
+    catalog.drop_table("a.b.t")
+    catalog.drop_namespace("a.b")
+    catalog.drop_namespace("a")
+    assert all_keys(store) == []
+    assert not catalog.namespace_exists("a")
+
+
+def test_a_namespace_exists_while_something_is_in_it(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """O29: distop's own tables may have dots in their names without anybody creating a namespace."""
+    store.put(
+        keys_of(store, "ny.flights").table, encode(TableRecord(name="ny.flights", location="file:///x"))
+    )
+    assert catalog.namespace_exists("ny")
+    assert catalog.list_namespaces() == [("default",), ("ny",)]
+    assert catalog.load_namespace_properties("ny") == {}
+    catalog.update_namespace_properties("ny", updates={"owner": "ada"})
+    kv = store.get(store.keyspace.namespace("ny"))
+    assert decode(kv.value, NamespaceRecord).properties == {"owner": "ada"}
+
+
+def test_there_are_no_views(catalog: EtcdCatalog) -> None:
+    """U3"""
+    assert catalog.list_views("default") == []
+    assert not catalog.view_exists("default.v")
+    with pytest.raises(NoSuchViewError):
+        catalog.load_view("default.v")
+
+
+# -- lost replies ------------------------------------------------------------------------------------
+
+
+class Losing:
+    """etcd whose replies to writes are lost: the write happens, or does not, and nobody is told."""
+
+    def __init__(self, store: SyncEtcd, *, happens: list[bool]) -> None:
+        self._store = store
+        self._happens = happens
+        self.keyspace = store.keyspace
+        self.before_loss: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def txn(self, txn: Txn, **options: Any) -> TxnResult:
+        if self._happens and any(isinstance(op, Put) for op in txn.then):
+            if self._happens.pop(0):
+                self._store.txn(txn)
+            while self.before_loss:
+                self.before_loss.pop(0)()
+            raise OutcomeUnknown
+        return self._store.txn(txn, **options)
+
+
+def lose_replies(catalog: EtcdCatalog, *happens: bool) -> Losing:
+    losing = Losing(catalog._pointers.etcd, happens=list(happens))
+    catalog._pointers.etcd = losing  # type: ignore[assignment]
+    return losing
+
+
+@pytest.mark.parametrize("happens", [[True], [False], [False, False, True]])
+def test_a_lost_reply_neither_repeats_nor_undoes_a_commit(
+    catalog: EtcdCatalog, happens: list[bool], tmp_path: Path
+) -> None:
+    """P8: sent again, it happens once; its files are there."""
+    table = catalog.create_table("flights", SCHEMA)
+    lose_replies(catalog, *happens)
+    table.append(ids(0, 3))
+    assert catalog.load_table("flights").scan().to_arrow()["id"].to_pylist() == [0, 1, 2]
+    assert len(catalog.load_table("flights").metadata.snapshots) == 1
+
+
+def test_a_lost_reply_to_a_creation_is_understood(catalog: EtcdCatalog) -> None:
+    """P8"""
+    lose_replies(catalog, True)
+    catalog.create_table("flights", SCHEMA).append(ids(0, 3))
+    lose_replies(catalog, True)
+    with pytest.raises(TableAlreadyExistsError):
+        catalog.create_table("flights", SCHEMA)
+    assert catalog.load_table("flights").scan().to_arrow().num_rows == 3
+
+
+def test_lost_replies_to_a_drop_and_a_rename_are_understood(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """P8"""
+    catalog.create_table("flights", SCHEMA).append(ids(0, 3))
+    lose_replies(catalog, True)
+    assert catalog.rename_table("flights", "departures").scan().to_arrow().num_rows == 3
+    catalog.drop_table("departures")
+    assert all_keys(store) == []
+
+
+@pytest.mark.parametrize("mine_was_first", [True, False])
+def test_somebody_elses_commit_after_a_lost_reply(
+    catalog: EtcdCatalog, etcd: EtcdProcess, prefix: str, tmp_path: Path, mine_was_first: bool
+) -> None:
+    """P8: the log of the table tells whether ours is behind what stands there; no row is lost or doubled."""
+    table = catalog.create_table("flights", SCHEMA)
+    with make_catalog(etcd, prefix, tmp_path) as other:
+        losing = lose_replies(catalog, mine_was_first)
+        losing.before_loss.append(lambda: other.load_table("flights").append(ids(100, 1)))
+        table.append(ids(0, 3))
+    rows = catalog.load_table("flights").scan().to_arrow()["id"].to_pylist()
+    assert sorted(rows) == [0, 1, 2, 100]
+
+
+def test_a_commit_in_doubt_is_reported_and_keeps_its_files(catalog: EtcdCatalog, tmp_path: Path) -> None:
+    """P8: never deleted on doubt."""
+    table = catalog.create_table("flights", SCHEMA)
+    lose_replies(catalog, *[False] * 4, True)
+    with pytest.raises(CommitStateUnknownException):
+        table.append(ids(0, 3))
+    assert catalog.load_table("flights").scan().to_arrow().num_rows == 3
+
+
+def test_an_etcd_that_is_down_is_reported_within_the_deadline(tmp_path: Path) -> None:
+    """U4, U3: and leaves no file."""
+    properties = {
+        "etcd.endpoints": "127.0.0.1:1",
+        "etcd.timeout": "0.5",
+        "warehouse": f"file://{tmp_path}",
+    }
+    with EtcdCatalog("down", **properties) as catalog:
+        for call in (catalog.list_namespaces, lambda: catalog.create_table("flights", SCHEMA)):
+            with pytest.raises(EtcdUnavailable):
+                call()
+    assert metadata_files(tmp_path) == set()

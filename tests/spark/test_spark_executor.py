@@ -1,0 +1,156 @@
+"""An executor with a real Spark: a process of its own, shared by the tests of this module."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from distop.executor.place import BASE_VARIABLE, Place
+from distop.metastore.config import EtcdConfig
+from distop.metastore.embedded import EtcdProcess
+from distop.metastore.jobs import FAILED, SUCCESS
+from distop.metastore.records import ABORTING
+from support.executing import (
+    Child,
+    all_done,
+    executor_process,
+    job_records,
+    place_in,
+    runner_of,
+    set_state,
+    short_folder,
+    sidecar_pid,
+    start_operation,
+)
+from support.lossy import LossyClient
+from support.waiting import eventually
+from support.work_types import files, traces
+
+pytestmark = pytest.mark.spark
+
+
+@dataclass(frozen=True)
+class Served:
+    """An executor that is up, and how to reach it."""
+
+    etcd: EtcdConfig
+    place: Place
+    process: Child
+
+
+@pytest.fixture(scope="module")
+def local_spark(etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """``local[2]``."""
+    config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=f"t{secrets.token_hex(6)}")
+    yield from executor_with(config, "local[2]", tmp_path_factory.mktemp("spark"))
+
+
+def executor_with(config: EtcdConfig, master: str, folder: Path) -> Iterator[Served]:
+    with short_folder() as base:
+        place = place_in(base, config)
+        with executor_process(config, folder, master, **{BASE_VARIABLE: str(base)}) as process:
+            yield Served(config, place, process)
+            process.terminate()
+            process.wait(20)
+        if pid := sidecar_pid(place):
+            os.kill(pid, signal.SIGTERM)
+
+
+@pytest_asyncio.fixture
+async def spark_client(local_spark: Served) -> AsyncIterator[LossyClient]:
+    """A client below the prefix of the module's executor."""
+    client = LossyClient(local_spark.etcd)
+    yield client
+    await client.close()
+
+
+async def test_runs_a_thousand_small_jobs(spark_client: LossyClient) -> None:
+    """O8"""
+    arg = await start_operation(spark_client, jobs=1000)
+    records = await all_done(spark_client, arg, 60.0)
+    assert {record.state for record in records.values()} == {SUCCESS}
+    assert await runner_of(spark_client, arg)
+
+
+async def test_runs_jobs_of_a_type_of_the_users(spark_client: LossyClient, tmp_path: Path) -> None:
+    """O12, O20, P1: in workers that know the type by ``DISTOP_OPERATIONS``."""
+    argument = {"folder": str(tmp_path), "permanent": ["3"], "fail": {"5": 1}}
+    arg = await start_operation(spark_client, "traced", argument, jobs=12)
+    records = await all_done(spark_client, arg, 60.0)
+    assert [name for name, record in records.items() if record.state == FAILED] == ["3"]
+    assert records["3"].error == "JOB_FAILED: as asked for"
+    assert files(tmp_path) == sorted(f"{r.attempt}.out" for r in records.values() if r.state == SUCCESS)
+    workers = {int(pid) for *_, pid in traces(tmp_path, "began")}
+    assert len(workers) == 2
+
+
+async def test_packs_small_jobs_of_the_users(spark_client: LossyClient, tmp_path: Path) -> None:
+    arg = await start_operation(spark_client, "traced_small", {"folder": str(tmp_path)}, jobs=40)
+    await all_done(spark_client, arg, 60.0)
+    assert len({attempt.rsplit("-", 1)[0] for _, _, attempt, _ in traces(tmp_path, "began")}) == 1
+
+
+async def test_a_claimed_job_runs_and_saves_its_progress(spark_client: LossyClient, tmp_path: Path) -> None:
+    argument = {"folder": str(tmp_path), "steps": 3}
+    arg = await start_operation(spark_client, "owned", argument, jobs=4, exclusive=True)
+    records = await all_done(spark_client, arg, 60.0)
+    assert {record.state for record in records.values()} == {SUCCESS}
+    assert len(traces(tmp_path, "saved@3")) == 4
+
+
+async def test_a_sealed_operation_stops_its_jobs_by_push(spark_client: LossyClient, tmp_path: Path) -> None:
+    """O15: long before Spark would kill a worker, which takes it two seconds."""
+    argument = {"folder": str(tmp_path), "hold": ["0", "1"]}
+    arg = await start_operation(spark_client, "traced", argument, jobs=2)
+    await eventually(lambda: len(traces(tmp_path, "holds")) == 2, 60.0)
+    await set_state(spark_client, arg, ABORTING)
+    await eventually(lambda: len(traces(tmp_path, "cleaned")) == 2, 1.5)
+    assert files(tmp_path) == []
+
+
+async def test_a_worker_that_is_killed_is_replaced(spark_client: LossyClient, tmp_path: Path) -> None:
+    """P2: Spark tries the task again; what the dead attempt wrote counts for nothing."""
+    argument = {"folder": str(tmp_path), "hold": ["0"]}
+    arg = await start_operation(spark_client, "traced", argument, jobs=1)
+    held = await eventually(lambda: traces(tmp_path, "holds"), 60.0)
+    os.kill(int(held[0][3]), signal.SIGKILL)
+    await eventually(lambda: len(traces(tmp_path, "holds")) == 2, 60.0)
+    (tmp_path / "release").touch()
+    records = await all_done(spark_client, arg, 60.0)
+    assert records["0"].attempt == traces(tmp_path, "did")[0][2] != held[0][2]
+
+
+async def test_a_sidecar_that_is_killed_is_replaced_by_the_tasks(
+    spark_client: LossyClient, local_spark: Served, tmp_path: Path
+) -> None:
+    argument = {"folder": str(tmp_path), "hold": ["0", "1"]}
+    arg = await start_operation(spark_client, "traced", argument, jobs=20)
+    await eventually(lambda: len(traces(tmp_path, "holds")) == 2, 60.0)
+    first = sidecar_pid(local_spark.place)
+    os.kill(first, signal.SIGKILL)
+    await eventually(lambda: sidecar_pid(local_spark.place) not in (0, first), 20.0)
+    (tmp_path / "release").touch()
+    records = await all_done(spark_client, arg, 60.0)
+    assert {record.state for record in records.values()} == {SUCCESS}
+    assert len(traces(tmp_path, "began")) == 20
+
+
+async def test_runs_on_executors_that_are_processes_of_their_own(
+    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
+) -> None:
+    """``local-cluster``: as on a cluster, with the sidecar started by whichever task comes first."""
+    for _ in executor_with(etcd_config, "local-cluster[2,1,1024]", tmp_path):
+        argument = {"folder": str(tmp_path), "permanent": ["2"]}
+        arg = await start_operation(client, "traced", argument, jobs=6)
+        small = await start_operation(client, jobs=500)
+        records = await all_done(client, arg, 90.0)
+        assert len(await all_done(client, small, 60.0)) == 500
+        assert [name for name, record in records.items() if record.state == FAILED] == ["2"]
+        assert await job_records(client, arg) == records

@@ -1,0 +1,24 @@
+"""An executor process for tests: ``python -m support.executor_main MASTER TTL_S``.
+
+etcd and operation types come from the environment; the log goes to standard error, one line an event.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from distop.executor.runner import RunnerOptions
+from distop.executor.service import ExecutorConfig, run
+from distop.metastore.config import EtcdConfig
+
+
+def main(master: str, ttl_s: str) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(message)s %(__dict__)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    options = RunnerOptions(lease_ttl_s=int(ttl_s), resync_s=2.0)
+    return run(ExecutorConfig(etcd=EtcdConfig.from_env(), master=master, slots=4, runner=options))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,68 @@
+"""An etcd client whose transactions fail in chosen ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from distop.errors import EtcdOutOfSpace, EtcdUnavailable, OutcomeUnknown
+from distop.metastore.client import EtcdClient
+from distop.metastore.config import EtcdConfig
+from distop.metastore.txn import Delete, Put, Txn, TxnResult
+
+
+class Fault(Enum):
+    """What becomes of one transaction."""
+
+    LOST_REPLY = "it happens, and nobody learns of it"
+    LOST_REQUEST = "it does not happen, and nobody learns of that"
+    DOWN = "it certainly does not happen"
+    FULL = "etcd refuses it for lack of space"
+
+
+class LossyClient(EtcdClient):
+    """Transactions that write meet the given faults, one after the other; then all is well again."""
+
+    def __init__(self, config: EtcdConfig) -> None:
+        super().__init__(config)
+        self.sent: list[Txn] = []
+        """All transactions that were to write, whatever became of them."""
+        self._faults: list[Fault] = []
+        self._meets: Callable[[Txn], bool] = lambda txn: True
+
+    def fail(self, *faults: Fault, when: Callable[[Txn], bool] = lambda txn: True) -> None:
+        """Let the next writing transactions that ``when`` holds for meet these faults."""
+        self._faults, self._meets = list(faults), when
+
+    @property
+    def spent(self) -> bool:
+        """Whether all faults have been met."""
+        return not self._faults
+
+    async def txn(self, txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
+        if not any(isinstance(op, Put | Delete | Txn) for op in txn.then):
+            return await super().txn(txn, timeout_s=timeout_s)
+        self.sent.append(txn)
+        fault = self._faults.pop(0) if self._faults and self._meets(txn) else None
+        match fault:
+            case None:
+                return await super().txn(txn, timeout_s=timeout_s)
+            case Fault.LOST_REPLY:
+                await super().txn(txn, timeout_s=timeout_s)
+                raise OutcomeUnknown("the reply was lost")
+            case Fault.LOST_REQUEST:
+                raise OutcomeUnknown("the request was lost")
+            case Fault.DOWN:
+                raise EtcdUnavailable
+            case Fault.FULL:
+                raise EtcdOutOfSpace
+
+
+def puts(key: bytes) -> Callable[[Txn], bool]:
+    """Whether a transaction would write ``key``."""
+    return lambda txn: any(isinstance(op, Put) and op.key == key for op in txn.then)
+
+
+def deletes(key: bytes) -> Callable[[Txn], bool]:
+    """Whether a transaction would delete ``key`` by name."""
+    return lambda txn: any(isinstance(op, Delete) and op.key == key for op in txn.then)

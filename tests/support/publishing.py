@@ -1,0 +1,170 @@
+"""Operations that stage and publish rows, without a coordinator: what the tests of ``commit`` stand on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.table import StaticTable
+
+from distop.commit.iceberg_steps import IcebergAppend
+from distop.commit.layout import Layout
+from distop.commit.step import Contribution, FinishContext, TransactionalStep
+from distop.commit.writer import StagedWriter
+from distop.metastore.keyspace import Keyspace
+from distop.metastore.records import (
+    Head,
+    HistoryRecord,
+    JobRecord,
+    OperationArg,
+    TableRecord,
+    WatermarkMove,
+    decode,
+)
+from distop.metastore.txn import KeyValue, Put, Txn
+from distop.operations.api import OperationView
+from distop.operations.job import staging_folder, staging_stem
+
+ROWS = pa.schema([("id", pa.int64()), ("kind", pa.string())])
+
+
+def rows(start: int, count: int, kinds: int = 3) -> pa.RecordBatch:
+    """``count`` rows with ids from ``start`` on, of kinds ``k0``, ``k1``, ..."""
+    ids = range(start, start + count)
+    return pa.record_batch({"id": list(ids), "kind": [f"k{i % kinds}" for i in ids]}, schema=ROWS)
+
+
+@dataclass
+class Staged:
+    """An operation whose jobs have run: they have written, and nothing is published."""
+
+    arg: OperationArg
+    layout: Layout
+    jobs: dict[str, JobRecord] = field(default_factory=dict)
+
+    @property
+    def view(self) -> OperationView:
+        return OperationView(arg=self.arg, jobs=self.jobs, token=f"{self.arg.id}/{self.arg.uuid}")
+
+    def writer(self, partition: str, attempt: str) -> StagedWriter:
+        def path_for(suffix: str, folder: str) -> str:
+            return f"{staging_folder(self.arg, folder)}/{staging_stem(partition, attempt)}{suffix}"
+
+        return StagedWriter(self.layout, path_for)
+
+    def run(self, partition: str, batches: Iterable[pa.RecordBatch], *, attempt: str | None = None) -> None:
+        """Run one job to its mark."""
+        attempt = attempt or f"7-{partition}"
+        writer = self.writer(partition, attempt)
+        for batch in batches:
+            writer.write(batch)
+        self.jobs[partition] = JobRecord(state="success", attempt=attempt, result=writer.finish())
+
+    def files(self) -> dict[str, set[str]]:
+        """Names of all staged files by folder, as they lie on disk."""
+        return {
+            folder: {path.name for path in _local(staging_folder(self.arg, folder)).glob("*")}
+            for folder in ("data", "metadata")
+        }
+
+    def history(self, facts: Mapping[str, Any] | None = None, outcome: str = "success") -> HistoryRecord:
+        return HistoryRecord(outcome=outcome, facts=dict(facts or {}))
+
+
+@dataclass
+class Table:
+    """A table whose keys are held here, changed by applying transactions as etcd would."""
+
+    name: str
+    location: str
+    layout: Layout
+    head: KeyValue = field(init=False)
+    watermarks: KeyValue = field(init=False)
+    _revision: Any = field(default_factory=lambda: itertools.count(2))
+    _instances: Any = field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        self.keys = Keyspace().table(self.name)
+        self.head = KeyValue.missing(self.keys.head)
+        self.watermarks = KeyValue.missing(self.keys.watermarks)
+
+    def start(
+        self, partitions: int = 1, *, watermarks: dict[str, dict[str, WatermarkMove]] | None = None
+    ) -> Staged:
+        instance = next(self._instances)
+        arg = OperationArg(
+            table=self.name,
+            type="ingest",
+            instance=instance,
+            uuid=f"{self.name}{instance:08x}",
+            argument={"layout": self.layout.to_json()},
+            partition_count=partitions,
+            watermarks=watermarks or {},
+            location=self.location,
+            started_by="ada",
+            stages_files=True,
+        )
+        return Staged(arg, self.layout)
+
+    def staged(self, *jobs: Iterable[pa.RecordBatch]) -> Staged:
+        """An operation with one job per argument, all of them done."""
+        operation = self.start(len(jobs))
+        for index, batches in enumerate(jobs):
+            operation.run(str(index), batches)
+        return operation
+
+    def context(self, operation: Staged) -> FinishContext:
+        record = TableRecord(name=self.name, location=self.location)
+        return FinishContext(
+            table=record, keys=self.keys, head=self.head, watermarks=self.watermarks, view=operation.view
+        )
+
+    def apply(self, txn: Txn) -> bool:
+        """Do what the transaction says if what it compares holds."""
+        present = {kv.key: kv for kv in (self.head, self.watermarks)}
+        if any(present[c.key].mod_revision != c.expected or c.target != "mod" for c in txn.compares):
+            return False
+        for op in txn.then:
+            if not isinstance(op, Put):
+                raise TypeError(f"steps only put: {op}")
+            kv = KeyValue(op.key, op.value, next(self._revision), 1)
+            if op.key == self.keys.head:
+                self.head = kv
+            else:
+                self.watermarks = kv
+        return True
+
+    def publish(self, operation: Staged, step: TransactionalStep | None = None) -> Contribution:
+        """Prepare a step (by default: append) on the present base and let its transaction happen."""
+        contribution = (step or IcebergAppend()).prepare(self.context(operation))
+        if not self.apply(contribution.txn):
+            raise AssertionError("nobody else has moved anything")
+        return contribution
+
+    def record(self) -> Head:
+        return decode(self.head.value, Head)
+
+    def iceberg(self) -> StaticTable:
+        """The published table, as any Iceberg reader sees it."""
+        return StaticTable.from_metadata(self.record().metadata_location)
+
+    def ids(self) -> list[int]:
+        found: list[int] = self.iceberg().scan().to_arrow()["id"].to_pylist()
+        return sorted(found)
+
+    def data_files(self) -> list[str]:
+        return sorted(task.file.file_path for task in self.iceberg().scan().plan_files())
+
+
+def new_table(folder: Path, partition_by: Iterable[str] = (), **properties: str) -> Table:
+    """A table of :data:`ROWS` that nothing was published to."""
+    layout = Layout.create(ROWS, list(partition_by), properties)
+    return Table("flights", f"file://{folder}/flights", layout)
+
+
+def _local(url: str) -> Path:
+    return Path(url.removeprefix("file://"))

@@ -1,0 +1,31 @@
+"""Waiting for a condition, in place of sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def eventually(
+    condition: Callable[[], T | Awaitable[T]], timeout_s: float = 10.0, *, every_s: float = 0.01
+) -> T:
+    """The first true value of ``condition`` (a function or a coroutine function).
+
+    Raises :class:`AssertionError` with its last value after ``timeout_s`` seconds.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while True:
+        value: Any = condition()
+        if inspect.isawaitable(value):
+            value = await value
+        if value:
+            return value
+        assert loop.time() < deadline, (
+            f"not within {timeout_s:g} s: {inspect.getsource(condition).strip()}: {value!r}"
+        )
+        await asyncio.sleep(every_s)

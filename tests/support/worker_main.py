@@ -1,0 +1,24 @@
+"""A worker process for tests: ``python -m support.worker_main SIDECAR_FOLDER ARG_FILE RUN_TOKEN``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from distop.executor.place import Place
+from distop.executor.sidecar_client import client_of_this_process
+from distop.executor.task import Work, decode_arg, run_task
+from distop.metastore.config import EtcdConfig
+from distop.operations import Registry
+
+
+def main(folder: str, arg_file: str, token: str) -> int:
+    arg = decode_arg(Path(arg_file).read_bytes())
+    work = Work(operation=Registry().get(arg.type), arg=arg, run_token=int(token))
+    client = client_of_this_process(Place(Path(folder)), EtcdConfig.from_env().to_env())
+    run_task(client, work, arg.partition_names(), "w")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

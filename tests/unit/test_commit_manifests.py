@@ -1,0 +1,119 @@
+"""Joining task manifests: block by block, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.conversions import from_bytes
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.types import StringType
+
+from distop.commit.layout import Layout, file_io
+from distop.commit.manifests import (
+    OpenManifest,
+    TaskManifest,
+    adopt,
+    join,
+    open_manifest,
+    summaries_from_json,
+)
+from distop.commit.writer import StagedWriter
+from distop.errors import CorruptRecord
+
+LAYOUT = Layout.create(pa.schema([("id", pa.int64()), ("kind", pa.string())]), ["kind"])
+
+
+@pytest.fixture
+def io(tmp_path: Path) -> FileIO:
+    return file_io(str(tmp_path))
+
+
+def written(folder: Path, name: str, kinds: list[str | None]) -> TaskManifest:
+    """The manifest of a job that wrote one row of each kind."""
+    writer = StagedWriter(LAYOUT, lambda suffix, kind: f"{folder}/{kind}/{name}{suffix}")
+    writer.write(pa.table({"id": list(range(len(kinds))), "kind": pa.array(kinds, pa.string())}))
+    result = writer.finish()
+    return TaskManifest(
+        path=f"{folder}/metadata/{result['manifest']}",
+        length=result["manifestLength"],
+        files=result["files"],
+        rows=result["rows"],
+        summaries=summaries_from_json(result["partitions"]),
+    )
+
+
+def joined(io: FileIO, folder: Path, opened: list[OpenManifest]) -> list[ManifestFile]:
+    def places() -> Iterator[str]:
+        for number in range(100):
+            yield f"{folder}/metadata/joined-{number}.avro"
+
+    return join(io, opened, LAYOUT, 7, places().__next__)
+
+
+def test_a_joined_manifest_lists_what_its_parts_list(tmp_path: Path, io: FileIO) -> None:
+    """P1, P4: same files, same statistics, the range of all partitions."""
+    parts = [
+        written(tmp_path, "a", ["m", "c"]),
+        written(tmp_path, "b", [None]),
+        written(tmp_path, "c", ["z"]),
+    ]
+    (whole,) = joined(io, tmp_path, [open_manifest(io, part) for part in parts])
+    entries = whole.fetch_manifest_entry(io)
+    alone = [entry for part in parts for entry in adopt(io, part, 0, 7).fetch_manifest_entry(io)]
+    assert [entry.data_file.file_path for entry in entries] == [e.data_file.file_path for e in alone]
+    assert [e.data_file.upper_bounds[1] for e in entries] == [e.data_file.upper_bounds[1] for e in alone]
+    assert (whole.added_files_count, whole.added_rows_count) == (4, 4)
+    assert whole.manifest_length == Path(whole.manifest_path).stat().st_size
+    (summary,) = whole.partitions or []
+    assert summary.contains_null
+    assert from_bytes(StringType(), summary.lower_bound or b"") == "c"
+    assert from_bytes(StringType(), summary.upper_bound or b"") == "z"
+
+
+def test_summaries_without_room_in_a_result_are_read_from_the_manifest(tmp_path: Path, io: FileIO) -> None:
+    """P4"""
+    told = written(tmp_path, "a", ["m", "c"])
+    untold = TaskManifest(path=told.path, length=told.length, files=told.files, rows=told.rows)
+    assert adopt(io, untold, 0, 7).partitions == adopt(io, told, 0, 7).partitions
+
+
+def test_manifests_of_other_versions_are_not_mixed(tmp_path: Path, io: FileIO) -> None:
+    """C11: another header makes another joined manifest."""
+    one, other = (open_manifest(io, written(tmp_path, name, ["m"])) for name in "ab")
+    later = OpenManifest(
+        manifest=other.manifest,
+        meta={**other.meta, "added-by": "a later version"},
+        summaries=other.summaries,
+        blocks=other.blocks,
+    )
+    assert [m.added_files_count for m in joined(io, tmp_path, [one, later])] == [1, 1]
+
+
+def test_many_entries_make_few_blocks(tmp_path: Path, io: FileIO) -> None:
+    """P4: entries are compressed together."""
+    opened = open_manifest(io, written(tmp_path, "a", [f"k{i}" for i in range(500)]))
+    assert sum(count for count, _ in opened.blocks) == 500
+    assert len(opened.blocks) < 10
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "missing", "another"])
+def test_a_damaged_manifest_is_never_published(tmp_path: Path, io: FileIO, damage: str) -> None:
+    """C5, P2: cut short, changed, gone, or not the one its job reported."""
+    manifest = written(tmp_path, "a", ["m", "n"])
+    path = Path(manifest.path)
+    content = path.read_bytes()
+    match damage:
+        case "cut":
+            path.write_bytes(content[:-20])
+        case "flipped":
+            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        case "missing":
+            path.unlink()
+        case "another":
+            manifest = TaskManifest(path=manifest.path, length=manifest.length, files=3, rows=3)
+    with pytest.raises(CorruptRecord, match=r"a\.avro"):
+        open_manifest(io, manifest)

@@ -1,0 +1,40 @@
+"""Finding commit steps by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from distop.commit.iceberg_steps import IcebergAppend
+from distop.commit.step import Contribution, StepRegistry
+from distop.errors import InvalidArgument, UnknownCommitStep
+from distop.metastore.records import StepRecord
+
+NAMED = ["iceberg.append=distop.commit.iceberg_steps:IcebergAppend", "odd=distop.commit.step:StepRegistry"]
+
+
+def test_a_step_is_made_from_its_record() -> None:
+    """C11"""
+    step = StepRegistry(NAMED).load(StepRecord(step="iceberg.append", argument={"expectedSnapshotId": None}))
+    assert isinstance(step, IcebergAppend)
+    assert step.argument == {"expectedSnapshotId": None}
+
+
+@pytest.mark.parametrize("name", ["iceberg.merge", "odd"])
+def test_an_unknown_step_is_reported_by_name(name: str) -> None:
+    """C11: a newer version wrote it; says what to do."""
+    with pytest.raises(UnknownCommitStep, match=f"'{name}'.*known are: .*iceberg.append") as caught:
+        StepRegistry(NAMED).load(StepRecord(step=name))
+    assert caught.value.details == {"step": name}
+    assert "upgrade" in caught.value.hint
+
+
+def test_steps_named_by_hand_are_checked() -> None:
+    """U3"""
+    for item in ("IcebergAppend", "x=IcebergAppend"):
+        with pytest.raises(InvalidArgument, match="names no commit step"):
+            StepRegistry([item])
+
+
+def test_a_contribution_can_be_discarded_without_effect() -> None:
+    """P9"""
+    Contribution().discard()

@@ -1,0 +1,231 @@
+"""What a task does with its jobs and with the answers it gets."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from distop.errors import Cancelled, InvalidArgument, Unavailable
+from distop.executor.session import Ownership, Session
+from distop.executor.task import Task, TaskJob, TaskSummary, Work
+from distop.metastore.jobs import WON, Mark, Outcome, Verdict
+from distop.metastore.records import JobRecord, OperationArg, OperationOptions, decode
+from distop.operations import DistributedOperation, JobContext, Plan, PlanRequest
+
+
+class ScriptedPort:
+    """Answers marks as it is told; everything else is granted."""
+
+    def __init__(self, *verdicts: Verdict) -> None:
+        self.marks: list[Mark] = []
+        self.released: list[int] = []
+        self._verdicts: Iterator[Verdict] = iter(verdicts)
+        self._claims = 0
+
+    def attach(self, session: Session[Any]) -> None:
+        self.session = session
+
+    def detach(self, session: Session[Any]) -> None:
+        pass
+
+    def submit(self, session: Session[Any], number: int, mark: Mark) -> None:
+        self.marks.append(mark)
+        session.answered([(number, mark, next(self._verdicts, WON))])
+
+    def flush(self) -> None:
+        pass
+
+    def claim(self, session: Session[Any], partition: str, attempt: str) -> Ownership | Verdict:
+        self._claims += 1
+        return Ownership(self._claims, b"saved" if self._claims > 1 else None)
+
+    def release(self, session: Session[Any], partition: str, claim: int) -> None:
+        self.released.append(claim)
+
+    def save(self, session: Session[Any], partition: str, claim: int, value: bytes) -> Verdict | None:
+        return None
+
+
+class Scripted(DistributedOperation):
+    """Each attempt does what the next step says."""
+
+    type = "scripted"
+
+    def __init__(self, *steps: Callable[[JobContext], Mapping[str, Any] | None]) -> None:
+        self.steps = list(steps)
+        self.cleaned: list[str] = []
+        self.attempts: list[str] = []
+
+    def plan(self, request: PlanRequest) -> Plan:
+        return Plan(argument={})
+
+    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+        self.attempts.append(job.attempt)
+        return self.steps.pop(0)(job)
+
+    def cancel_job_and_cleanup(self, job: JobContext) -> None:
+        self.cleaned.append(job.attempt)
+
+
+class Resumable(Scripted):
+    """Keeps checkpoints."""
+
+    type = "resumable"
+    resumable = True
+
+
+class Immortal(Scripted):
+    """Cannot fail."""
+
+    type = "immortal"
+    can_fail = False
+
+
+class NoPause(Session[TaskJob]):
+    """Does not wait between attempts."""
+
+    def pause(self, seconds: float) -> None:
+        pass
+
+
+def fail(error: Exception) -> Callable[[JobContext], None]:
+    def step(job: JobContext) -> None:
+        raise error
+
+    return step
+
+
+def work(job: JobContext) -> dict[str, Any]:
+    return {"rows": 1}
+
+
+def run(operation: Scripted, port: ScriptedPort, *partitions: str, max_job_attempts: int = 3) -> TaskSummary:
+    options = OperationOptions(max_job_attempts=max_job_attempts)
+    arg = OperationArg(table="t", type=operation.type, instance=1, options=options)
+    to_do = Work(operation=operation, arg=arg, run_token=7)
+    session = NoPause(port, str(arg.id), 7, claims=to_do.claims)
+    return Task(to_do, session, "s1", clock=lambda: 1.0, rng=random.Random(1)).run(partitions or ["0"])
+
+
+def test_attempts_are_unique_and_begin_with_the_run_token() -> None:
+    operation = Scripted(fail(OSError()), work, work)
+    run(operation, ScriptedPort(), "0", "1")
+    assert len(set(operation.attempts)) == 3
+    assert all(attempt.startswith("7-s1-") for attempt in operation.attempts)
+
+
+def test_a_job_that_raised_is_tried_again_in_place_and_its_attempt_cleaned_up() -> None:
+    """O20"""
+    operation, port = Scripted(fail(OSError("x")), work), ScriptedPort()
+    assert run(operation, port) == TaskSummary(won=1)
+    assert operation.cleaned == operation.attempts[:1]
+
+
+def test_the_last_attempt_cleans_up_before_its_failure_is_marked() -> None:
+    """O12"""
+    operation, port = Scripted(fail(OSError("x")), fail(OSError("y"))), ScriptedPort()
+    assert run(operation, port, max_job_attempts=2) == TaskSummary(won=1, failed=1)
+    assert operation.cleaned == operation.attempts
+    record = decode(port.marks[0].value, JobRecord)
+    assert (record.state, record.error) == ("failed", "JOB_FAILED: OSError: y")
+
+
+@pytest.mark.parametrize("error", [InvalidArgument("no"), Cancelled("by itself")])
+def test_permanent_errors_are_not_tried_again(error: Exception) -> None:
+    operation, port = Scripted(fail(error)), ScriptedPort()
+    assert run(operation, port).failed == 1
+    assert len(operation.attempts) == 1
+
+
+def test_a_type_that_cannot_fail_is_tried_for_ever() -> None:
+    operation = Immortal(*[fail(InvalidArgument("no"))] * 50, work)
+    assert run(operation, ScriptedPort(), max_job_attempts=1) == TaskSummary(won=1)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.GONE])
+def test_an_attempt_that_does_not_count_cleans_up(outcome: Outcome) -> None:
+    """O11"""
+    operation = Scripted(work, work)
+    run(operation, ScriptedPort(Verdict(outcome), WON), "0", "1")
+    assert operation.cleaned == operation.attempts[:1]
+
+
+def test_nothing_is_deleted_of_an_attempt_in_doubt() -> None:
+    """P8"""
+    operation = Scripted(work)
+    assert run(operation, ScriptedPort(Verdict(Outcome.UNKNOWN))) == TaskSummary(unknown=1)
+    assert operation.cleaned == []
+
+
+def test_a_job_that_raises_after_the_run_is_over_is_not_marked() -> None:
+    def cancelled(job: JobContext) -> None:
+        port.session.end("the operation is aborting")
+        job.raise_if_cancelled()
+
+    port = ScriptedPort()
+    operation = Scripted(cancelled)
+    assert run(operation, port, "0", "1", "2") == TaskSummary(gone=3)
+    assert port.marks == []
+    assert operation.cleaned == operation.attempts
+
+
+def test_a_job_whose_claim_is_lost_begins_again_from_its_checkpoint() -> None:
+    """O9"""
+
+    def lose(job: JobContext) -> None:
+        port.session.claim_lost(None, "0", 1, "gone")
+        job.raise_if_cancelled()
+
+    seen: list[bytes | None] = []
+
+    def resume(job: JobContext) -> None:
+        seen.append(job.load_checkpoint())
+
+    port = ScriptedPort()
+    operation = Resumable(lose, resume)
+    assert run(operation, port) == TaskSummary(won=1)
+    assert seen == [b"saved"]
+    assert port.marks[0].claim == 2
+
+
+def test_a_resumable_job_keeps_what_it_made_between_attempts_and_gives_its_claim_back() -> None:
+    operation, port = Resumable(fail(OSError()), work), ScriptedPort()
+    run(operation, port)
+    assert operation.cleaned == []
+    assert port.released == [1]
+
+
+def test_a_type_without_checkpoints_is_told_so() -> None:
+    def save(job: JobContext) -> None:
+        assert job.load_checkpoint() is None
+        job.save_checkpoint(b"x")
+
+    port = ScriptedPort()
+    run(Scripted(save), port)
+    assert "keeps no checkpoints" in decode(port.marks[0].value, JobRecord).error
+
+
+def test_a_mark_that_cannot_be_answered_fails_the_task_and_deletes_nothing() -> None:
+    class Dead(ScriptedPort):
+        def submit(self, session: Session[Any], number: int, mark: Mark) -> None:
+            session.unanswered([number], Unavailable("etcd is down"))
+
+    operation = Scripted(work)
+    with pytest.raises(Unavailable):
+        run(operation, Dead())
+    assert operation.cleaned == []
+
+
+def test_a_clean_up_that_raises_does_not_hide_the_failure() -> None:
+    class Untidy(Scripted):
+        type = "untidy"
+
+        def cancel_job_and_cleanup(self, job: JobContext) -> None:
+            raise OSError("disk")
+
+    port = ScriptedPort()
+    run(Untidy(fail(InvalidArgument("the reason"))), port)
+    assert decode(port.marks[0].value, JobRecord).error == "INVALID_ARGUMENT: the reason"

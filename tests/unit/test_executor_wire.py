@@ -1,0 +1,54 @@
+"""Frames between tasks and sidecars."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distop.errors import CorruptRecord, EtcdUnavailable, InvalidArgument
+from distop.executor import wire
+from distop.metastore.jobs import Mark, Outcome
+
+MESSAGES: list[wire.FromTask] = [
+    wire.Attach(1, "t/noop/1", 55, True),
+    wire.Marks(1, [(1, Mark("p", "a", b"{}", 9, True, True)), (2, Mark("q.ü", "b", b"\x00"))]),
+    wire.Claim(3, 1, "p", "a", 4),
+    wire.Save(4, 1, "p", 9, b"\xff"),
+    wire.Release(5, 1, "p", 9),
+    wire.Detach(1),
+]
+
+
+@given(st.lists(st.sampled_from(MESSAGES)), st.integers(1, 40))
+def test_messages_survive_however_the_stream_is_cut(messages: list[wire.FromTask], size: int) -> None:
+    stream = b"".join(wire.frame(message) for message in messages)
+    frames = wire.Frames(wire.FromTask)
+    pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
+    assert [message for piece in pieces for message in frames.feed(piece)] == messages
+
+
+def test_verdicts_carry_outcomes() -> None:
+    sent = wire.Verdicts([(1, Outcome.WON, ""), (2, Outcome.UNKNOWN, "why")])
+    assert list(wire.Frames(wire.FromSidecar).feed(wire.frame(sent))) == [sent]
+
+
+def test_a_frame_that_is_too_large_is_refused_before_it_is_read() -> None:
+    with pytest.raises(CorruptRecord, match="a frame of"):
+        list(wire.Frames(wire.FromTask).feed(b"\xff\xff\xff\xff"))
+
+
+def test_what_is_no_message_is_refused() -> None:
+    with pytest.raises(CorruptRecord, match="not a message"):
+        list(wire.Frames(wire.FromTask).feed(b"\x00\x00\x00\x01\xc1"))
+
+
+def test_errors_keep_their_class_and_words() -> None:
+    for error in (InvalidArgument("what", hint="how"), EtcdUnavailable("where")):
+        again = wire.error_of(wire.failed([1], error))
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+
+
+def test_an_error_of_a_newer_version_may_pass() -> None:
+    assert wire.error_of(wire.Failed([1], "NEWER", "what", "")).retryable

@@ -1,0 +1,65 @@
+"""The argument of ingest, checked without looking at files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from distop.errors import InvalidArgument
+from distop.spark_jobs.ingest_argument import check_format_options, parse_argument
+
+
+@pytest.mark.parametrize(
+    ("field", "argument"),
+    [
+        ("paths", {}),
+        ("paths", {"paths": []}),
+        ("paths", {"paths": ["/a", ""]}),
+        ("paths", {"paths": ["/a", 3]}),
+        ("pathes", {"paths": "/a", "pathes": "/b"}),
+        ("format", {"paths": "/a", "format": "xml"}),
+        ("header", {"paths": "/a", "header": False}),
+        ("header", {"paths": "/a", "header": ["a", "a"]}),
+        ("header", {"paths": "/a", "header": "yes"}),
+        ("delimiter", {"paths": "/a", "delimiter": "||"}),
+        ("delimiter", {"paths": "/a", "delimiter": "\n"}),
+        ("quote", {"paths": "/a", "quote": "«"}),
+        ("quote", {"paths": "/a", "delimiter": '"'}),
+        ("encoding", {"paths": "/a", "encoding": "latin-1"}),
+        ("schema", {"paths": "/a", "schema": {}}),
+        ("schema", {"paths": "/a", "schema": {"a": 1}}),
+        ("columns", {"paths": "/a", "columns": []}),
+        ("columns", {"paths": "/a", "columns": ["a", "b", "a"]}),
+        ("filter", {"paths": "/a", "filter": "x" * 5000}),
+        ("on_bad_rows", {"paths": "/a", "on_bad_rows": "skip"}),
+        ("split_bytes", {"paths": "/a", "split_bytes": 10}),
+        ("split_bytes", {"paths": "/a", "split_bytes": 2048.5}),
+        ("mode", {"paths": "/a", "mode": "upsert"}),
+        ("source", {"paths": "/a", "source": " "}),
+        ("watermark", {"paths": "/a", "watermark": {"a": ""}}),
+        ("reingest", {"paths": "/a", "reingest": 1}),
+    ],
+)
+def test_a_malformed_argument_is_refused_with_the_name_of_its_field(
+    field: str, argument: dict[str, Any]
+) -> None:
+    """O4."""
+    with pytest.raises(InvalidArgument) as caught:
+        parse_argument(argument)
+    assert caught.value.details["field"] == field
+
+
+def test_one_path_may_stand_without_a_list() -> None:
+    assert parse_argument({"paths": "/a"}).path_list() == ["/a"]
+
+
+def test_numbers_may_come_as_floats_as_protobuf_sends_them() -> None:
+    assert parse_argument({"paths": "/a", "split_bytes": 4096.0}).split_bytes == 4096
+
+
+def test_options_of_csv_are_refused_for_other_formats() -> None:
+    check_format_options({"paths": "/a", "delimiter": ";"}, "csv")
+    with pytest.raises(InvalidArgument, match="option of csv") as caught:
+        check_format_options({"paths": "/a", "delimiter": ";"}, "jsonl")
+    assert caught.value.details["field"] == "delimiter"

@@ -1,0 +1,65 @@
+"""Finding records of CSV text whose quoted values hold newlines."""
+
+from __future__ import annotations
+
+import csv
+from io import BytesIO, StringIO
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distop.spark_jobs.csv_quoting import Quoting
+from distop.spark_jobs.line_reader import whole_lines
+
+QUOTING = Quoting(b",", b'"')
+
+values = st.text(alphabet='ab,"\n é', max_size=8)
+tables = st.lists(st.lists(values, min_size=2, max_size=3), max_size=12)
+
+
+def written(rows: list[list[str]]) -> bytes:
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+@given(tables)
+def test_records_are_those_that_a_csv_writer_wrote(rows: list[list[str]]) -> None:
+    text = written(rows)
+    records = list(QUOTING.records(text))
+    assert records == [written([row]) for row in rows]
+    assert not QUOTING.unclosed(text)
+
+
+@given(tables, st.integers(1, 40))
+def test_blocks_end_where_records_end(rows: list[list[str]], block: int) -> None:
+    text = written(rows)
+    blocks = whole_lines(BytesIO(text), 0, block_bytes=block, last_end=QUOTING.end_of_last_record)
+    found = [record for piece in blocks for record in QUOTING.records(piece.data)]
+    assert found == [written([row]) for row in rows]
+
+
+def test_a_quote_within_a_value_opens_nothing() -> None:
+    text = b'5" pipe,x\n6" pipe,y\n'
+    assert list(QUOTING.records(text)) == [b'5" pipe,x\n', b'6" pipe,y\n']
+    assert not QUOTING.unclosed(text)
+
+
+def test_a_value_that_is_never_closed_goes_on_to_the_end() -> None:
+    text = b'1,a\n2,"b\n3,c\n'
+    assert QUOTING.unclosed(text)
+    assert list(QUOTING.records(text)) == [b"1,a\n", b'2,"b\n3,c\n']
+    assert QUOTING.end_of_last_record(text) == 4
+    assert QUOTING.unclosed(b'1,"a""\n')
+
+
+def test_only_newlines_inside_closed_quotes_count_as_such() -> None:
+    assert QUOTING.holds_newline(b'1,"a\nb"\n')
+    assert not QUOTING.holds_newline(b'1,"a"\n2,"b"\n')
+    assert not QUOTING.holds_newline(b'1,"a\n2,b\n')
+
+
+def test_nothing_is_quoted_if_there_is_no_quote() -> None:
+    plain = Quoting(b",", b"")
+    assert list(plain.records(b'1,"a\n2,b"\n')) == [b'1,"a\n', b'2,b"\n']
+    assert not plain.unclosed(b'1,"a\n')

@@ -1,0 +1,60 @@
+"""Cutting files into jobs."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distop.spark_jobs.splits import Extent, Line, Piece, cut
+
+text_files = st.integers(1, 5_000).map(Extent)
+whole_files = st.integers(1, 5_000).map(lambda size: Extent(size, (size,)))
+block_files = st.lists(st.integers(1, 900), min_size=2, max_size=12).map(lambda b: Extent(sum(b), tuple(b)))
+files = st.lists(st.one_of(text_files, whole_files, block_files), min_size=1, max_size=12)
+
+
+@given(files, st.integers(1, 3_000))
+def test_splits_cover_every_unit_of_every_file_once(extents: list[Extent], split_bytes: int) -> None:
+    cuts = cut(extents, split_bytes)
+    line = Line(extent.units for extent in extents)
+    pieces = [piece for split in range(len(cuts) - 1) for piece in line.pieces(cuts, split)]
+    for index, extent in enumerate(extents):
+        mine = [piece for piece in pieces if piece.file == index]
+        assert [piece.start for piece in mine] == [0, *(piece.end for piece in mine[:-1])]
+        assert mine[-1].end == extent.units
+
+
+@given(files, st.integers(1, 3_000))
+def test_no_split_is_empty_and_none_is_larger_than_it_must_be(
+    extents: list[Extent], split_bytes: int
+) -> None:
+    cuts = cut(extents, split_bytes)
+    assert all(start < end for start, end in zip(cuts, cuts[1:], strict=False))
+    line = Line(extent.units for extent in extents)
+    for split in range(len(cuts) - 1):
+        pieces = line.pieces(cuts, split)
+        size = sum(_bytes(extents[piece.file], piece) for piece in pieces)
+        smallest = max(_smallest(extents[piece.file], piece) for piece in pieces)
+        assert size <= max(split_bytes, smallest)
+
+
+def _bytes(extent: Extent, piece: Piece) -> int:
+    return piece.end - piece.start if extent.blocks is None else sum(extent.blocks[piece.start : piece.end])
+
+
+def _smallest(extent: Extent, piece: Piece) -> int:
+    """What cannot be cut further."""
+    return 1 if extent.blocks is None else max(extent.blocks[piece.start : piece.end])
+
+
+def test_small_files_are_packed_and_large_ones_get_splits_of_their_own() -> None:
+    extents = [Extent(40), Extent(50), Extent(20), Extent(250), Extent(10), Extent(10)]
+    assert cut(extents, 100) == [0, 90, 110, 193, 276, 360, 380]
+
+
+def test_row_groups_are_gathered_up_to_the_size_of_a_split() -> None:
+    assert cut([Extent(100, (30, 30, 30, 5, 5))], 60) == [0, 2, 5]
+
+
+def test_a_file_that_is_read_as_a_whole_is_one_split_however_large() -> None:
+    assert cut([Extent(10_000, (10_000,))], 100) == [0, 1]

@@ -1,0 +1,165 @@
+"""Types of columns, and conversions that lose nothing."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from distop.errors import JobFailed
+from distop.spark_jobs.bad_rows import Unconvertible
+from distop.spark_jobs.column_types import (
+    UnsupportedType,
+    convert,
+    convertible,
+    json_type,
+    table_type,
+    text_type,
+)
+
+INSTANT = pa.timestamp("us", tz="UTC")
+MOMENT = pa.timestamp("us")
+TEXT = pa.large_string()
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (pa.int8(), pa.int32()),
+        (pa.uint16(), pa.int32()),
+        (pa.int32(), pa.int32()),
+        (pa.uint32(), pa.int64()),
+        (pa.uint64(), pa.decimal128(20, 0)),
+        (pa.float16(), pa.float32()),
+        (pa.null(), TEXT),
+        (pa.string_view(), TEXT),
+        (pa.dictionary(pa.int32(), pa.string()), TEXT),
+        (pa.date64(), pa.date32()),
+        (pa.time32("s"), pa.time64("us")),
+        (pa.timestamp("ns"), MOMENT),
+        (pa.timestamp("ms", tz="America/New_York"), INSTANT),
+        (pa.decimal256(30, 2), pa.decimal128(30, 2)),
+        (pa.binary(), pa.large_binary()),
+        (pa.binary(4), pa.binary(4)),
+        (pa.list_(pa.uint8()), pa.large_list(pa.int32())),
+        (pa.struct([("x", pa.string())]), pa.struct([("x", TEXT)])),
+        (pa.map_(pa.string(), pa.uint32()), pa.map_(TEXT, pa.int64())),
+    ],
+)
+def test_a_table_holds_all_values_of_a_source_type(source: pa.DataType, expected: pa.DataType) -> None:
+    assert table_type(source) == expected
+    assert convertible(source, expected)
+
+
+@pytest.mark.parametrize("dtype", [pa.duration("s"), pa.decimal256(50, 2), pa.month_day_nano_interval()])
+def test_types_without_a_place_in_a_table_are_refused(dtype: pa.DataType) -> None:
+    with pytest.raises(UnsupportedType):
+        table_type(dtype)
+
+
+@pytest.mark.parametrize(
+    ("values", "source", "target", "expected"),
+    [
+        ([1, None], pa.int64(), pa.int32(), [1, None]),
+        ([7], pa.int64(), pa.decimal128(3, 2), [Decimal("7.00")]),
+        ([2.0], pa.float64(), pa.int32(), [2]),
+        ([7], pa.int32(), TEXT, ["7"]),
+        ([2**53], pa.int64(), pa.float64(), [2.0**53]),
+        (["12", None], pa.string(), pa.int32(), [12, None]),
+        (["1.25"], pa.string(), pa.decimal128(9, 2), [Decimal("1.25")]),
+        (["05:06", "05:06:07.5"], pa.string(), pa.time64("us"), [time(5, 6), time(5, 6, 7, 500_000)]),
+        (["2013-01-02"], TEXT, pa.date32(), [date(2013, 1, 2)]),
+        (["2013-01-02 03:00:00Z"], TEXT, INSTANT, [datetime(2013, 1, 2, 3, tzinfo=UTC)]),
+        (["2013-01-02T03:00"], TEXT, INSTANT, [datetime(2013, 1, 2, 3, tzinfo=UTC)]),
+        (
+            ["2013-01-02 03:00:00-01:00", "2013-01-02", None, "2013-01-02 03:00:00.5", "2013-01-02T03:00+01"],
+            TEXT,
+            INSTANT,
+            [
+                datetime(2013, 1, 2, 4, tzinfo=UTC),
+                datetime(2013, 1, 2, tzinfo=UTC),
+                None,
+                datetime(2013, 1, 2, 3, 0, 0, 500_000, tzinfo=UTC),
+                datetime(2013, 1, 2, 2, tzinfo=UTC),
+            ],
+        ),
+        ([1_000], pa.timestamp("ns"), MOMENT, [datetime(1970, 1, 1, 0, 0, 0, 1)]),  # noqa: DTZ001
+        ([0], MOMENT, INSTANT, [datetime(1970, 1, 1, tzinfo=UTC)]),
+        ([date(2013, 1, 1)], pa.date32(), INSTANT, [datetime(2013, 1, 1, tzinfo=UTC)]),
+        ([["1", None]], pa.list_(TEXT), pa.large_list(pa.int64()), [[1, None]]),
+        (
+            [{"x": "2013-01-02"}],
+            pa.struct([("x", TEXT)]),
+            pa.struct([("x", pa.date32())]),
+            [{"x": date(2013, 1, 2)}],
+        ),
+    ],
+)
+def test_values_stay_the_same(
+    values: list[Any], source: pa.DataType, target: pa.DataType, expected: list[Any]
+) -> None:
+    assert convertible(source, target)
+    converted = convert(pa.chunked_array([pa.array(values, source)]), target, "c")
+    assert converted.type == target
+    assert converted.to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "source", "target"),
+    [
+        (2**40, pa.int64(), pa.int32()),
+        (1.5, pa.float64(), pa.int64()),
+        (2**60 + 1, pa.int64(), pa.float64()),
+        (1234, pa.int64(), pa.decimal128(3, 0)),
+        (Decimal("1.255"), pa.decimal128(9, 3), pa.decimal128(9, 2)),
+        (1, pa.timestamp("ns"), MOMENT),
+        ("x", TEXT, pa.int32()),
+        ("25:00", TEXT, pa.time64("us")),
+        ("2013-02-30", TEXT, pa.date32()),
+        ("2013-01-01T00:00:00Z", TEXT, MOMENT),
+        ("yesterday", TEXT, INSTANT),
+    ],
+)
+def test_a_value_that_would_change_is_an_error(value: Any, source: pa.DataType, target: pa.DataType) -> None:
+    assert convertible(source, target)
+    with pytest.raises(Unconvertible, match="column 'c'"):
+        convert(pa.chunked_array([pa.array([value], source)]), target, "c")
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (pa.float64(), pa.float32()),
+        (pa.float64(), pa.decimal128(9, 2)),
+        (pa.decimal128(9, 2), pa.float64()),
+        (INSTANT, MOMENT),
+        (MOMENT, pa.date32()),
+        (pa.large_binary(), TEXT),
+        (TEXT, pa.large_binary()),
+        (pa.bool_(), pa.int32()),
+        (pa.list_(TEXT), TEXT),
+        (pa.struct([("x", TEXT)]), pa.struct([("y", TEXT)])),
+        (pa.duration("s"), pa.int64()),
+    ],
+)
+def test_types_that_would_lose_something_unnoticed_do_not_go_together(
+    source: pa.DataType, target: pa.DataType
+) -> None:
+    assert not convertible(source, target)
+
+
+def test_what_no_value_survives_is_no_bad_row() -> None:
+    with pytest.raises(JobFailed, match="column 'c'"):
+        convert(pa.chunked_array([pa.array([[1]])]), pa.int64(), "c")
+
+
+def test_text_formats_cannot_carry_everything() -> None:
+    for dtype in (pa.large_binary(), pa.uuid(), pa.large_list(TEXT)):
+        with pytest.raises(UnsupportedType):
+            text_type(dtype)
+    for dtype in (pa.large_binary(), pa.map_(TEXT, TEXT), pa.struct([("x", pa.large_binary())])):
+        with pytest.raises(UnsupportedType):
+            json_type(dtype)

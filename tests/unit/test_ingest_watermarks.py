@@ -1,0 +1,101 @@
+"""How far a source was ingested, and how far it will be."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from distop.errors import AlreadyIngested, InvalidArgument
+from distop.metastore.records import WatermarkMove
+from distop.spark_jobs.source_watermarks import watermark_moves
+from distop.spark_jobs.sources import FoundFile, FoundSource
+
+NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+AT_NOON = "2013-01-01T12:00:00.000000Z"
+
+
+def found(*paths: str, at: datetime | None = NOON) -> FoundSource:
+    files = {path: [FoundFile(f"{path}/a", 1, 1, at), FoundFile(f"{path}/b", 1, 1, at)] for path in paths}
+    return FoundSource("file:///data/flights", files)
+
+
+def test_the_watermark_of_a_path_is_when_its_newest_file_was_modified() -> None:
+    source = found("2013-01", "2013-02")
+    later = NOON + timedelta(microseconds=5)
+    source.partitions["2013-01"].append(FoundFile("2013-01/c", 1, 1, later))
+    assert watermark_moves(source, {}) == {
+        "file:///data/flights": {
+            "2013-01": WatermarkMove(after="2013-01-01T12:00:00.000005Z"),
+            "2013-02": WatermarkMove(after=AT_NOON),
+        }
+    }
+
+
+def test_a_path_without_files_has_none() -> None:
+    source = found("2013-01")
+    source.partitions["empty"] = []
+    assert list(watermark_moves(source, {})["file:///data/flights"]) == ["2013-01"]
+
+
+def test_what_was_ingested_is_not_ingested_again_unasked() -> None:
+    """P16."""
+    standing = {"file:///data/flights": {"2013-01": AT_NOON}}
+    with pytest.raises(
+        AlreadyIngested, match="'2013-01' was ingested already, up to '2013-01-01T12"
+    ) as caught:
+        watermark_moves(found("2013-01", "2013-02"), standing)
+    assert caught.value.code == "ALREADY_INGESTED"
+    assert caught.value.details["partition"] == "2013-01"
+    assert "reingest" in caught.value.hint
+
+
+def test_an_explicit_value_must_lie_beyond_the_present_one() -> None:
+    standing = {"orders": {"p": "9"}}
+    moves = watermark_moves(found("p"), standing, source="orders", values={"p": "10"})
+    assert moves == {"orders": {"p": WatermarkMove(before="9", after="10")}}
+    for value in ("9", "8"):
+        with pytest.raises(InvalidArgument, match="not beyond"):
+            watermark_moves(found("p"), standing, source="orders", values={"p": value}, reingest=True)
+
+
+def test_values_for_unknown_paths_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="'q' is not one of the paths: p"):
+        watermark_moves(found("p"), {}, values={"q": "1"})
+
+
+def test_reingesting_moves_the_watermark_on_or_leaves_it_but_never_back() -> None:
+    source = "file:///data/flights"
+    earlier, later = "2013-01-01T11:00:00.000000Z", "2013-01-01T13:00:00.000000Z"
+    for before, after in ((earlier, AT_NOON), (AT_NOON, AT_NOON), (later, later)):
+        moves = watermark_moves(found("p"), {source: {"p": before}}, reingest=True)
+        assert moves == {source: {"p": WatermarkMove(before=before, after=after)}}
+
+
+@pytest.mark.parametrize(
+    ("source", "partition"),
+    [
+        ("file:///data", "flights"),
+        ("file:///data/flights/2013-01", "a.csv"),
+        ("file:///data", "flights/2013-01"),
+        ("file://", "data"),
+    ],
+)
+def test_files_ingested_under_a_folder_around_or_below_are_recognised(source: str, partition: str) -> None:
+    standing = {source: {partition: AT_NOON}, "other": {"2013-01": "1"}}
+    with pytest.raises(AlreadyIngested, match="as a whole or in part"):
+        watermark_moves(found("2013-01"), standing)
+    moves = watermark_moves(found("2013-01"), standing, reingest=True)
+    assert moves["file:///data/flights"]["2013-01"].before is None
+
+
+def test_neighbours_do_not_count_as_overlapping() -> None:
+    standing = {"file:///data/flights": {"2013-0": "1", "2013-012": "1"}, "file:///data": {"flight": "1"}}
+    assert watermark_moves(found("2013-01"), standing)
+
+
+def test_where_files_have_no_time_a_value_must_be_given() -> None:
+    with pytest.raises(InvalidArgument, match="does not tell when") as caught:
+        watermark_moves(found("p", at=None), {})
+    assert caught.value.details["field"] == "watermark"
+    assert watermark_moves(found("p", at=None), {}, values={"p": "1"})

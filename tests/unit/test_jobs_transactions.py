@@ -1,0 +1,150 @@
+"""The transaction of marks as a value, and what its answers mean."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distop.errors import InvalidArgument
+from distop.metastore.jobs import (
+    MAX_GROUP,
+    WON,
+    Mark,
+    Outcome,
+    mark_txn,
+    success_record,
+    take_group,
+    verdicts,
+)
+from distop.metastore.keyspace import MAX_NAME_BYTES, Keyspace, OperationId
+from distop.metastore.records import MAX_JOB_RECORD_BYTES
+from distop.metastore.runs import Run
+from distop.metastore.txn import MAX_OPS, MAX_REQUEST_BYTES, KeyValue, Put, Txn, TxnResult
+
+RUN = Run(Keyspace("t").operation(OperationId("flights", "ingest", 17)), 55)
+STATE = KeyValue(RUN.keys.state, b"running", 5, 5)
+RUNNER = KeyValue(RUN.keys.runner, b"{}", 55, 55)
+
+
+def mark(partition: str = "0", attempt: str = "a", **fields: object) -> Mark:
+    return Mark(partition, attempt, success_record(attempt, {}, 1.0), **fields)  # type: ignore[arg-type]
+
+
+def job(attempt: str) -> KeyValue:
+    return KeyValue(RUN.keys.job_state("0"), success_record(attempt, {}, 1.0), 60, 60)
+
+
+def failed(*found: list[KeyValue]) -> TxnResult:
+    return TxnResult(False, 70, tuple(found))
+
+
+def one(result: TxnResult, sent: Mark) -> Outcome:
+    return verdicts(RUN, [sent], result)[0].outcome
+
+
+def test_a_token_that_would_mean_absent_is_refused() -> None:
+    with pytest.raises(InvalidArgument):
+        Run(RUN.keys, 0)
+
+
+def test_the_largest_group_keeps_within_etcds_limit_of_operations() -> None:
+    marks = [mark(str(n), claim=9, checkpointed=True, repeated=True) for n in range(500)]
+    count = take_group(RUN, marks)
+    assert count == MAX_GROUP
+    assert mark_txn(RUN, marks[:count]).weight() <= MAX_OPS
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(min_size=1, max_size=MAX_NAME_BYTES // 4), st.booleans()),
+        min_size=1,
+        max_size=300,
+        unique_by=lambda pair: pair[0],
+    )
+)
+def test_a_group_keeps_within_the_limit_of_bytes(jobs: list[tuple[str, bool]]) -> None:
+    operation = OperationId("t" * MAX_NAME_BYTES, "ingest", 1, "ö" * (MAX_NAME_BYTES // 2))
+    run = Run(Keyspace("t").operation(operation), 5)
+    value = b"x" * MAX_JOB_RECORD_BYTES
+    marks = [Mark(name, "a", value, 7 * owned, owned, True) for name, owned in jobs]
+    count = take_group(run, marks)
+    assert count >= 1
+    assert mark_txn(run, marks[:count]).size() <= MAX_REQUEST_BYTES
+
+
+def test_a_partition_stands_in_a_group_once() -> None:
+    """etcd refuses a transaction that may write one key twice."""
+    assert take_group(RUN, [mark("0", "a"), mark("1"), mark("0", "b"), mark("2")]) == 2
+
+
+def test_each_mark_has_its_own_compare_and_its_own_puts() -> None:
+    txn = mark_txn(RUN, [mark("0"), mark("1", claim=9, checkpointed=True)])
+    assert txn.compares == RUN.held()
+    plain, owned = txn.then
+    assert isinstance(plain, Txn)
+    assert isinstance(owned, Txn)
+    assert plain.then == (Put(RUN.keys.job_state("0"), mark("0").value),)
+    assert len(owned.compares) == 2
+    assert len(owned.then) == 3
+
+
+def test_a_mark_that_was_made_has_won() -> None:
+    assert verdicts(RUN, [mark()], TxnResult(True, 70, (TxnResult(True, 70),))) == [WON]
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [([job("a")], Outcome.WON), ([job("b")], Outcome.LOST), ([], Outcome.GONE)],
+    ids=["own from before", "of another", "claim lost"],
+)
+def test_a_mark_that_was_not_made_inside(found: list[KeyValue], outcome: Outcome) -> None:
+    assert one(TxnResult(True, 70, (TxnResult(False, 70, (found,)),)), mark()) is outcome
+
+
+def test_a_record_that_nobody_can_read_stands_all_the_same() -> None:
+    found = KeyValue(RUN.keys.job_state("0"), b"rubbish", 60, 60)
+    assert one(TxnResult(True, 70, (TxnResult(False, 70, ([found],)),)), mark()) is Outcome.LOST
+
+
+def test_a_first_mark_of_a_run_that_is_over_never_happened() -> None:
+    assert one(failed([], []), mark()) is Outcome.GONE
+    assert one(failed([STATE], []), mark()) is Outcome.GONE
+
+
+def test_a_repeated_mark_of_a_run_that_is_over_is_looked_up() -> None:
+    sent = mark(repeated=True)
+    assert one(failed([], [], [job("a")]), sent) is Outcome.WON
+    assert one(failed([], [], [job("b")]), sent) is Outcome.LOST
+    assert one(failed([STATE], [], []), sent) is Outcome.GONE
+
+
+def test_a_repeated_mark_of_an_operation_without_keys_stays_unknown() -> None:
+    """P8: it may have been published; nothing of it may be deleted."""
+    assert one(failed([], [], []), mark(repeated=True)) is Outcome.UNKNOWN
+
+
+def test_the_reasons_name_what_happened() -> None:
+    aborting = KeyValue(RUN.keys.state, b"aborting", 6, 5)
+    other = KeyValue(RUN.keys.runner, b"{}", 58, 58)
+    reasons = [
+        verdicts(RUN, [mark()], failed(state, runner))[0].reason
+        for state, runner in [([], []), ([aborting], [RUNNER]), ([STATE], []), ([STATE], [other])]
+    ]
+    assert reasons == [
+        "the operation is over",
+        "the operation is aborting",
+        "its runner is gone",
+        "its runner is gone",
+    ]
+
+
+def test_answers_of_repeats_belong_to_their_marks() -> None:
+    marks = [mark("9"), mark("0", "a", repeated=True), mark("8"), mark("0", "b", repeated=True)]
+    said = verdicts(RUN, marks, failed([STATE], [], [job("a")], [job("a")]))
+    assert [verdict.outcome for verdict in said] == [
+        Outcome.GONE,
+        Outcome.WON,
+        Outcome.GONE,
+        Outcome.LOST,
+    ]

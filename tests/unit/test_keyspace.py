@@ -1,0 +1,242 @@
+"""Names to keys and back (O29): nothing collides, nothing is confused, originals come back."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distop.errors import CorruptRecord, InvalidName
+from distop.metastore.keyspace import (
+    MAX_NAME_BYTES,
+    Keyspace,
+    OperationId,
+    check_name,
+    check_object,
+    check_partition,
+    check_type,
+    escape,
+    prefix_end,
+    unescape,
+)
+
+# What is awkward in names, more often than chance would bring it.
+AWKWARD = st.sampled_from(list('./%_ \n\0"\\0123456789aé日🦆') + ["%2E", "..", "state", "arg"])
+TEXT = st.lists(st.one_of(AWKWARD, st.characters(codec="utf-8")), min_size=1, max_size=12).map("".join)
+NAMES = TEXT.filter(lambda name: not name.startswith("_"))
+OBJECTS = NAMES.filter(lambda name: name[0].isalpha() and _accepted(check_object, name))
+PARTITIONS = NAMES.filter(lambda name: _accepted(check_partition, name))
+TYPES = st.from_regex(r"[A-Za-z][A-Za-z0-9_-]{0,20}", fullmatch=True).filter(
+    lambda name: _accepted(check_type, name)
+)
+OPERATIONS = st.builds(
+    OperationId,
+    table=NAMES,
+    type=TYPES,
+    instance=st.integers(1, 10**18),
+    object=st.one_of(st.just(""), OBJECTS),
+)
+
+
+def _accepted(check: object, name: str) -> bool:
+    try:
+        check(name)  # type: ignore[operator]
+    except InvalidName:
+        return False
+    return True
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_any_name_survives_escaping(name: str) -> None:
+    """O29: originals are shown again."""
+    assert unescape(escape(name)) == name
+
+
+@given(TEXT)
+def test_an_escaped_name_is_one_printable_component(name: str) -> None:
+    """O29: ``etcdctl`` shows it on one line, and it splits in one way only."""
+    assert re.fullmatch(r"[!-~]+", escape(name))
+    assert "." not in escape(name)
+
+
+@given(TEXT, TEXT)
+def test_different_names_have_different_components(one: str, other: str) -> None:
+    """O29: "a.b", "a b", "a%b", "a%2Eb" never meet."""
+    assert (escape(one) == escape(other)) == (one == other)
+
+
+@pytest.mark.parametrize(
+    "name", ["a.b", "a b", "a%b", "a/b", "a%2Eb", "größe", "日本", "🦆", "a\nb", "x" * 512]
+)
+def test_names_of_the_checklist_are_allowed(name: str) -> None:
+    """O29."""
+    assert check_name(name, "table") == name
+    assert unescape(escape(name)) == name
+
+
+@given(NAMES, NAMES)
+def test_a_table_sees_its_own_keys_only(one: str, other: str) -> None:
+    """O29: `orders` beside `orders2`, whatever they are called."""
+    keyspace = Keyspace()
+    mine, theirs = keyspace.table(one), keyspace.table(other)
+    for key in (
+        theirs.table,
+        theirs.head,
+        theirs.coordinator,
+        theirs.request("r"),
+        theirs.next_instance("noop"),
+    ):
+        inside = mine.prefix <= key < prefix_end(mine.prefix)
+        assert inside == (one == other)
+        assert keyspace.table_of(key) == other
+
+
+@given(OPERATIONS, OPERATIONS, PARTITIONS)
+def test_an_operation_sees_its_own_keys_only(one: OperationId, other: OperationId, partition: str) -> None:
+    """O29: instance 1 beside 10, an object beside another, a partition that looks like either."""
+    keyspace = Keyspace()
+    mine, theirs = keyspace.operation(one), keyspace.operation(other)
+    for key in (theirs.arg, theirs.state, theirs.job_state(partition), theirs.claim(partition)):
+        assert (mine.prefix <= key < prefix_end(mine.prefix)) == (one == other)
+
+
+def test_instance_1_does_not_see_instance_10() -> None:
+    """O29."""
+    keyspace = Keyspace()
+    one = keyspace.operation(OperationId("orders", "noop", 1))
+    assert not keyspace.operation(OperationId("orders", "noop", 10)).state.startswith(one.prefix)
+    assert not keyspace.operation(OperationId("orders2", "noop", 1)).state.startswith(one.prefix)
+
+
+@given(OPERATIONS, PARTITIONS, st.sampled_from(["job_state", "claim", "progress"]))
+def test_a_partition_is_found_again_in_its_keys(operation: OperationId, partition: str, kind: str) -> None:
+    """O29."""
+    keys = Keyspace().operation(operation)
+    word = {"job_state": "state"}.get(kind, kind)
+    assert keys.partition_of(getattr(keys, kind)(partition)) == (partition, word)
+
+
+@given(OPERATIONS)
+def test_keys_of_the_operation_itself_are_no_partitions(operation: OperationId) -> None:
+    keys = Keyspace().operation(operation)
+    for key in (keys.arg, keys.state, keys.runner, keys.cancel, keys.error, keys.commit, keys.commit + b".3"):
+        assert keys.partition_of(key) is None
+
+
+@given(OPERATIONS)
+def test_operation_ids_come_back_from_every_form(operation: OperationId) -> None:
+    """O29: from text, from a slot of ``runOps``, from the index, from the history."""
+    keyspace = Keyspace()
+    assert OperationId.parse(str(operation)) == operation
+    assert OperationId.from_slot(operation.table, operation.type, operation.slot) == operation
+    active = keyspace.active_operation(operation)
+    assert keyspace.parse_active(active) == operation
+    assert keyspace.table_of_active(active) == operation.table
+    assert keyspace.parse_history(keyspace.table(operation.table).history(operation)) == operation
+
+
+@given(st.one_of(st.text(), st.lists(st.one_of(AWKWARD, st.just("/")), max_size=12).map("".join)))
+def test_what_is_no_operation_id_is_refused_by_name(text: str) -> None:
+    """U3: nothing a caller can write leads to another error, or to an operation of another spelling."""
+    try:
+        operation = OperationId.parse(text)
+    except InvalidName:
+        return
+    assert OperationId.parse(str(operation)) == operation
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "t/noop",
+        "t/noop/",
+        "/noop/1",
+        "t/noop/one",
+        "t/noop/0",
+        "t/noop/01",
+        "t/noop/-1",
+        "t/noop/１",
+        "t/noop/" + "9" * 5000,
+        "t/noop/%FF/1",
+        "%FF/noop/1",
+        "t/no.op/1",
+        "t/runOps/1",
+        "t/noop/5/3",
+        "t/noop/state/3",
+        "_active/noop/1",
+        "t/noop/a/b/1",
+        "x" * (MAX_NAME_BYTES + 1) + "/noop/1",
+    ],
+)
+def test_malformed_operation_ids(text: str) -> None:
+    """U3: a partition ("t/noop/5/3") or an internal key is never taken for an operation."""
+    with pytest.raises(InvalidName):
+        OperationId.parse(text)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "_x", "x" * (MAX_NAME_BYTES + 1), "é" * (MAX_NAME_BYTES // 2 + 1), "\ud800"]
+)
+def test_names_that_are_refused(name: str) -> None:
+    """O29, U3: empty, reserved, too long, not unicode; the error names the field."""
+    for check in (lambda n: check_name(n, "table"), check_object, check_partition):
+        with pytest.raises(InvalidName) as caught:
+            check(name)
+        assert caught.value.details["field"]
+
+
+@pytest.mark.parametrize("name", ["arg", "state", "commit", "runner", "cancel", "nextInstanceId"])
+def test_words_of_an_operation_are_no_objects_and_no_partitions(name: str) -> None:
+    """O29: a partition called "commit" would stand where the commit sequence does."""
+    for check in (check_object, check_partition):
+        with pytest.raises(InvalidName):
+            check(name)
+
+
+@pytest.mark.parametrize("name", ["17", "1a", "-a", " a", "%"])
+def test_an_object_begins_with_a_letter(name: str) -> None:
+    """O29: else it might be taken for an instance."""
+    with pytest.raises(InvalidName):
+        check_object(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "1x", "a.b", "a b", "table", "history", "runOps", "request", "x" * 65, "é"]
+)
+def test_type_names(name: str) -> None:
+    with pytest.raises(InvalidName):
+        check_type(name)
+
+
+@given(TEXT.filter(lambda name: not name.startswith("_")), NAMES)
+def test_installations_do_not_see_each_other(prefix: str, table: str) -> None:
+    """O29: several installations share one etcd."""
+    mine = Keyspace(prefix)
+    for other in (Keyspace(prefix + "2"), Keyspace("x" + prefix), Keyspace(prefix + ".a")):
+        for key in (other.table(table).table, other.coordinators, other.active, other.namespaces):
+            assert not mine.prefix <= key < prefix_end(mine.prefix)
+
+
+@given(NAMES)
+def test_no_table_hides_among_the_internal_keys(table: str) -> None:
+    """O29: names that begin with "_" are reserved."""
+    keyspace = Keyspace()
+    for internal in (keyspace.active, keyspace.coordinators, keyspace.executors, keyspace.namespaces):
+        assert not keyspace.table(table).table.startswith(internal)
+
+
+@pytest.mark.parametrize(
+    "key", [b"distOp._active.x", b"distOp._active.t.noop.x", b"distOp._active.a.b.c.d.1"]
+)
+def test_a_strange_key_in_the_index_is_reported(key: bytes) -> None:
+    with pytest.raises(CorruptRecord, match="index of active operations"):
+        Keyspace().parse_active(key)
+
+
+@pytest.mark.parametrize("key", [b"distOp.t.history.noop.x", b"distOp.t.table", b"distOp.t.historic.noop.1"])
+def test_a_strange_key_in_the_history_is_reported(key: bytes) -> None:
+    with pytest.raises(CorruptRecord, match="history"):
+        Keyspace().parse_history(key)

@@ -1,0 +1,198 @@
+"""What stands in etcd: round trips, older and newer layouts, values that are none of ours."""
+
+from __future__ import annotations
+
+import typing
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distop.errors import CorruptRecord, InvalidArgument
+from distop.metastore.records import (
+    ActiveRecord,
+    CancelRecord,
+    ClaimRecord,
+    ErrorRecord,
+    Head,
+    HistoryRecord,
+    JobRecord,
+    LeaderRecord,
+    MemberRecord,
+    NamespaceRecord,
+    OperationArg,
+    OperationOptions,
+    Record,
+    RequestRecord,
+    RunnerRecord,
+    TableRecord,
+    WatermarkMove,
+    decode,
+    decode_run_ops,
+    decode_watermarks,
+    encode,
+    encode_plain,
+)
+
+KINDS: list[type[Record]] = [
+    ActiveRecord,
+    CancelRecord,
+    ClaimRecord,
+    ErrorRecord,
+    Head,
+    HistoryRecord,
+    JobRecord,
+    LeaderRecord,
+    MemberRecord,
+    NamespaceRecord,
+    OperationArg,
+    RequestRecord,
+    RunnerRecord,
+    TableRecord,
+]
+TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
+INTEGERS = st.integers(-(2**63), 2**63 - 1)
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), INTEGERS, TEXT),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXT, inner, max_size=3)),
+    max_leaves=5,
+)
+OPTIONS = st.builds(
+    OperationOptions,
+    deadline_s=st.one_of(st.none(), st.floats(0.001, 1e9)),
+    max_job_attempts=st.integers(1, 100),
+)
+MOVES = st.builds(WatermarkMove, before=st.one_of(st.none(), TEXT), after=TEXT)
+FIELDS: dict[typing.Any, st.SearchStrategy[typing.Any]] = {
+    str: TEXT,
+    int: INTEGERS,
+    float: FLOATS,
+    bool: st.booleans(),
+    int | None: st.one_of(st.none(), INTEGERS),
+    list[str]: st.lists(TEXT, max_size=3),
+    list[str] | None: st.one_of(st.none(), st.lists(TEXT, max_size=3)),
+    dict[str, str]: st.dictionaries(TEXT, TEXT, max_size=3),
+    dict[str, typing.Any]: st.dictionaries(TEXT, JSON, max_size=3),
+    dict[str, dict[str, WatermarkMove]]: st.dictionaries(
+        TEXT, st.dictionaries(TEXT, MOVES, max_size=2), max_size=2
+    ),
+    OperationOptions: OPTIONS,
+}
+
+
+def records(kind: type[Record]) -> st.SearchStrategy[Record]:
+    """Records of a kind with any values in their fields."""
+    hints = {
+        name: hint for name, hint in typing.get_type_hints(kind).items() if name not in ("LAYOUT", "version")
+    }
+    return st.builds(kind, **{name: FIELDS[hint] for name, hint in hints.items()})
+
+
+@given(st.one_of([records(kind) for kind in KINDS]))
+def test_records_come_back_as_they_were(record: Record) -> None:
+    assert decode(encode(record), type(record)) == record
+
+
+@given(st.one_of([records(kind) for kind in KINDS]))
+def test_equal_records_are_equal_bytes(record: Record) -> None:
+    """A repeat of a transaction recognises its own value by its bytes."""
+    again = decode(encode(record), type(record))
+    assert encode(again) == encode(record)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_unknown_optional_fields_of_the_same_layout_are_ignored(
+    kind: type[Record], data: st.DataObject
+) -> None:
+    record = data.draw(records(kind))
+    newer = msgspec.json.decode(encode(record)) | {"aFieldOfTomorrow": {"x": [1]}}
+    assert decode(msgspec.json.encode(newer), kind) == record
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_a_newer_layout_is_refused_by_name(kind: type[Record], data: st.DataObject) -> None:
+    """Also when its fields have other types by then: the layout is what the message is about."""
+    value = msgspec.json.decode(encode(data.draw(records(kind)))) | {"version": 2}
+    strange = {name: [[1]] for name in value} | {"version": 2}
+    for newer in (value, strange):
+        with pytest.raises(CorruptRecord) as caught:
+            decode(msgspec.json.encode(newer), kind, b"distOp.t.key")
+        assert "distOp.t.key has layout 2" in caught.value.message
+        assert kind.__name__ in caught.value.message
+        assert "upgrade" in caught.value.hint
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"[]", b"null", b"\xff", b'"running"', b'{"version": "x"}'])
+@pytest.mark.parametrize("kind", [k for k in KINDS if k is not NamespaceRecord])
+def test_what_is_no_record_is_reported_with_its_key(kind: type[Record], value: bytes) -> None:
+    with pytest.raises(CorruptRecord, match=r"distOp\.t\.key holds no"):
+        decode(value, kind, b"distOp.t.key")
+
+
+def test_an_unknown_option_is_not_ignored() -> None:
+    """Whoever set it relies on it: an operation is not run without what was asked for."""
+    value = msgspec.json.decode(encode(OperationArg(table="t", type="noop", instance=1)))
+    with pytest.raises(CorruptRecord, match="maxFailedPartitions"):
+        decode(msgspec.json.encode(value | {"options": {"maxFailedPartitions": 3}}), OperationArg, b"key")
+
+
+def test_options_that_are_refused_on_reading_are_a_corrupt_record() -> None:
+    """Nobody who reads etcd is told that *his* argument is invalid."""
+    arg = OperationArg(table="t", type="noop", instance=1)
+    value = msgspec.json.decode(encode(arg)) | {"options": {"deadlineS": -1.0}}
+    with pytest.raises(CorruptRecord, match="deadline must be positive"):
+        decode(msgspec.json.encode(value), OperationArg, b"key")
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"deadline_s": 0.0}, "options.deadline_s"),
+        ({"deadline_s": -1.0}, "options.deadline_s"),
+        ({"deadline_s": float("nan")}, "options.deadline_s"),
+        ({"max_job_attempts": 0}, "options.max_job_attempts"),
+        ({"max_job_attempts": 101}, "options.max_job_attempts"),
+    ],
+)
+def test_options_are_checked(options: dict[str, typing.Any], field: str) -> None:
+    """O20, U3: the error names the field."""
+    with pytest.raises(InvalidArgument) as caught:
+        OperationOptions(**options)
+    assert caught.value.details["field"] == field
+
+
+@given(st.dictionaries(TEXT, st.dictionaries(TEXT, TEXT, max_size=3), max_size=3))
+def test_watermarks_come_back(watermarks: dict[str, dict[str, str]]) -> None:
+    assert decode_watermarks(encode_plain(watermarks)) == watermarks
+
+
+@given(st.dictionaries(TEXT, st.lists(TEXT, max_size=3), max_size=3))
+def test_running_operations_come_back(run_ops: dict[str, list[str]]) -> None:
+    assert decode_run_ops(encode_plain(run_ops)) == run_ops
+
+
+def test_of_a_missing_key_nothing_is_known() -> None:
+    assert decode_watermarks(b"") == {}
+    assert decode_run_ops(b"") == {}
+
+
+@pytest.mark.parametrize("value", [b"{", b"[]", b'{"a": 1}', b"\xff"])
+def test_plain_values_that_cannot_be_read_are_reported(value: bytes) -> None:
+    for read in (decode_watermarks, decode_run_ops):
+        with pytest.raises(CorruptRecord):
+            read(value)
+
+
+def test_partition_names() -> None:
+    """O5, O6: ten thousand unnamed partitions take no room in the argument; a subset is named."""
+    many = OperationArg(table="t", type="noop", instance=1, partition_count=10_000)
+    assert many.partition_names()[::9_999] == ["0", "9999"]
+    assert len(encode(many)) < 200
+    some = OperationArg(table="t", type="noop", instance=1, partition_count=2, partitions=["a", "b.c"])
+    assert some.partition_names() == ["a", "b.c"]

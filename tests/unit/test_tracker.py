@@ -1,0 +1,223 @@
+"""What a leader knows of an operation, and what it does next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distop.coordinator.tracker import Collect, Finish, Seal, Tracked, Wait, decide
+from distop.metastore.jobs import failure_record, success_record
+from distop.metastore.keyspace import Keyspace, OperationId
+from distop.metastore.records import (
+    ABORTING,
+    COMMITTING,
+    RUNNING,
+    CancelRecord,
+    ErrorRecord,
+    JobRecord,
+    OperationArg,
+    OperationOptions,
+    RunnerRecord,
+    encode,
+)
+from distop.metastore.txn import KeyValue
+
+OPERATION = OperationId("t", "noop", 1)
+KEYS = Keyspace().operation(OPERATION)
+NAMES = ["0", "1", "a.b", "state.1", "% /"]
+
+
+def tracked(
+    total: int = len(NAMES), *, deadline_s: float | None = None, stages_files: bool = False
+) -> Tracked:
+    arg = OperationArg(
+        table="t",
+        type="noop",
+        instance=1,
+        partition_count=total,
+        options=OperationOptions(deadline_s=deadline_s),
+        stages_files=stages_files,
+    )
+    return Tracked(KEYS, arg)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of one job's state."""
+
+    partition: str
+    what: Literal["success", "failed", "delete"]
+
+    def apply(self, to: Tracked, revision: int) -> None:
+        key = KEYS.job_state(self.partition)
+        match self.what:
+            case "success":
+                to.apply_put(KeyValue(key, success_record("a", {}, 1.0), revision, revision))
+            case "failed":
+                to.apply_put(KeyValue(key, failure_record("a", "X", "why", 1.0), revision, revision))
+            case "delete":
+                to.apply_delete(key, revision)
+
+
+CHANGES = st.builds(
+    Change, st.sampled_from(NAMES), st.sampled_from(["success", "success", "failed", "delete"])
+)
+
+
+@given(st.lists(st.tuples(CHANGES, st.integers(1, 3)), max_size=30))
+def test_each_mark_counts_once_however_often_it_is_seen(history: list[tuple[Change, int]]) -> None:
+    """O28: many keys in one event, seen again after a listing or a resumed watch."""
+    one, model = tracked(), dict[str, str]()
+    for revision, (change, times) in enumerate(history, start=1):
+        for _ in range(times):
+            change.apply(one, revision)
+        if change.what == "delete":
+            model.pop(change.partition, None)
+        else:
+            model[change.partition] = change.what
+        assert len(one.succeeded) == list(model.values()).count("success")
+        assert len(one.failed) == list(model.values()).count("failed")
+
+
+@given(st.permutations(NAMES), st.sets(st.sampled_from(NAMES)))
+def test_the_order_of_marks_does_not_matter(order: list[str], failed: set[str]) -> None:
+    """O28: reordered marks."""
+    one = tracked()
+    for revision, name in enumerate(order, start=1):
+        Change(name, "failed" if name in failed else "success").apply(one, revision)
+    assert len(one.failed) == len(failed)
+    assert len(one.succeeded) == len(NAMES) - len(failed)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([RUNNING, COMMITTING, ABORTING, b""]), st.integers(1, 9)), max_size=12)
+)
+def test_the_state_is_the_one_of_the_highest_revision(news: list[tuple[bytes, int]]) -> None:
+    """O28: late events of a state that was changed by ourselves meanwhile do not bring it back."""
+    one, best = tracked(), (b"", 0)
+    for state, revision in news:
+        if state:
+            one.apply_put(KeyValue(KEYS.state, state, revision, 1))
+        else:
+            one.apply_delete(KEYS.state, revision)
+        if revision > best[1]:
+            best = (state, revision)
+        assert (one.state, one.state_revision) == best
+
+
+def test_what_else_stands_below_the_root() -> None:
+    one = tracked()
+    one.apply_put(KeyValue(KEYS.runner, encode(RunnerRecord(member="e")), 3, 3))
+    one.apply_put(KeyValue(KEYS.cancel, encode(CancelRecord(by="me")), 4, 4))
+    one.apply_put(KeyValue(KEYS.error, encode(ErrorRecord(code="X", message="why")), 5, 5))
+    one.apply_put(KeyValue(KEYS.claim("0"), b"{}", 6, 6))
+    one.apply_put(KeyValue(KEYS.progress("0"), b"\xff", 6, 6))
+    assert one.runner
+    assert one.cancel_requested
+    assert one.error == ErrorRecord(code="X", message="why")
+    assert not one.succeeded
+    one.apply_delete(KEYS.runner, 7)
+    one.apply_delete(KEYS.claim("0"), 7)
+    assert not one.runner
+
+
+@pytest.mark.parametrize("value", [b"nonsense", encode(JobRecord(state="success", version=2))])
+def test_a_mark_that_cannot_be_read_is_neither_done_nor_lost(value: bytes) -> None:
+    """One strange value must not stop the table: this operation waits, and says why."""
+    one = tracked(1)
+    one.apply_put(KeyValue(KEYS.state, RUNNING, 1, 1))
+    one.apply_put(KeyValue(KEYS.job_state("0"), value, 2, 2))
+    assert decide(one, deadline_passed=False) == Wait()
+    assert "0.state" in next(iter(one.unreadable.values()))
+    one.apply_delete(KEYS.job_state("0"), 3)
+    assert not one.unreadable
+
+
+def test_an_error_that_cannot_be_read_is_still_an_error() -> None:
+    one = tracked(1)
+    one.apply_put(KeyValue(KEYS.error, b"nonsense", 2, 2))
+    assert one.error is not None
+    assert one.error.code == "CORRUPT_RECORD"
+
+
+def situations() -> Iterator[tuple[Tracked, bool]]:
+    """Every combination of what ``decide`` looks at, for three jobs."""
+    for state, succeeded, failed, cancel, runner, stages, late in product(
+        (RUNNING, COMMITTING, ABORTING, b""), range(4), range(4), *[(False, True)] * 4
+    ):
+        if succeeded + failed > 3:
+            continue
+        one = tracked(3, deadline_s=1.0, stages_files=stages)
+        one.set_state(state, 1)
+        for index in range(succeeded + failed):
+            Change(str(index), "success" if index < succeeded else "failed").apply(one, 2)
+        one.cancel_requested, one.runner = cancel, runner
+        yield one, late
+
+
+def test_no_situation_is_without_progress_or_a_reason() -> None:
+    """O16, O19, O20: waiting is allowed for jobs that are under way, or for a runner that lets go; else act."""
+    for one, late in situations():
+        all_done = len(one.succeeded) == 3
+        match decide(one, deadline_passed=late):
+            case Wait():
+                reasons = (one.cancel_requested, one.failed, all_done, late)
+                jobs_under_way = one.state == RUNNING and not any(reasons)
+                runner_lets_go = not one.state and one.runner and one.arg.stages_files
+                assert jobs_under_way or runner_lets_go, one
+            case Seal(before=before, after=after, code=code):
+                assert before == one.state in (RUNNING, COMMITTING)
+                assert (after == COMMITTING) == (not code), "whoever aborts says why"
+                assert after == ABORTING or (all_done and not one.cancel_requested)
+                assert one.state == RUNNING or one.cancel_requested, "nothing else undoes a sealed success"
+            case Finish():
+                assert one.state == ABORTING or (one.state == COMMITTING and not one.cancel_requested)
+            case Collect():
+                assert not one.state
+
+
+def test_one_failed_job_aborts_with_its_name_and_reason() -> None:
+    """O16."""
+    one = tracked(3)
+    one.set_state(RUNNING, 1)
+    Change("a.b", "failed").apply(one, 2)
+    action = decide(one, deadline_passed=False)
+    assert action == Seal(RUNNING, ABORTING, "JOB_FAILED", "job a.b failed: X: why")
+
+
+def test_a_deadline_says_how_far_it_came() -> None:
+    """O20."""
+    one = tracked(3, deadline_s=2.5)
+    one.set_state(RUNNING, 1)
+    Change("0", "success").apply(one, 2)
+    assert decide(one, deadline_passed=True) == Seal(
+        RUNNING, ABORTING, "DEADLINE_EXCEEDED", "not finished within 2.5 s: 1 of 3 jobs were done"
+    )
+
+
+def test_work_that_is_done_is_not_thrown_away_for_a_deadline() -> None:
+    """O20."""
+    one = tracked(1, deadline_s=1.0)
+    one.set_state(RUNNING, 1)
+    Change("0", "success").apply(one, 2)
+    assert decide(one, deadline_passed=True) == Seal(RUNNING, COMMITTING)
+
+
+def test_zero_partitions_are_done_at_once() -> None:
+    """O6."""
+    one = tracked(0)
+    one.set_state(RUNNING, 1)
+    assert decide(one, deadline_passed=False) == Seal(RUNNING, COMMITTING)
+
+
+def test_a_state_of_a_newer_version_is_left_alone() -> None:
+    """Else its leader would try to seal it for ever, without a pause."""
+    one = tracked(0)
+    one.set_state(b"paused", 1)
+    assert decide(one, deadline_passed=True) == Wait()
