@@ -29,9 +29,16 @@ class Processes:
 
     def start(self, name: str, *arguments: str) -> int:
         """Start ``distop <arguments>``; its pid."""
+        return self._start(name, "-m", "distop.cli.main", *arguments)
+
+    def start_script(self, name: str, script: Path, *arguments: str) -> int:
+        """Start a script of the benchmark itself; its pid."""
+        return self._start(name, str(script), *arguments)
+
+    def _start(self, name: str, *command: str) -> int:
         with (self._folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "distop.cli.main", *arguments],
+                [sys.executable, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -193,7 +193,10 @@ class AsyncClient:
         """
         last = "unknown"
         try:
-            async with asyncio.timeout(timeout_s), aclosing(self.watch(name)) as updates:
+            updates = follow(
+                self._connection, _request(pb.WatchOperationRequest, name=name).name, states_only=True
+            )
+            async with asyncio.timeout(timeout_s), aclosing(updates):
                 async for update in updates:
                     last = update.operation.state.value
                     if update.operation.done:

@@ -13,11 +13,16 @@ from distop.errors import DistopError, Unavailable
 from distop.proto import distop_pb2 as pb
 
 HEARTBEAT_S = 2.0
-"""How often a coordinator shows that it is alive while nothing changes. Two and a half times as long is silence."""
+"""How often a coordinator shows that it is alive while nothing changes; 2.5 times as long is silence."""
 
 
 async def follow(
-    connection: Connection, name: str, *, after_revision: int = 0, heartbeat_s: float = HEARTBEAT_S
+    connection: Connection,
+    name: str,
+    *,
+    after_revision: int = 0,
+    states_only: bool = False,
+    heartbeat_s: float = HEARTBEAT_S,
 ) -> AsyncGenerator[OperationUpdate, None]:
     """The changes of an operation, each once, up to its end.
 
@@ -34,7 +39,7 @@ async def follow(
     failures = 0
     alive_at = asyncio.get_running_loop().time()
     while True:
-        request = pb.WatchOperationRequest(name=name, after_revision=max(seen, 0))
+        request = pb.WatchOperationRequest(name=name, after_revision=max(seen, 0), states_only=states_only)
         request.heartbeat.FromNanoseconds(int(heartbeat_s * 1e9))
         stream = connection.stream(
             lambda service: service.operations.WatchOperation, request, silence_s=2.5 * heartbeat_s

@@ -205,10 +205,14 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
     ) -> AsyncGenerator[pb.OperationUpdate, None]:
         operation = OperationId.parse(request.name)
         heartbeat_s = max(request.heartbeat.ToTimedelta().total_seconds() or DEFAULT_HEARTBEAT_S, 0.1)
-        prefix = self._client.keyspace.operation(operation).prefix
+        keys = self._client.keyspace.operation(operation)
+        start, end = keys.prefix, prefix_end(keys.prefix)
+        if request.states_only:
+            # The operation's own keys, from .arg to .state; numbered partitions lie outside of them.
+            start, end = keys.arg, keys.state + b"\0"
         after = request.after_revision
         while True:
-            changes = watch(self._client, prefix, prefix_end(prefix))
+            changes = watch(self._client, start, end)
             async with aclosing(changes):
                 await anext(changes)
                 message, view = await read_operation(self._client, operation)

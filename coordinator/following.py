@@ -29,7 +29,7 @@ IDLE_S = 10.0
 MAX_FOLLOWED = 64
 """Operations followed at one time; the one not looked at for longest makes room."""
 
-FIRST_LOOK_S = 1.0
+FIRST_LOOK_S = 0.5
 """Longest wait for the first listing of an operation; a larger one shows what has been read by then."""
 
 RETRY_S = 0.5
@@ -122,6 +122,7 @@ class Followed:
             for kv in page.kvs:
                 grid.apply_put(kv)
             if not page.more:
+                grid.complete = True
                 return revision
             start = page.kvs[-1].key + b"\0"
 

@@ -52,6 +52,8 @@ class JobGrid:
         """When a job finished last, as its executor says (seconds since the epoch)."""
         self.succeeded = 0
         self.failed = 0
+        self.complete = False
+        """Whether all jobs there were have been read; until then there may be more results than counted."""
 
     @property
     def total(self) -> int:

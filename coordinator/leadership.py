@@ -214,6 +214,7 @@ class Leadership:
             await self._resign(table, epoch)
         finally:
             await _cancelled(driving)
+            self._drivers.pop(table, None)
 
     async def _resign(self, table: str, epoch: Epoch) -> None:
         """Give a table up for certain: a key that stays lets others wait for a leader that does nothing."""

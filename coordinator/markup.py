@@ -24,7 +24,7 @@ Attribute: TypeAlias = str | int | bool | None
 _VOID = frozenset({"br", "col", "hr", "img", "input", "link", "meta"})
 
 
-def tag(name: str, *children: Child, **attributes: Attribute) -> Html:
+def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
     """One element.
 
     Parameters

@@ -17,8 +17,8 @@ import grpc.aio
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    GCCollector,
     Gauge,
+    GCCollector,
     Histogram,
     Info,
     PlatformCollector,

@@ -17,9 +17,11 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from distop.coordinator.completion import Completion
 from distop.coordinator.leadership import Leadership
+from distop.coordinator.metrics import Metrics
 from distop.coordinator.server import start_server
 from distop.errors import DistopError, InvalidArgument
 from distop.metastore.client import EtcdClient
@@ -27,6 +29,9 @@ from distop.metastore.config import EtcdConfig
 from distop.metastore.lease import LeaseSession
 from distop.metastore.records import MemberRecord, encode
 from distop.operations.registry import Registry
+
+if TYPE_CHECKING:
+    from distop.coordinator.web import WebServer
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +52,8 @@ class CoordinatorConfig:
     etcd: EtcdConfig = field(default_factory=EtcdConfig)
     listen: str = "127.0.0.1:7070"
     """``host:port`` of the gRPC service; port 0 picks a free one."""
+    web: str | None = None
+    """``host:port`` of the page and of ``/metrics``; port 0 picks a free one, ``None`` leaves them out."""
     lease_ttl_s: int = 5
     """Seconds after which a dead coordinator loses its tables; etcd's floor is 2."""
     linger_s: float = 5.0
@@ -55,9 +62,10 @@ class CoordinatorConfig:
     """Operation types besides the installed ones, ``module:Class``; ``None``: from DISTOP_OPERATIONS."""
 
     def __post_init__(self) -> None:
-        host, _, port = self.listen.rpartition(":")
-        if not host or not port.isdecimal():
-            raise InvalidArgument(f"{self.listen!r} is not host:port", details={"field": "listen"})
+        for name, address in (("listen", self.listen), ("web", self.web or self.listen)):
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdecimal() or int(port) > 65_535:
+                raise InvalidArgument(f"{address!r} is not host:port", details={"field": name})
         if self.lease_ttl_s < 2:
             raise InvalidArgument(
                 f"a lease of {self.lease_ttl_s} s is under etcd's floor of 2 s",
@@ -73,12 +81,14 @@ def incarnation(role: str) -> str:
 class Coordinator:
     """One coordinator in this event loop.
 
-    ``address`` is known once :meth:`run` has bound the port; ``ready`` is set when it serves.
+    ``address`` and ``web_address`` are known once :meth:`run` has bound the ports; ``ready`` is set when it
+    serves.
     """
 
     def __init__(self, config: CoordinatorConfig) -> None:
         self.config = config
         self.address = ""
+        self.web_address = ""
         self.ready = asyncio.Event()
         self.member = ""
         self._stop = asyncio.Event()
@@ -91,30 +101,46 @@ class Coordinator:
         """Serve until :meth:`stop`."""
         registry = Registry(self.config.operations)
         registry.names()  # a wrong setting is reported now, not to every caller
-        client = EtcdClient(self.config.etcd)
+        web, metrics = self._web()
+        client = metrics.etcd_client(self.config.etcd)
         # Planning reads what users point at and may hang there; publishing must not wait for it.
         planning = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="distop-planning")
         publishing = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="distop-publishing")
-        server, port = await start_server(self.config.listen, client, registry, planning)
+        server, port = await start_server(self.config.listen, client, registry, planning, metrics)
         self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
-        completion = Completion(client, registry, publishing)
+        completion = Completion(client, registry, publishing, metrics=metrics)
         log.info("coordinator_listening", extra={"address": self.address})
         try:
+            if web is not None:
+                await web.start()
+                self.web_address = web.address
             while not self._stop.is_set():
                 try:
-                    await self._incarnation(client, completion)
+                    await self._incarnation(client, completion, metrics)
                 except DistopError as error:
                     # An etcd that is away or full, a lease lost before it was used: all of it passes.
                     log.warning("incarnation_failed", extra={"code": error.code, "error": str(error)})
                     await _either(self._stop.wait(), asyncio.sleep(RETRY_S))
         finally:
             await server.stop(GRACE_S)
+            if web is not None:
+                await web.stop()
             planning.shutdown(wait=False, cancel_futures=True)
             publishing.shutdown(wait=False, cancel_futures=True)
             await client.close()
             log.info("coordinator_stopped", extra={"address": self.address})
 
-    async def _incarnation(self, client: EtcdClient, completion: Completion) -> None:
+    def _web(self) -> tuple[WebServer | None, Metrics]:
+        """The page, unless it is left out, and what counts for it. Only then is either loaded."""
+        if self.config.web is None:
+            return None, Metrics()
+        from distop.coordinator.prometheus import PrometheusMetrics
+        from distop.coordinator.web import WebServer
+
+        metrics = PrometheusMetrics()
+        return WebServer(self.config.web, self.config.etcd, metrics, lambda: self.member), metrics
+
+    async def _incarnation(self, client: EtcdClient, completion: Completion, metrics: Metrics) -> None:
         """Lead tables under one lease, until stopped or until the lease is lost."""
         session = await LeaseSession(client, self.config.lease_ttl_s).start()
         try:
@@ -127,7 +153,10 @@ class Coordinator:
             )
             await client.put(client.keyspace.coordinator(member.id), encode(member), lease=session.lease_id)
             self.member = member.id
-            leadership = Leadership(client, session, member, completion, linger_s=self.config.linger_s)
+            leadership = Leadership(
+                client, session, member, completion, linger_s=self.config.linger_s, metrics=metrics
+            )
+            metrics.incarnation(leadership.led)
             leading = asyncio.create_task(leadership.run(), name="leadership")
             self.ready.set()
             log.info("coordinator_ready", extra={"member": member.id, "lease": session.lease_id})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +20,7 @@ from distop.coordinator.grid import JobGrid
 from distop.coordinator.listing import table_names
 from distop.coordinator.views import from_history
 from distop.coordinator.web_cache import Answers
-from distop.coordinator.why import Mood, Reason, why
+from distop.coordinator.why import Mood, Reason, short_name, why
 from distop.errors import DistopError, OperationNotFound, Unavailable
 from distop.metastore.client import EtcdClient
 from distop.metastore.keyspace import OperationId, check_name, prefix_end
@@ -47,8 +46,9 @@ MAX_ACTIVE = 1000
 SELDOM_S = 3.0
 """Seconds that names of tables, history and watermarks are kept."""
 
-# The handlers of reads take a gRPC context, as all handlers do, and do not look at it.
-_NO_CONTEXT: Any = None
+# Services and handlers take what some calls need; reads use neither a gRPC context nor threads.
+NO_CONTEXT: Any = None
+_NO_THREADS: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,15 @@ class TableView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OperationView:
+    """One operation. Once it is over it has no jobs to show, and nothing to explain."""
+
+    operation: pb.Operation
+    grid: JobGrid | None = None
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Overview:
     """The first page."""
 
@@ -86,19 +95,11 @@ class Overview:
 
 
 class Reads:
-    """Reads for pages; belongs to one event loop.
+    """Reads for pages; belongs to one event loop."""
 
-    Parameters
-    ----------
-    threads:
-        What the table service was made to plan with; reads do not use it.
-    """
-
-    def __init__(
-        self, client: EtcdClient, threads: Executor, *, wall: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, client: EtcdClient, *, wall: Callable[[], float] = time.time) -> None:
         self.client = client
-        self.tables = TableService(client, threads)
+        self.tables = TableService(client, _NO_THREADS)
         self.cluster = ClusterService(client)
         self.following = Following(client)
         self.wall = wall
@@ -136,12 +137,12 @@ class Reads:
 
         Raises :class:`~distop.errors.TableNotFound`.
         """
-        table = await self.tables.GetTable(pb.GetTableRequest(name=name), _NO_CONTEXT)
+        table = await self.tables.GetTable(pb.GetTableRequest(name=name), NO_CONTEXT)
         members = await self.members()
         return await self._view(table, members, live=LIVE, history=(page + 1) * HISTORY + 1)
 
-    async def operation(self, operation: OperationId) -> tuple[pb.Operation, JobGrid | None, Reason | None]:
-        """One operation; with its jobs and why it does not move as long as it is live.
+    async def operation(self, operation: OperationId) -> OperationView:
+        """One operation, live or finished.
 
         Raises :class:`~distop.errors.OperationNotFound`.
         """
@@ -152,9 +153,9 @@ class Reads:
             seen = await self.following.look(operation)
         if seen is not None:
             message, grid = seen
-            table = await self.tables.GetTable(pb.GetTableRequest(name=operation.table), _NO_CONTEXT)
+            table = await self.tables.GetTable(pb.GetTableRequest(name=operation.table), NO_CONTEXT)
             reason = self._why(table, [Live(message, grid)], await self.members(), None)
-            return message, grid, reason
+            return OperationView(operation=message, grid=grid, reason=reason)
         kv = await self.client.get(self.client.keyspace.table(operation.table).history(operation))
         if not kv.exists:
             raise OperationNotFound(
@@ -162,13 +163,14 @@ class Reads:
                 hint="it may be older than the history that is kept",
                 details={"operation": str(operation)},
             )
-        return from_history(operation, decode(kv.value, HistoryRecord, kv.key), kv.mod_revision), None, None
+        record = decode(kv.value, HistoryRecord, kv.key)
+        return OperationView(operation=from_history(operation, record, kv.mod_revision))
 
     async def members(self) -> list[pb.Member]:
         """All live members, coordinators first."""
 
         async def read() -> list[pb.Member]:
-            listed = await self.cluster.ListMembers(pb.ListMembersRequest(), _NO_CONTEXT)
+            listed = await self.cluster.ListMembers(pb.ListMembersRequest(), NO_CONTEXT)
             return sorted(listed.members, key=lambda member: (member.role, member.id))
 
         return await self._answers.get("members", read, keep_s=0.5)
@@ -177,13 +179,13 @@ class Reads:
         """Who leads what."""
 
         async def read() -> list[pb.Leader]:
-            return list((await self.cluster.ListLeaders(pb.ListLeadersRequest(), _NO_CONTEXT)).leaders)
+            return list((await self.cluster.ListLeaders(pb.ListLeadersRequest(), NO_CONTEXT)).leaders)
 
         return await self._answers.get("leaders", read, keep_s=0.5)
 
     async def watermarks(self, name: str) -> list[pb.Watermark]:
         """The watermarks of a table, by source and partition."""
-        table = await self.tables.GetTable(pb.GetTableRequest(name=name), _NO_CONTEXT)
+        table = await self.tables.GetTable(pb.GetTableRequest(name=name), NO_CONTEXT)
         return await self._watermarks(table)
 
     # -- parts ---------------------------------------------------------------------------------------
@@ -215,7 +217,7 @@ class Reads:
     async def _line(self, name: str, members: Sequence[pb.Member]) -> TableView:
         """A table's line on the overview; one that cannot be read says so, and the others are shown."""
         try:
-            table = await self.tables.GetTable(pb.GetTableRequest(name=name), _NO_CONTEXT)
+            table = await self.tables.GetTable(pb.GetTableRequest(name=name), NO_CONTEXT)
             return await self._view(table, members, live=LIVE_PER_TABLE, history=RECENT_PER_TABLE)
         except Unavailable:
             raise
@@ -253,6 +255,8 @@ class Reads:
         *,
         also_running: int = 0,
     ) -> Reason:
+        if counting := [short_name(one.operation) for one in live if not one.grid.complete]:
+            return Reason(Mood.MOVING, f"{counting[0]} is large: its jobs are being counted")
         return why(
             running=[one.operation for one in live],
             also_running=also_running,
@@ -299,7 +303,7 @@ class Reads:
     async def _watermarks(self, table: pb.Table) -> list[pb.Watermark]:
         async def read() -> list[pb.Watermark]:
             request = pb.GetWatermarksRequest(table=table.name)
-            return list((await self.tables.GetWatermarks(request, _NO_CONTEXT)).watermarks)
+            return list((await self.tables.GetWatermarks(request, NO_CONTEXT)).watermarks)
 
         return await self._answers.get(("watermarks", *_standing(table)), read, keep_s=SELDOM_S)
 

@@ -1,4 +1,4 @@
-"""Why a table is, or is not, moving: one sentence, from what callers can see. Pure: no I/O, no clock of its own.
+"""Why a table is, or is not, moving: one sentence, from what callers can see. Pure: no I/O, no clock.
 
 It takes the messages of the public API, so that the page, a command line and an alert say the same.
 """
@@ -91,10 +91,10 @@ def short_name(operation: pb.Operation) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time in words, coarser the longer it is: ``0.3 s``, ``12 s``, ``4 min``, ``3 h``, ``2 d``."""
+    """A length of time in words, coarser the longer it is: ``300 ms``, ``12 s``, ``4 min``, ``3 h``."""
     seconds = max(seconds, 0.0)
     if seconds < 1:
-        return f"{seconds:.1f} s"
+        return f"{round(seconds * 1000)} ms"
     for limit, unit, name in ((60, 1, "s"), (3600, 60, "min"), (48 * 3600, 3600, "h")):
         if seconds < limit:
             return f"{int(seconds // unit)} {name}"

@@ -14,7 +14,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from distop.errors import Compacted, DistopError, LeaseLost
+from distop.errors import Compacted, CorruptRecord, DistopError, LeaseLost
 from distop.metastore.claims import Busy, Claimed, claim, release_claim, save_checkpoint
 from distop.metastore.client import EtcdClient
 from distop.metastore.jobs import Outcome, Verdict
@@ -30,6 +30,9 @@ CLAIM_WAIT_S = 20.0
 """How long a request for a claim waits for the attempt that has it, before the task is told to ask again."""
 
 _Key = tuple[bytes, int, str]
+
+# Not asked yet, for want of a lease.
+_NOBODY_YET = Busy("", KeyValue.missing(b""), 0)
 
 
 class Claimant(Protocol):
@@ -60,7 +63,8 @@ class ClaimDesk:
         self._session: LeaseSession | None = None
         self._renewed = asyncio.Event()
         self._held: dict[_Key, _Held] = {}
-        self._asked: dict[_Key, int] = {}
+        self._asking: dict[_Key, list[str]] = {}
+        """Attempts whose claim may be on its way."""
         self._chores: set[asyncio.Task[None]] = set()
 
     @property
@@ -89,7 +93,7 @@ class ClaimDesk:
         that is moved to this lease.
         """
         key = (*run.key, partition)
-        self._asked[key] = self._asked.get(key, 0) + 1
+        self._asking.setdefault(key, []).append(attempt)
         try:
             answer, session = await self._claim_or_wait(run, partition, attempt, held)
         except DistopError:
@@ -97,9 +101,9 @@ class ClaimDesk:
             self._soon(self._disown(run, partition, attempt))
             raise
         finally:
-            self._asked[key] -= 1
-            if not self._asked[key]:
-                del self._asked[key]
+            self._asking[key].remove(attempt)
+            if not self._asking[key]:
+                del self._asking[key]
         if isinstance(answer, Claimed):
             if claimant.closed or session is not self._session:
                 self._soon(self._release(run, partition, answer.claim))
@@ -167,10 +171,12 @@ class ClaimDesk:
         """A copy of a claim that was long on its way may arrive after its attempt has ended. Under our own
         lease we can tell, and nobody else could end it as long as we renew that."""
         key = (*run.key, partition)
-        if self._session is None or standing.lease != self._session.lease_id or key in self._asked:
+        if self._session is None or standing.lease != self._session.lease_id:
             return
-        held = self._held.get(key)
-        if held is None or held.claim != standing.create_revision:
+        asking, held = self._asking.get(key, []), self._held.get(key)
+        # A claim listed without its value may be of any of those who ask; they will see it for themselves.
+        may_be_asked_for = bool(asking) and (not standing.value or _attempt_of(standing) in asking)
+        if not may_be_asked_for and (held is None or held.claim != standing.create_revision):
             self._soon(self._release(run, partition, standing.create_revision))
 
     def _lose(self, held: _Held, reason: str) -> None:
@@ -183,12 +189,13 @@ class ClaimDesk:
         self, run: Run, partition: str, attempt: str, held: int
     ) -> tuple[Claimed | Busy | Verdict, LeaseSession | None]:
         deadline = asyncio.get_running_loop().time() + CLAIM_WAIT_S
-        answer: Claimed | Busy | Verdict = Busy("", 0)
+        answer: Claimed | Busy | Verdict = _NOBODY_YET
         while True:
             # Only waiting is cut short, never a transaction: what it did must be known.
             try:
                 async with asyncio.timeout_at(deadline):
-                    if isinstance(answer, Busy) and answer.revision:
+                    if isinstance(answer, Busy) and answer is not _NOBODY_YET:
+                        self._release_if_nobodys(run, partition, answer.standing)
                         await self._until_changed(run, partition, answer.revision)
                     await self._renewed.wait()
             except TimeoutError:
@@ -200,7 +207,7 @@ class ClaimDesk:
             try:
                 answer = await claim(self._client, run, partition, record, session.lease_id, held=held)
             except LeaseLost:
-                answer = Busy("", 0)
+                answer = _NOBODY_YET
                 if session is self._session:
                     self.lease_lost()  # etcd knew before our own clock did
             if not isinstance(answer, Busy):
@@ -221,7 +228,7 @@ class ClaimDesk:
 
     async def _disown(self, run: Run, partition: str, attempt: str) -> None:
         standing = await self._client.get(run.keys.claim(partition))
-        if standing.exists and decode(standing.value, ClaimRecord, standing.key).attempt == attempt:
+        if standing.exists and _attempt_of(standing) == attempt:
             self._release_if_nobodys(run, partition, standing)
 
     async def _release(self, run: Run, partition: str, claim: int) -> None:
@@ -237,3 +244,10 @@ class ClaimDesk:
             await chore
         except DistopError as error:
             log.warning("claim_not_released", extra={"error": str(error)})
+
+
+def _attempt_of(standing: KeyValue) -> str:
+    try:
+        return decode(standing.value, ClaimRecord, standing.key).attempt
+    except CorruptRecord:
+        return ""

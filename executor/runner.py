@@ -84,6 +84,8 @@ class Runner:
         self._working: dict[asyncio.Task[None], OperationId] = {}
         self._resting: dict[OperationId, float] = {}
         """Those that could not be finished here, and until when they are left to others."""
+        self._strange: set[str] = set()
+        """Types that are left to other executors, each logged once."""
         self._broken: LauncherBroken | None = None
 
     async def serve(self, stop: asyncio.Event) -> None:
@@ -196,7 +198,11 @@ class Runner:
         except CorruptRecord as error:
             log.warning("active_key_unknown", extra={"error": str(error)})
             return
-        if self._types.get(operation.type) is not None and operation not in self._known:
+        if self._types.get(operation.type) is None:
+            if operation.type not in self._strange:
+                self._strange.add(operation.type)
+                log.info("type_not_served", extra={"type": operation.type})
+        elif operation not in self._known:
             self._known[operation] = self._unchecked[operation] = None
 
     def _forget(self, operation: OperationId) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from distop.errors import DistopError
 from distop.executor.launch import Launcher, LauncherBroken, LocalLauncher
 from distop.executor.ledger import Ledger
-from distop.executor.loop import event_loop
+from distop.executor.loop import event_loop, settle_heap
 from distop.executor.runner import Runner, RunnerOptions
 from distop.executor.types import ServedTypes
 from distop.metastore.client import EtcdClient
@@ -50,17 +50,24 @@ class ExecutorConfig:
 
 def run(config: ExecutorConfig) -> int:
     """Serve until SIGTERM or SIGINT; the exit code: 0, or 1 when nothing can be launched here any more."""
-    return _run(config, session=None, stop=None)
+    types = ServedTypes(Registry(), config.types)
+    settle_heap()
+    return _run(config, types, session=None, stop=None)
 
 
 def run_with(session: SparkSession | None, config: ExecutorConfig, stop: threading.Event | None) -> int:
     """Serve with a session of the caller's, who stays its owner, until ``stop`` is set (or a signal comes, if
     this is the main thread)."""
-    return _run(config, session=session, stop=stop)
+    return _run(config, ServedTypes(Registry(), config.types), session=session, stop=stop)
 
 
-def _run(config: ExecutorConfig, *, session: SparkSession | None, stop: threading.Event | None) -> int:
-    types = ServedTypes(Registry(), config.types)
+def _run(
+    config: ExecutorConfig,
+    types: ServedTypes,
+    *,
+    session: SparkSession | None,
+    stop: threading.Event | None,
+) -> int:
     with asyncio.Runner(loop_factory=event_loop) as runner:
         try:
             runner.run(_serve_until_told(config, types, session, stop))

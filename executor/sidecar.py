@@ -24,7 +24,7 @@ from pathlib import Path
 from distop.errors import DistopError, InvalidName
 from distop.executor.connection import Connection
 from distop.executor.ledger import Ledger
-from distop.executor.loop import event_loop
+from distop.executor.loop import event_loop, settle_heap
 from distop.executor.place import SCRATCH_OWNER, Place, take_lock
 from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
@@ -167,6 +167,7 @@ def run(config: SidecarConfig) -> int:
     if lock is None:
         log.info("sidecar_runs_already", extra={"socket": str(place.socket)})
         return 0
+    settle_heap()
     try:
         with asyncio.Runner(loop_factory=event_loop) as runner:
             runner.run(_until_signalled(config))

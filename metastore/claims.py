@@ -34,10 +34,14 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Another attempt owns the job; ``revision`` is what was read, to watch from the next one on."""
+    """Another attempt owns the job."""
 
     holder: str
+    """That attempt."""
+    standing: KeyValue
+    """Its claim."""
     revision: int
+    """What was read, to watch from the next one on."""
 
 
 def claim_txn(run: Run, partition: str, record: ClaimRecord, lease: int) -> Txn:
@@ -104,7 +108,7 @@ async def claim(
             return Verdict(Outcome.GONE, "its claim is lost")
         owner = decode(standing.value, ClaimRecord, key)
         if owner.attempt != record.attempt:
-            return Busy(owner.attempt, result.revision)
+            return Busy(owner.attempt, standing, result.revision)
         # Our own, from a copy whose reply was lost. Under another lease if another sidecar sent that one.
         held = standing.create_revision
 

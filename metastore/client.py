@@ -14,24 +14,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 import grpc.aio
 from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
 
-from distop.errors import (
-    Compacted,
-    DistopError,
-    EtcdOutOfSpace,
-    EtcdUnavailable,
-    Exhausted,
-    InvalidArgument,
-    LeaseLost,
-    OutcomeUnknown,
-)
+from distop.errors import EtcdUnavailable, LeaseLost, OutcomeUnknown
 from distop.metastore.config import EtcdConfig
 from distop.metastore.convert import key_value, txn_message, txn_result
+from distop.metastore.failures import is_transient, says_token_is_old, translated, was_never_sent
 from distop.metastore.keyspace import prefix_end
 from distop.metastore.txn import Delete, Get, KeyValue, Put, Txn, TxnResult
 
@@ -41,9 +33,10 @@ END_OF_STREAM: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 8 << 20),
+    # A dead connection is noticed within 15 s, also by a stream that only waits. What counts there is the
+    # timeout of pings (a minute by default), not that of keep-alives; and pings must go on without data.
     ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    # A channel that only waits for events is to notice a dead peer as well.
+    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
     # Also the time that a connection may take, TLS included, before it is given up.
@@ -52,19 +45,6 @@ _CHANNEL_OPTIONS = [
     # Two clients of one process (tests, several incarnations) must not share one connection's fate.
     ("grpc.use_local_subchannel_pool", 1),
 ]
-
-# What gRPC says when a request never left this process. Anything else may have reached the server.
-_NEVER_SENT = ("failed to connect to all addresses", "connections to all backends failing", "no leader")
-
-_TRANSIENT = (
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-)
-
-# What etcd says of credentials it does not take, under several status codes.
-_REFUSALS = ("authentication failed", "user name is empty", "invalid auth token", "permission denied")
-_OLD_TOKEN = ("invalid auth token", "revision of auth store is old")
 
 _limit: ContextVar[float | None] = ContextVar("etcd_deadline", default=None)
 
@@ -243,9 +223,8 @@ class EtcdClient:
 
     async def open_watch(self, request: Any) -> grpc.aio.StreamStreamCall[Any, Any]:
         """A watch stream on the current endpoint; ends with an error when it breaks. See ``watch.py``."""
-        async with asyncio.timeout(self.config.timeout_s):
-            # "hasleader": a member cut off from the cluster ends the stream instead of staying silent.
-            metadata = [*(await self._metadata() or ()), ("hasleader", "true")]
+        # "hasleader": a member cut off from the cluster ends the stream instead of staying silent.
+        metadata = [*(await self._metadata(self.config.timeout_s) or ()), ("hasleader", "true")]
         stub: Any = rpc_pb2_grpc.WatchStub(self._channel())
         call: grpc.aio.StreamStreamCall[Any, Any] = stub.Watch(metadata=metadata, wait_for_ready=False)
         # Whoever reads the stream meets the same error, with its details.
@@ -307,8 +286,7 @@ class EtcdClient:
             share = max(left if writes else left / max(untried, 1), 0.001)
             sent = False
             try:
-                async with asyncio.timeout(share):
-                    metadata = await self._metadata()
+                metadata = await self._metadata(share)
                 sent = True
                 return await once(self._channel(), metadata, share)
             except asyncio.CancelledError:
@@ -319,33 +297,34 @@ class EtcdClient:
                 failure = OutcomeUnknown if writes and sent else EtcdUnavailable
                 raise failure("the etcd client was closed") from None
             except (grpc.aio.AioRpcError, TimeoutError) as error:
-                if not reauthenticated and self.config.user and _says(error, _OLD_TOKEN):
+                if self.config.user and not reauthenticated and says_token_is_old(error):
                     reauthenticated, self._token = True, None
                     continue
-                sent = sent and not _never_sent(error)
-                transient = isinstance(error, TimeoutError) or error.code() in _TRANSIENT
+                sent = sent and not was_never_sent(error)
+                transient = is_transient(error)
                 if transient:
                     self.leave(endpoint)
                 out_of_time = loop.time() + pause >= deadline
                 if not transient or out_of_time or (writes and sent):
-                    _raise(error, in_doubt=writes and sent, endpoint=endpoint)
+                    raise translated(error, in_doubt=writes and sent, endpoint=endpoint) from error
                 untried -= 1
             await asyncio.sleep(pause)
             pause = min(pause * 2, 0.5)
 
-    async def _metadata(self) -> list[tuple[str, str]] | None:
+    async def _metadata(self, timeout_s: float) -> list[tuple[str, str]] | None:
         if not self.config.user:
             return None
         if self._token is None:
-            async with self._authenticating:
+            async with asyncio.timeout(timeout_s), self._authenticating:
+                # One authenticates for all that wait: etcd makes it costly.
                 if self._token is None:
-                    request = rpc_pb2.AuthenticateRequest(
-                        name=self.config.user, password=self.config.password
-                    )
-                    stub: Any = rpc_pb2_grpc.AuthStub(self._channel())
-                    reply = await stub.Authenticate(request, timeout=self.config.timeout_s)
-                    self._token = str(reply.token)
+                    self._token = await self._authenticated()
         return [("token", self._token)]
+
+    async def _authenticated(self) -> str:
+        request = rpc_pb2.AuthenticateRequest(name=self.config.user, password=self.config.password)
+        stub: Any = rpc_pb2_grpc.AuthStub(self._channel())
+        return str((await stub.Authenticate(request, timeout=self.config.timeout_s)).token)
 
 
 def _open_channel(config: EtcdConfig, endpoint: str) -> grpc.aio.Channel:
@@ -363,44 +342,3 @@ def _writes(txn: Txn) -> bool:
     return any(
         _writes(op) if isinstance(op, Txn) else not isinstance(op, Get) for op in (*txn.then, *txn.otherwise)
     )
-
-
-def _says(error: Exception, texts: tuple[str, ...]) -> bool:
-    details = error.details() or "" if isinstance(error, grpc.aio.AioRpcError) else ""
-    return any(text in details for text in texts)
-
-
-def _never_sent(error: Exception) -> bool:
-    unavailable = isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNAVAILABLE
-    return unavailable and _says(error, _NEVER_SENT)
-
-
-def _raise(error: grpc.aio.AioRpcError | TimeoutError, *, in_doubt: bool, endpoint: str) -> NoReturn:
-    """etcd's error as one of ours. ``in_doubt``: it is of a write that etcd may have received."""
-    if isinstance(error, TimeoutError):
-        code, text = grpc.StatusCode.DEADLINE_EXCEEDED, "no answer in time"
-    else:
-        code, text = error.code(), error.details() or ""
-    where = {"endpoint": endpoint}
-    failure: DistopError
-    if "space exceeded" in text:
-        failure = EtcdOutOfSpace(details=where)
-    elif "compacted" in text:
-        failure = Compacted(text, details=where)
-    elif "lease not found" in text:
-        failure = LeaseLost(text, details=where)
-    elif any(refusal in text for refusal in _REFUSALS):
-        failure = EtcdUnavailable(
-            f"etcd at {endpoint} refuses this user: {text}",
-            hint="check user, password and role",
-            details=where,
-        )
-    elif code is grpc.StatusCode.INVALID_ARGUMENT or "future revision" in text:
-        failure = InvalidArgument(f"etcd refuses the request: {text}", details=where)
-    elif code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        failure = Exhausted(f"etcd at {endpoint}: {text}", details=where)
-    elif in_doubt:
-        failure = OutcomeUnknown(f"etcd at {endpoint} gave no answer to a write: {text}", details=where)
-    else:
-        failure = EtcdUnavailable(f"etcd at {endpoint} does not answer: {text}", details=where)
-    raise failure from error

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from distop.errors import (
-    EtcdUnavailable,
+    DistopError,
     LeadershipLost,
     OperationNotFound,
     OutcomeUnknown,
@@ -67,8 +67,8 @@ async def _settle(client: EtcdClient, txn: Txn) -> TxnResult:
     Raises
     ------
     OutcomeUnknown
-        A reply was lost, and etcd has not answered since. Also when the last try was certainly not sent: the
-        first one may still have happened.
+        A reply was lost, and etcd has not answered since. Also when a later try was not sent, or refused (for
+        lack of space, say): the first one may still have happened.
     """
     doubt: OutcomeUnknown | None = None
     for tries in range(MAX_TRIES):
@@ -76,7 +76,7 @@ async def _settle(client: EtcdClient, txn: Txn) -> TxnResult:
             return await client.txn(txn)
         except OutcomeUnknown as error:
             doubt = error
-        except EtcdUnavailable as error:
+        except DistopError as error:
             if doubt is None:
                 raise
             doubt.__cause__ = error

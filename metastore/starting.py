@@ -19,8 +19,8 @@ import msgspec
 
 from distop.errors import (
     ArgumentTooLarge,
-    Conflict,
     EtcdUnavailable,
+    Exhausted,
     IncompatibleOperation,
     OutcomeUnknown,
     RequestIdReused,
@@ -199,6 +199,7 @@ async def start(
     OutcomeUnknown
         etcd stopped answering half-way; repeating the same request is safe.
     """
+    in_doubt = False
     for _ in range(MAX_TRIES):
         if (known := answered_before(state, request)) is not None:
             return known
@@ -220,17 +221,26 @@ async def start(
         except OutcomeUnknown:
             # It may still arrive. Whether it does or not, the compares let it happen only once, and the
             # request record is read again before anything else is sent.
-            pass
+            in_doubt = True
+        except (EtcdUnavailable, Exhausted) as error:
+            raise (_not_known(request) if in_doubt else error) from error.__cause__
         # Lost a race (or the reply): stand back a little, so that many starters do not march in step.
         await asyncio.sleep(random.uniform(0, 0.01))
         try:
             state = await read_table_state(client, keys, request.type, request.request_id)
         except EtcdUnavailable as error:
-            raise OutcomeUnknown(
-                f"whether {request.type} on {request.table!r} has started is not known: {error.message}",
-                details={"request_id": request.request_id},
-            ) from error
-    raise Conflict(f"table {keys.name!r} is too busy: {MAX_TRIES} starts in a row lost a race")
+            raise (_not_known(request) if in_doubt else error) from error.__cause__
+    raise Exhausted(
+        f"table {keys.name!r} is too busy: {MAX_TRIES} starts in a row lost a race",
+        hint="try again in a moment",
+    )
+
+
+def _not_known(request: StartRequest) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"whether {request.type} on {request.table!r} has started is not known: etcd does not answer",
+        details={"request_id": request.request_id},
+    )
 
 
 def slots_without(run_ops_kv: KeyValue, operation: OperationId) -> bytes | None:

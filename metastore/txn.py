@@ -7,8 +7,9 @@ held, then put the state*. Source: etcd's ``Txn`` RPC (API reference, "KV").
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+import msgspec
 
 MAX_OPS = 128
 """etcd's default ``--max-txn-ops``: compares, successes or failures of one transaction, nested ones added."""
@@ -17,8 +18,7 @@ MAX_REQUEST_BYTES = 1_500_000
 """A little under etcd's default ``--max-request-bytes`` (1.5 MiB), which counts the envelope too."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyValue:
+class KeyValue(msgspec.Struct, frozen=True, gc=False):
     """One key as it stood at some revision. ``mod_revision`` 0 means that it did not exist."""
 
     key: bytes
@@ -40,8 +40,7 @@ class KeyValue:
 Target: TypeAlias = Literal["mod", "create", "value", "lease"]
 
 
-@dataclass(frozen=True, slots=True)
-class Compare:
+class Compare(msgspec.Struct, frozen=True, gc=False):
     """``key``'s ``target`` equals ``expected`` (bytes for values, an integer for revisions and leases)."""
 
     key: bytes
@@ -49,23 +48,20 @@ class Compare:
     expected: int | bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(msgspec.Struct, frozen=True, gc=False):
     key: bytes
     value: bytes
     lease: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(msgspec.Struct, frozen=True, gc=False):
     """Delete ``key``, or the range from ``key`` to (without) ``end``."""
 
     key: bytes
     end: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Get:
+class Get(msgspec.Struct, frozen=True, gc=False):
     """Read ``key``, or the range from ``key`` to (without) ``end``."""
 
     key: bytes
@@ -74,8 +70,7 @@ class Get:
     limit: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Txn:
+class Txn(msgspec.Struct, frozen=True):
     """If all ``compares`` hold do ``then``, else do ``otherwise``; as one step, at one revision."""
 
     compares: tuple[Compare, ...] = ()
@@ -111,8 +106,7 @@ class Txn:
 Op: TypeAlias = Put | Delete | Get | Txn
 
 
-@dataclass(frozen=True, slots=True)
-class TxnResult:
+class TxnResult(msgspec.Struct, frozen=True):
     """What a transaction did.
 
     ``succeeded`` says which branch ran; ``results`` holds one entry per operation of that branch: the keys
@@ -122,7 +116,7 @@ class TxnResult:
 
     succeeded: bool
     revision: int
-    results: tuple[OpResult, ...] = field(default=())
+    results: tuple[OpResult, ...] = ()
 
     def got(self, index: int) -> list[KeyValue]:
         """The keys found by the ``index``-th operation, which was a :class:`Get`."""

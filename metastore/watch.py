@@ -12,11 +12,11 @@ import logging
 import random
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import grpc
 import grpc.aio
+import msgspec
 from aetcd.rpc import kv_pb2, rpc_pb2
 
 from distop.errors import Compacted, EtcdUnavailable
@@ -30,16 +30,14 @@ log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """One change of one key. A deleted key's ``kv`` has the key and the revision of its deletion."""
 
     kind: Literal["put", "delete"]
     kv: KeyValue
 
 
-@dataclass(frozen=True, slots=True)
-class WatchBatch:
+class WatchBatch(msgspec.Struct, frozen=True):
     """Changes up to ``revision``. Without events: nothing has changed up to there."""
 
     revision: int

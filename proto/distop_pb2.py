@@ -27,15 +27,15 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64istop/proto/distop.proto\x12\tdistop.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"Y\n\x10OperationOptions\x12+\n\x08\x64\x65\x61\x64line\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10max_job_attempts\x18\x02 \x01(\x05\"\xd9\x01\n\x15StartOperationRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06object\x18\x03 \x01(\t\x12)\n\x08\x61rgument\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x12\n\npartitions\x18\x05 \x03(\t\x12,\n\x07options\x18\x06 \x01(\x0b\x32\x1b.distop.v1.OperationOptions\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12\x12\n\nstarted_by\x18\x08 \x01(\t\"=\n\tJobCounts\x12\r\n\x05total\x18\x01 \x01(\x03\x12\x11\n\tsucceeded\x18\x02 \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\x03 \x01(\x03\"/\n\x0eOperationError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xbd\x03\n\tOperation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x0c\n\x04type\x18\x03 \x01(\t\x12\x0e\n\x06object\x18\x04 \x01(\t\x12\x10\n\x08instance\x18\x05 \x01(\x03\x12(\n\x05state\x18\x06 \x01(\x0e\x32\x19.distop.v1.OperationState\x12\"\n\x04jobs\x18\x07 \x01(\x0b\x32\x14.distop.v1.JobCounts\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12\x12\n\nstarted_by\x18\t \x01(\t\x12.\n\nstarted_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x66inished_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x05\x65rror\x18\x0c \x01(\x0b\x32\x19.distop.v1.OperationError\x12&\n\x05\x66\x61\x63ts\x18\r \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x0e\n\x06runner\x18\x0e \x01(\t\x12\x18\n\x10\x63\x61ncel_requested\x18\x0f \x01(\x08\x12\x10\n\x08revision\x18\x10 \x01(\x03\"#\n\x13GetOperationRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x86\x01\n\x15ListOperationsRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12)\n\x06states\x18\x03 \x03(\x0e\x32\x19.distop.v1.OperationState\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x12\x12\n\npage_token\x18\x05 \x01(\t\"[\n\x16ListOperationsResponse\x12(\n\noperations\x18\x01 \x03(\x0b\x32\x14.distop.v1.Operation\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"k\n\x15WatchOperationRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x03\x12,\n\theartbeat\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"<\n\tJobUpdate\x12\x11\n\tpartition\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"p\n\x0fOperationUpdate\x12\'\n\toperation\x18\x01 \x01(\x0b\x32\x14.distop.v1.Operation\x12\"\n\x04jobs\x18\x02 \x03(\x0b\x32\x14.distop.v1.JobUpdate\x12\x10\n\x08revision\x18\x03 \x01(\x03\"L\n\x16\x43\x61ncelOperationRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x14\n\x0crequested_by\x18\x03 \x01(\t\"\x88\x02\n\x05Table\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08location\x18\x02 \x01(\t\x12\x0e\n\x06\x66ormat\x18\x03 \x01(\t\x12(\n\x07options\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\ncreated_by\x18\x06 \x01(\t\x12\x19\n\x11metadata_location\x18\x07 \x01(\t\x12\x13\n\x0bsnapshot_id\x18\x08 \x01(\x03\x12\x0f\n\x07running\x18\t \x03(\t\x12\x0e\n\x06leader\x18\n \x01(\t\x12\x10\n\x08revision\x18\x0b \x01(\x03\"\x82\x01\n\x12\x43reateTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08location\x18\x02 \x01(\t\x12\x0e\n\x06\x66ormat\x18\x03 \x01(\t\x12(\n\x07options\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x12\n\ncreated_by\x18\x05 \x01(\t\"\x1f\n\x0fGetTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\":\n\x11ListTablesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"O\n\x12ListTablesResponse\x12 \n\x06tables\x18\x01 \x03(\x0b\x32\x10.distop.v1.Table\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"5\n\x14GetWatermarksRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\"=\n\tWatermark\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\t\"S\n\x15GetWatermarksResponse\x12(\n\nwatermarks\x18\x01 \x03(\x0b\x32\x14.distop.v1.Watermark\x12\x10\n\x08revision\x18\x02 \x01(\x03\"\x8d\x01\n\x06Member\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x0b\n\x03pid\x18\x05 \x01(\x03\x12.\n\nstarted_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05types\x18\x07 \x03(\t\"\x14\n\x12ListMembersRequest\"9\n\x13ListMembersResponse\x12\"\n\x07members\x18\x01 \x03(\x0b\x32\x11.distop.v1.Member\"G\n\x06Leader\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\"\x14\n\x12ListLeadersRequest\"9\n\x13ListLeadersResponse\x12\"\n\x07leaders\x18\x01 \x03(\x0b\x32\x11.distop.v1.Leader*\x86\x01\n\x0eOperationState\x12\x1f\n\x1bOPERATION_STATE_UNSPECIFIED\x10\x00\x12\x0b\n\x07RUNNING\x10\x01\x12\x0e\n\nCOMMITTING\x10\x02\x12\x0c\n\x08\x41\x42ORTING\x10\x03\x12\r\n\tSUCCEEDED\x10\x04\x12\n\n\x06\x46\x41ILED\x10\x05\x12\r\n\tCANCELLED\x10\x06\x32\x97\x03\n\x10OperationService\x12H\n\x0eStartOperation\x12 .distop.v1.StartOperationRequest\x1a\x14.distop.v1.Operation\x12\x44\n\x0cGetOperation\x12\x1e.distop.v1.GetOperationRequest\x1a\x14.distop.v1.Operation\x12U\n\x0eListOperations\x12 .distop.v1.ListOperationsRequest\x1a!.distop.v1.ListOperationsResponse\x12P\n\x0eWatchOperation\x12 .distop.v1.WatchOperationRequest\x1a\x1a.distop.v1.OperationUpdate0\x01\x12J\n\x0f\x43\x61ncelOperation\x12!.distop.v1.CancelOperationRequest\x1a\x14.distop.v1.Operation2\xa7\x02\n\x0cTableService\x12>\n\x0b\x43reateTable\x12\x1d.distop.v1.CreateTableRequest\x1a\x10.distop.v1.Table\x12\x38\n\x08GetTable\x12\x1a.distop.v1.GetTableRequest\x1a\x10.distop.v1.Table\x12I\n\nListTables\x12\x1c.distop.v1.ListTablesRequest\x1a\x1d.distop.v1.ListTablesResponse\x12R\n\rGetWatermarks\x12\x1f.distop.v1.GetWatermarksRequest\x1a .distop.v1.GetWatermarksResponse2\xac\x01\n\x0e\x43lusterService\x12L\n\x0bListMembers\x12\x1d.distop.v1.ListMembersRequest\x1a\x1e.distop.v1.ListMembersResponse\x12L\n\x0bListLeaders\x12\x1d.distop.v1.ListLeadersRequest\x1a\x1e.distop.v1.ListLeadersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x64istop/proto/distop.proto\x12\tdistop.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"Y\n\x10OperationOptions\x12+\n\x08\x64\x65\x61\x64line\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x18\n\x10max_job_attempts\x18\x02 \x01(\x05\"\xd9\x01\n\x15StartOperationRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06object\x18\x03 \x01(\t\x12)\n\x08\x61rgument\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x12\n\npartitions\x18\x05 \x03(\t\x12,\n\x07options\x18\x06 \x01(\x0b\x32\x1b.distop.v1.OperationOptions\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12\x12\n\nstarted_by\x18\x08 \x01(\t\"=\n\tJobCounts\x12\r\n\x05total\x18\x01 \x01(\x03\x12\x11\n\tsucceeded\x18\x02 \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\x03 \x01(\x03\"/\n\x0eOperationError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xbd\x03\n\tOperation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05table\x18\x02 \x01(\t\x12\x0c\n\x04type\x18\x03 \x01(\t\x12\x0e\n\x06object\x18\x04 \x01(\t\x12\x10\n\x08instance\x18\x05 \x01(\x03\x12(\n\x05state\x18\x06 \x01(\x0e\x32\x19.distop.v1.OperationState\x12\"\n\x04jobs\x18\x07 \x01(\x0b\x32\x14.distop.v1.JobCounts\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12\x12\n\nstarted_by\x18\t \x01(\t\x12.\n\nstarted_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x66inished_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x05\x65rror\x18\x0c \x01(\x0b\x32\x19.distop.v1.OperationError\x12&\n\x05\x66\x61\x63ts\x18\r \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x0e\n\x06runner\x18\x0e \x01(\t\x12\x18\n\x10\x63\x61ncel_requested\x18\x0f \x01(\x08\x12\x10\n\x08revision\x18\x10 \x01(\x03\"#\n\x13GetOperationRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x86\x01\n\x15ListOperationsRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12)\n\x06states\x18\x03 \x03(\x0e\x32\x19.distop.v1.OperationState\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x12\x12\n\npage_token\x18\x05 \x01(\t\"[\n\x16ListOperationsResponse\x12(\n\noperations\x18\x01 \x03(\x0b\x32\x14.distop.v1.Operation\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x80\x01\n\x15WatchOperationRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_revision\x18\x02 \x01(\x03\x12,\n\theartbeat\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bstates_only\x18\x04 \x01(\x08\"<\n\tJobUpdate\x12\x11\n\tpartition\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"p\n\x0fOperationUpdate\x12\'\n\toperation\x18\x01 \x01(\x0b\x32\x14.distop.v1.Operation\x12\"\n\x04jobs\x18\x02 \x03(\x0b\x32\x14.distop.v1.JobUpdate\x12\x10\n\x08revision\x18\x03 \x01(\x03\"L\n\x16\x43\x61ncelOperationRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x14\n\x0crequested_by\x18\x03 \x01(\t\"\x88\x02\n\x05Table\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08location\x18\x02 \x01(\t\x12\x0e\n\x06\x66ormat\x18\x03 \x01(\t\x12(\n\x07options\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\ncreated_by\x18\x06 \x01(\t\x12\x19\n\x11metadata_location\x18\x07 \x01(\t\x12\x13\n\x0bsnapshot_id\x18\x08 \x01(\x03\x12\x0f\n\x07running\x18\t \x03(\t\x12\x0e\n\x06leader\x18\n \x01(\t\x12\x10\n\x08revision\x18\x0b \x01(\x03\"\x82\x01\n\x12\x43reateTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08location\x18\x02 \x01(\t\x12\x0e\n\x06\x66ormat\x18\x03 \x01(\t\x12(\n\x07options\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x12\n\ncreated_by\x18\x05 \x01(\t\"\x1f\n\x0fGetTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\":\n\x11ListTablesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"O\n\x12ListTablesResponse\x12 \n\x06tables\x18\x01 \x03(\x0b\x32\x10.distop.v1.Table\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"5\n\x14GetWatermarksRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06source\x18\x02 \x01(\t\"=\n\tWatermark\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\t\"S\n\x15GetWatermarksResponse\x12(\n\nwatermarks\x18\x01 \x03(\x0b\x32\x14.distop.v1.Watermark\x12\x10\n\x08revision\x18\x02 \x01(\x03\"\x8d\x01\n\x06Member\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x0b\n\x03pid\x18\x05 \x01(\x03\x12.\n\nstarted_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05types\x18\x07 \x03(\t\"\x14\n\x12ListMembersRequest\"9\n\x13ListMembersResponse\x12\"\n\x07members\x18\x01 \x03(\x0b\x32\x11.distop.v1.Member\"G\n\x06Leader\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06member\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x03\"\x14\n\x12ListLeadersRequest\"9\n\x13ListLeadersResponse\x12\"\n\x07leaders\x18\x01 \x03(\x0b\x32\x11.distop.v1.Leader*\x86\x01\n\x0eOperationState\x12\x1f\n\x1bOPERATION_STATE_UNSPECIFIED\x10\x00\x12\x0b\n\x07RUNNING\x10\x01\x12\x0e\n\nCOMMITTING\x10\x02\x12\x0c\n\x08\x41\x42ORTING\x10\x03\x12\r\n\tSUCCEEDED\x10\x04\x12\n\n\x06\x46\x41ILED\x10\x05\x12\r\n\tCANCELLED\x10\x06\x32\x97\x03\n\x10OperationService\x12H\n\x0eStartOperation\x12 .distop.v1.StartOperationRequest\x1a\x14.distop.v1.Operation\x12\x44\n\x0cGetOperation\x12\x1e.distop.v1.GetOperationRequest\x1a\x14.distop.v1.Operation\x12U\n\x0eListOperations\x12 .distop.v1.ListOperationsRequest\x1a!.distop.v1.ListOperationsResponse\x12P\n\x0eWatchOperation\x12 .distop.v1.WatchOperationRequest\x1a\x1a.distop.v1.OperationUpdate0\x01\x12J\n\x0f\x43\x61ncelOperation\x12!.distop.v1.CancelOperationRequest\x1a\x14.distop.v1.Operation2\xa7\x02\n\x0cTableService\x12>\n\x0b\x43reateTable\x12\x1d.distop.v1.CreateTableRequest\x1a\x10.distop.v1.Table\x12\x38\n\x08GetTable\x12\x1a.distop.v1.GetTableRequest\x1a\x10.distop.v1.Table\x12I\n\nListTables\x12\x1c.distop.v1.ListTablesRequest\x1a\x1d.distop.v1.ListTablesResponse\x12R\n\rGetWatermarks\x12\x1f.distop.v1.GetWatermarksRequest\x1a .distop.v1.GetWatermarksResponse2\xac\x01\n\x0e\x43lusterService\x12L\n\x0bListMembers\x12\x1d.distop.v1.ListMembersRequest\x1a\x1e.distop.v1.ListMembersResponse\x12L\n\x0bListLeaders\x12\x1d.distop.v1.ListLeadersRequest\x1a\x1e.distop.v1.ListLeadersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'distop.proto.distop_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OPERATIONSTATE']._serialized_start=2793
-  _globals['_OPERATIONSTATE']._serialized_end=2927
+  _globals['_OPERATIONSTATE']._serialized_start=2815
+  _globals['_OPERATIONSTATE']._serialized_end=2949
   _globals['_OPERATIONOPTIONS']._serialized_start=135
   _globals['_OPERATIONOPTIONS']._serialized_end=224
   _globals['_STARTOPERATIONREQUEST']._serialized_start=227
@@ -52,46 +52,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTOPERATIONSREQUEST']._serialized_end=1178
   _globals['_LISTOPERATIONSRESPONSE']._serialized_start=1180
   _globals['_LISTOPERATIONSRESPONSE']._serialized_end=1271
-  _globals['_WATCHOPERATIONREQUEST']._serialized_start=1273
-  _globals['_WATCHOPERATIONREQUEST']._serialized_end=1380
-  _globals['_JOBUPDATE']._serialized_start=1382
-  _globals['_JOBUPDATE']._serialized_end=1442
-  _globals['_OPERATIONUPDATE']._serialized_start=1444
-  _globals['_OPERATIONUPDATE']._serialized_end=1556
-  _globals['_CANCELOPERATIONREQUEST']._serialized_start=1558
-  _globals['_CANCELOPERATIONREQUEST']._serialized_end=1634
-  _globals['_TABLE']._serialized_start=1637
-  _globals['_TABLE']._serialized_end=1901
-  _globals['_CREATETABLEREQUEST']._serialized_start=1904
-  _globals['_CREATETABLEREQUEST']._serialized_end=2034
-  _globals['_GETTABLEREQUEST']._serialized_start=2036
-  _globals['_GETTABLEREQUEST']._serialized_end=2067
-  _globals['_LISTTABLESREQUEST']._serialized_start=2069
-  _globals['_LISTTABLESREQUEST']._serialized_end=2127
-  _globals['_LISTTABLESRESPONSE']._serialized_start=2129
-  _globals['_LISTTABLESRESPONSE']._serialized_end=2208
-  _globals['_GETWATERMARKSREQUEST']._serialized_start=2210
-  _globals['_GETWATERMARKSREQUEST']._serialized_end=2263
-  _globals['_WATERMARK']._serialized_start=2265
-  _globals['_WATERMARK']._serialized_end=2326
-  _globals['_GETWATERMARKSRESPONSE']._serialized_start=2328
-  _globals['_GETWATERMARKSRESPONSE']._serialized_end=2411
-  _globals['_MEMBER']._serialized_start=2414
-  _globals['_MEMBER']._serialized_end=2555
-  _globals['_LISTMEMBERSREQUEST']._serialized_start=2557
-  _globals['_LISTMEMBERSREQUEST']._serialized_end=2577
-  _globals['_LISTMEMBERSRESPONSE']._serialized_start=2579
-  _globals['_LISTMEMBERSRESPONSE']._serialized_end=2636
-  _globals['_LEADER']._serialized_start=2638
-  _globals['_LEADER']._serialized_end=2709
-  _globals['_LISTLEADERSREQUEST']._serialized_start=2711
-  _globals['_LISTLEADERSREQUEST']._serialized_end=2731
-  _globals['_LISTLEADERSRESPONSE']._serialized_start=2733
-  _globals['_LISTLEADERSRESPONSE']._serialized_end=2790
-  _globals['_OPERATIONSERVICE']._serialized_start=2930
-  _globals['_OPERATIONSERVICE']._serialized_end=3337
-  _globals['_TABLESERVICE']._serialized_start=3340
-  _globals['_TABLESERVICE']._serialized_end=3635
-  _globals['_CLUSTERSERVICE']._serialized_start=3638
-  _globals['_CLUSTERSERVICE']._serialized_end=3810
+  _globals['_WATCHOPERATIONREQUEST']._serialized_start=1274
+  _globals['_WATCHOPERATIONREQUEST']._serialized_end=1402
+  _globals['_JOBUPDATE']._serialized_start=1404
+  _globals['_JOBUPDATE']._serialized_end=1464
+  _globals['_OPERATIONUPDATE']._serialized_start=1466
+  _globals['_OPERATIONUPDATE']._serialized_end=1578
+  _globals['_CANCELOPERATIONREQUEST']._serialized_start=1580
+  _globals['_CANCELOPERATIONREQUEST']._serialized_end=1656
+  _globals['_TABLE']._serialized_start=1659
+  _globals['_TABLE']._serialized_end=1923
+  _globals['_CREATETABLEREQUEST']._serialized_start=1926
+  _globals['_CREATETABLEREQUEST']._serialized_end=2056
+  _globals['_GETTABLEREQUEST']._serialized_start=2058
+  _globals['_GETTABLEREQUEST']._serialized_end=2089
+  _globals['_LISTTABLESREQUEST']._serialized_start=2091
+  _globals['_LISTTABLESREQUEST']._serialized_end=2149
+  _globals['_LISTTABLESRESPONSE']._serialized_start=2151
+  _globals['_LISTTABLESRESPONSE']._serialized_end=2230
+  _globals['_GETWATERMARKSREQUEST']._serialized_start=2232
+  _globals['_GETWATERMARKSREQUEST']._serialized_end=2285
+  _globals['_WATERMARK']._serialized_start=2287
+  _globals['_WATERMARK']._serialized_end=2348
+  _globals['_GETWATERMARKSRESPONSE']._serialized_start=2350
+  _globals['_GETWATERMARKSRESPONSE']._serialized_end=2433
+  _globals['_MEMBER']._serialized_start=2436
+  _globals['_MEMBER']._serialized_end=2577
+  _globals['_LISTMEMBERSREQUEST']._serialized_start=2579
+  _globals['_LISTMEMBERSREQUEST']._serialized_end=2599
+  _globals['_LISTMEMBERSRESPONSE']._serialized_start=2601
+  _globals['_LISTMEMBERSRESPONSE']._serialized_end=2658
+  _globals['_LEADER']._serialized_start=2660
+  _globals['_LEADER']._serialized_end=2731
+  _globals['_LISTLEADERSREQUEST']._serialized_start=2733
+  _globals['_LISTLEADERSREQUEST']._serialized_end=2753
+  _globals['_LISTLEADERSRESPONSE']._serialized_start=2755
+  _globals['_LISTLEADERSRESPONSE']._serialized_end=2812
+  _globals['_OPERATIONSERVICE']._serialized_start=2952
+  _globals['_OPERATIONSERVICE']._serialized_end=3359
+  _globals['_TABLESERVICE']._serialized_start=3362
+  _globals['_TABLESERVICE']._serialized_end=3657
+  _globals['_CLUSTERSERVICE']._serialized_start=3660
+  _globals['_CLUSTERSERVICE']._serialized_end=3832
 # @@protoc_insertion_point(module_scope)

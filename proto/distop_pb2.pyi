@@ -140,14 +140,16 @@ class ListOperationsResponse(_message.Message):
     def __init__(self, operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class WatchOperationRequest(_message.Message):
-    __slots__ = ("name", "after_revision", "heartbeat")
+    __slots__ = ("name", "after_revision", "heartbeat", "states_only")
     NAME_FIELD_NUMBER: _ClassVar[int]
     AFTER_REVISION_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    STATES_ONLY_FIELD_NUMBER: _ClassVar[int]
     name: str
     after_revision: int
     heartbeat: _duration_pb2.Duration
-    def __init__(self, name: _Optional[str] = ..., after_revision: _Optional[int] = ..., heartbeat: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    states_only: bool
+    def __init__(self, name: _Optional[str] = ..., after_revision: _Optional[int] = ..., heartbeat: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., states_only: _Optional[bool] = ...) -> None: ...
 
 class JobUpdate(_message.Message):
     __slots__ = ("partition", "state", "error")

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import IO, Any, Protocol, Self, TypeVar
 
 from distop.errors import BadRow
@@ -17,8 +18,22 @@ logger = logging.getLogger(__name__)
 MAX_REASON_CHARACTERS = 400
 
 
+PIECE_ROWS = 512
+"""A block with a bad row is first taken apart into pieces of so many rows."""
+
+
 class Unconvertible(Exception):
-    """Some of the rows cannot be converted. Its text says why, as told to the user."""
+    """Some of the rows cannot be converted. Its text says why, as told to the user.
+
+    Parameters
+    ----------
+    row:
+        Index of a bad row among those that were to be converted, if known; there may be others before it.
+    """
+
+    def __init__(self, reason: str, row: int | None = None) -> None:
+        super().__init__(reason)
+        self.row = row
 
 
 class Rows(Protocol):
@@ -26,8 +41,8 @@ class Rows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def halves(self) -> tuple[Self, Self]:
-        """The first and the second half of at least two rows."""
+    def part(self, start: int, stop: int) -> Self:
+        """Some of the rows."""
 
     def number(self) -> int:
         """Where the first row stands in its file, counted from 1. May read the file."""
@@ -43,20 +58,29 @@ T = TypeVar("T")
 def convert_good_rows(rows: R, convert: Callable[[R], T], reject: Callable[[R, str], None]) -> Iterator[T]:
     """Convert what can be converted, in order; ``reject`` each row that cannot.
 
-    The rows are halved until the bad ones stand alone, so that one and the same conversion decides about a
-    block and about a single row: a row is good or bad whatever stands beside it. Costs about
-    ``2 * log2(len(rows))`` conversions for a bad row among good ones.
+    Rows are taken apart until the bad ones stand alone, so that one and the same conversion decides about a
+    block and about a single row: a row is good or bad whatever stands beside it.
     """
-    try:
-        yield convert(rows)
-        return
-    except Unconvertible as error:
-        if len(rows) == 1:
-            reject(rows, str(error))
-            return
-    for half in rows.halves():
-        if len(half):
-            yield from convert_good_rows(half, convert, reject)
+    waiting = [rows]
+    while waiting:
+        part = waiting.pop()
+        try:
+            yield convert(part)
+        except Unconvertible as error:
+            if len(part) == 1:
+                reject(part, str(error))
+            else:
+                edges = _edges(len(part), error.row)
+                waiting.extend(part.part(start, stop) for start, stop in reversed(list(pairwise(edges))))
+
+
+def _edges(count: int, bad: int | None) -> list[int]:
+    """Where to take ``count`` rows apart, of which one is bad: around it, if that leaves something aside."""
+    if count > PIECE_ROWS:
+        return [*range(0, count, PIECE_ROWS), count]
+    if bad is not None and 0 < bad < count:
+        return sorted({0, bad, bad + 1, count})
+    return sorted({0, count // 2, count})
 
 
 @dataclass(frozen=True, slots=True)

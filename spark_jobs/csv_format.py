@@ -24,9 +24,11 @@ from distop.spark_jobs.sources import OpenFile
 from distop.spark_jobs.text_file import TextFile, has_lone_return
 from distop.spark_jobs.text_rows import TextRows, split_lines
 
-_FIELD_COUNT = re.compile(r"CSV parse error: Row #\d+: Expected (\d+) columns, got (\d+)")
+_FIELD_COUNT = re.compile(
+    r"CSV parse error: Row #(?P<row>\d+): Expected (?P<expected>\d+) columns, got (?P<found>\d+)"
+)
 _CONVERSION = re.compile(
-    r"In CSV column #(?P<column>\d+): (?:Row #\d+: )?"
+    r"In CSV column #(?P<column>\d+): (?:Row #(?P<row>\d+): )?"
     r"(?:CSV conversion error to (?P<type>[^:]+): )?(?P<what>.*)",
     re.DOTALL,
 )
@@ -170,7 +172,7 @@ class CsvFile:
                 convert_options=self._convert_options,
             )
         except pa.ArrowInvalid as error:
-            raise Unconvertible(self._explained(str(error))) from None
+            raise self._explained(str(error)) from None
 
     def _check_count(self, parsed: int, rows: TextRows) -> None:
         """Every record is one row: neither more, at a carriage return, nor less, at a quoted newline."""
@@ -184,11 +186,13 @@ class CsvFile:
         if parsed < len(rows) or (lone_return and not self._multiline and self._quoting.holds_newline(data)):
             raise Unconvertible("a quoted value holds a newline (see the option multiline)")
 
-    def _explained(self, message: str) -> str:
+    def _explained(self, message: str) -> Unconvertible:
         """An error of Arrow in terms of the file."""
         if match := _FIELD_COUNT.match(message):
-            return f"{match[1]} columns expected, {match[2]} found"
+            reason = f"{match['expected']} columns expected, {match['found']} found"
+            return Unconvertible(reason, int(match["row"]) - 1)
         if match := _CONVERSION.match(message):
             target = f" for {match['type']}" if match["type"] else ""
-            return f"column {self._arrow_names[int(match['column'])]!r}: {match['what']}{target}"
-        return message
+            reason = f"column {self._arrow_names[int(match['column'])]!r}: {match['what']}{target}"
+            return Unconvertible(reason, int(match["row"]) - 1 if match["row"] else None)
+        return Unconvertible(message)

@@ -65,6 +65,10 @@ class TableRows:
             return None
         return arrow_filter(parse_filter(self._plan.filter), Schema.model_validate(self._plan.columns))
 
+    def none(self) -> pa.Table:
+        """No rows."""
+        return self._schema.empty_table()
+
     def of(self, source: pa.Table) -> Converted:
         """Rows for the table.
 
@@ -167,11 +171,11 @@ class SplitReader:
                 end = None if piece.end == entry.length else piece.end
                 for block in opened.blocks(piece.start, end):
                     self._job.raise_if_cancelled()
-                    yield from self._converted(opened, block, file.url)
+                    yield self._converted(opened, block, file.url)
             # What was read is what was planned only if it is so until the end.
             _check_unchanged(file, entry)
 
-    def _converted(self, opened: FileReader[Any], block: Rows, url: str) -> Iterator[Converted]:
+    def _converted(self, opened: FileReader[Any], block: Rows, url: str) -> Converted:
         def whole(rows: Rows) -> Converted:
             return self._table_rows.of(opened.convert(rows))
 
@@ -180,7 +184,11 @@ class SplitReader:
             self._job.raise_if_cancelled()
             self._policy.reject(Place(url, rows.number(), self._format.row_unit), reason, rows.raw())
 
-        return convert_good_rows(block, whole, reject)
+        parts = list(convert_good_rows(block, whole, reject))
+        if len(parts) == 1:
+            return parts[0]
+        tables = [part.table for part in parts] or [self._table_rows.none()]
+        return Converted(sum(part.read for part in parts), pa.concat_tables(tables).combine_chunks())
 
 
 @contextmanager

@@ -57,12 +57,8 @@ class ParquetRows:
         rows: int = self.table.num_rows
         return rows
 
-    def halves(self) -> tuple[Self, Self]:
-        middle = len(self) // 2
-        kind = type(self)
-        return kind(self.table.slice(0, middle), self._first), kind(
-            self.table.slice(middle), self._first + middle
-        )
+    def part(self, start: int, stop: int) -> Self:
+        return type(self)(self.table.slice(start, stop - start), self._first + start)
 
     def number(self) -> int:
         return self._first

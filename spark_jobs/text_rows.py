@@ -95,13 +95,9 @@ class TextRows:
     def __len__(self) -> int:
         return len(self.records)
 
-    def halves(self) -> tuple[Self, Self]:
-        middle = len(self.records) // 2
-        return self._part(self.records[:middle]), self._part(self.records[middle:])
-
-    def _part(self, records: list[tuple[int, bytes]]) -> Self:
+    def part(self, start: int, stop: int) -> Self:
         part = type(self)(self._block, self._counter, split=self._split, is_blank=self._is_blank)
-        part._records = records
+        part._records = self.records[start:stop]
         part._whole = False
         return part
 

@@ -1,4 +1,4 @@
-"""Runs ingests from start to finish in one process: the real plan, jobs and commit steps, without etcd or Spark."""
+"""Runs ingests from start to finish in one process: real plans, jobs and commit steps, no etcd, no Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
-from support.publishing import Staged, Table
 
 from distop.commit.bookkeeping import WatermarkStep
 from distop.commit.iceberg_steps import IcebergAppend, IcebergOverwrite
@@ -29,6 +28,7 @@ from distop.metastore.records import (
 from distop.operations.api import PlanRequest
 from distop.operations.job import JobContext
 from distop.spark_jobs.ingest import Ingest
+from support.publishing import Staged, Table
 
 STEPS: dict[str, type[TransactionalStep]] = {
     "iceberg.append": IcebergAppend,

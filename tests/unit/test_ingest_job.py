@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from support.ingesting import Ingesting, LocalJob, staged_files
 
 from distop.errors import BadRow, Cancelled, CorruptRecord, JobFailed
 from distop.metastore.records import MAX_JOB_RECORD_BYTES, OperationArg, encode
+from support.ingesting import Ingesting, LocalJob, staged_files
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.ingesting import Ingesting, quarantined
 
 from distop.errors import BadRow, InvalidArgument
+from support.ingesting import Ingesting, quarantined
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ def test_ranges_yield_every_line_once_wherever_the_cuts_are(text: bytes, cuts: l
     edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(text)}), len(text)]
     read = [
         found
-        for start, end in zip(edges, edges[1:], strict=False)
+        for start, end in pairwise(edges)
         for found in range_blocks(BytesIO(text), start, end, block_bytes=block)
     ]
     assert b"".join(found.data for found in read) == text
@@ -38,7 +39,7 @@ def test_ranges_leave_out_what_stands_before_the_data(text: bytes, cuts: list[in
     edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(text)}), len(text)]
     read = b"".join(
         found.data
-        for start, end in zip(edges, edges[1:], strict=False)
+        for start, end in pairwise(edges)
         for found in range_blocks(BytesIO(text), start, end, first=first, block_bytes=block)
     )
     assert read == text[first:]

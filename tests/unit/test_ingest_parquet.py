@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.ingesting import Ingesting, quarantined
 
 from distop.errors import BadRow, InvalidArgument, JobFailed, SourceUnreadable
+from support.ingesting import Ingesting, quarantined
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.ingesting import Ingesting
 
 from distop.errors import AlreadyIngested, ArgumentTooLarge, HeadConflict, InvalidArgument, SourceEmpty
 from distop.metastore.records import StepRecord, WatermarkMove
@@ -16,6 +15,7 @@ from distop.operations import PlanRequest, Registry
 from distop.spark_jobs import ingest_plan
 from distop.spark_jobs.ingest import Ingest
 from distop.spark_jobs.ingest_plan import IngestPlan
+from support.ingesting import Ingesting
 
 
 @pytest.fixture
@@ -177,24 +177,26 @@ def test_an_unknown_partition_column_is_refused_at_the_start(tmp_path: Path) -> 
         ingesting.start(paths=write(ingesting, "a.csv"))
 
 
-def test_loading_the_type_costs_a_coordinator_neither_spark_nor_arrow() -> None:
-    code = "import sys, distop.spark_jobs.ingest; print([m for m in ('pyspark', 'pyarrow', 'pyiceberg') if m in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.strip() == "[]"
+def loaded_by(code: str) -> set[str]:
+    """Which of the heavy packages a fresh process has loaded after ``code``."""
+    report = "import sys; print(*{'pyspark', 'pyarrow', 'pyiceberg'}.intersection(sys.modules))"
+    command = [sys.executable, "-c", f"{code}\n{report}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.split())
+
+
+def test_loading_the_type_costs_a_coordinator_nothing() -> None:
+    assert loaded_by("import distop.spark_jobs.ingest") == set()
 
 
 def test_planning_never_loads_spark(ingesting: Ingesting) -> None:
     path = write(ingesting, "a.csv")
-    code = (
-        "import sys\nfrom distop.metastore.records import TableRecord\nfrom distop.operations.api import PlanRequest\n"
-        "from distop.spark_jobs.ingest import Ingest\n"
-        f"record = TableRecord(name='t', location='file:///t')\n"
-        f"Ingest().plan(PlanRequest(table=record, head=None, watermarks={{}}, argument={{'paths': {path!r}}}))\n"
-        "print('pyspark' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.strip() == "False"
+    code = f"""
+from distop.metastore.records import TableRecord
+from distop.operations.api import PlanRequest
+from distop.spark_jobs.ingest import Ingest
+
+table = TableRecord(name="t", location="file:///t")
+Ingest().plan(PlanRequest(table=table, head=None, watermarks={{}}, argument={{"paths": {path!r}}}))
+"""
+    assert loaded_by(code) == {"pyarrow", "pyiceberg"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +31,7 @@ def test_no_split_is_empty_and_none_is_larger_than_it_must_be(
     extents: list[Extent], split_bytes: int
 ) -> None:
     cuts = cut(extents, split_bytes)
-    assert all(start < end for start, end in zip(cuts, cuts[1:], strict=False))
+    assert all(start < end for start, end in pairwise(cuts))
     line = Line(extent.units for extent in extents)
     for split in range(len(cuts) - 1):
         pieces = line.pieces(cuts, split)

@@ -1,0 +1,135 @@
+"""How fast an operation of N trivial jobs gets from the call to its end.
+
+    make bench-completions
+
+Real processes: etcd, a coordinator, a sidecar, and an executor whose tasks go through the sidecar as Spark's
+workers do. The clock runs from the StartOperation call until the caller has been told the end. The baseline
+of the same run and the same etcd: single conditional transactions, 32 in flight, from one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from itertools import count
+from pathlib import Path
+
+from common import Processes, peak_mb, print_json, print_table, until
+
+from distop.client import AsyncClient
+from distop.executor.loop import event_loop
+from distop.metastore.client import EtcdClient
+from distop.metastore.config import EtcdConfig
+from distop.metastore.embedded import EtcdProcess, free_port
+from distop.metastore.txn import Put, Txn, absent
+
+SIZES = (1_000, 10_000, 100_000)
+ROUNDS = {1_000: 5, 10_000: 5, 100_000: 2}
+ONE_JOB_ROUNDS = 200
+RAW_TXNS, IN_FLIGHT = 10_000, 32
+TABLE = "bench"
+
+
+async def raw_rate(client: EtcdClient) -> float:
+    """Single conditional transactions per second, :data:`IN_FLIGHT` at once."""
+    numbers = count()
+
+    async def worker() -> None:
+        while (number := next(numbers)) < RAW_TXNS:
+            key = b"raw.%d" % number
+            await client.txn(Txn((absent(key),), (Put(key, b'{"state":"success"}'),)))
+
+    began = time.perf_counter()
+    await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
+    took = time.perf_counter() - began
+    await client.delete(b"raw.", b"raw/")
+    return RAW_TXNS / took
+
+
+async def one_operation(client: AsyncClient, jobs: int) -> float:
+    """Seconds from the start of an operation to its end."""
+    began = time.perf_counter()
+    operation = await client.start(TABLE, "noop", {"partitions": jobs})
+    ended = await client.wait(operation.name, timeout_s=120)
+    took = time.perf_counter() - began
+    ended.raise_for_outcome()
+    return took
+
+
+async def measure(config: EtcdConfig, folder: Path, processes: Processes) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    results = folder / "marks.jsonl"
+    coordinator = processes.start("coordinator", "coordinator", "--listen", address)
+    processes.start("sidecar", "sidecar")
+    processes.start_script("executor", Path(__file__).with_name("socket_executor.py"), str(results))
+    etcd = EtcdClient(config)
+    async with AsyncClient(address, timeout_s=30, connect_timeout_s=30) as client:
+        await client.create_table(TABLE, "/nowhere")
+
+        async def served() -> bool | None:
+            return any("noop" in member.types for member in await client.members()) or None
+
+        await until(served, "an executor")
+        await one_operation(client, 1000)  # connections, imports, leadership
+        raw = await raw_rate(etcd)
+        one_job = sorted([await one_operation(client, 1) for _ in range(ONE_JOB_ROUNDS)])
+        taken, marks = {}, {}
+        for size in SIZES:
+            taken[size] = [await one_operation(client, size) for _ in range(ROUNDS[size])]
+            marks[size] = json.loads(results.read_text().splitlines()[-1])
+    await etcd.close()
+    memory = peak_mb(coordinator)
+    median = {size: statistics.median(times) for size, times in taken.items()}
+    rows = [
+        (
+            f"{size:,}",
+            f"{median[size]:.3f}",
+            f"{size / median[size]:,.0f}",
+            f"{size / median[size] / raw:.1f}",
+            f"{marks[size]['p50_ms']:.1f}",
+            f"{marks[size]['p99_ms']:.1f}",
+        )
+        for size in SIZES
+    ]
+    headings = ("jobs", "seconds (median)", "jobs/s", "x raw", "mark p50 ms", "mark p99 ms")
+    print_table(f"one operation, from the call to its end; raw: {raw:,.0f} transactions/s", headings, rows)
+    print_table(
+        "an operation of one job",
+        ("p50 ms", "p90 ms", "max ms", "coordinator's peak memory MiB"),
+        [
+            (
+                f"{one_job[ONE_JOB_ROUNDS // 2] * 1e3:.1f}",
+                f"{one_job[ONE_JOB_ROUNDS * 9 // 10] * 1e3:.1f}",
+                f"{one_job[-1] * 1e3:.1f}",
+                f"{memory:.0f}",
+            )
+        ],
+    )
+    print_json(
+        jobs_per_s_10k=round(10_000 / median[10_000]),
+        raw_ratio_10k=round(10_000 / median[10_000] / raw, 2),
+        seconds_100k=round(median[100_000], 2),
+        coordinator_peak_mb=round(memory),
+        one_job_p50_ms=round(one_job[ONE_JOB_ROUNDS // 2] * 1e3, 2),
+    )
+
+
+def main() -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="distop-bench-") as folder,
+        EtcdProcess(Path(folder) / "etcd") as etcd,
+    ):
+        config = EtcdConfig(endpoints=(etcd.endpoint,))
+        with (
+            Processes(Path(folder), config.to_env()) as processes,
+            asyncio.Runner(loop_factory=event_loop) as runner,
+        ):
+            runner.run(measure(config, Path(folder), processes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

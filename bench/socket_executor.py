@@ -1,0 +1,132 @@
+"""An executor without Spark whose jobs go the way of Spark's workers: over the Unix socket to the sidecar.
+
+Started by ``completions.py``. Everything but the launcher is the product's own; each launch writes one line of
+JSON with the latencies of its marks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from distop.executor.launch import Launch, pack
+from distop.executor.ledger import Ledger
+from distop.executor.loop import event_loop
+from distop.executor.place import Place
+from distop.executor.runner import Runner, RunnerOptions
+from distop.executor.session import Session
+from distop.executor.sidecar_client import SidecarClient
+from distop.executor.task import Task, TaskJob, TaskSummary
+from distop.executor.types import ServedTypes
+from distop.metastore.client import EtcdClient
+from distop.metastore.config import EtcdConfig
+from distop.metastore.jobs import Mark, Verdict
+from distop.operations import Registry
+
+SLOTS = 2
+
+
+class TimedSession(Session[TaskJob]):
+    """A session that notes how long each mark waits for its verdict."""
+
+    def mark(self, mark: Mark, tag: TaskJob) -> None:
+        _sent[mark.attempt] = time.perf_counter()
+        super().mark(mark, tag)
+
+    def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
+        now = time.perf_counter()
+        _latencies.extend(now - _sent.pop(mark.attempt) for _, mark, _ in answers)
+        super().answered(answers)
+
+
+_sent: dict[str, float] = {}
+_latencies: list[float] = []
+
+
+class SocketTasks:
+    """The threads of one launch."""
+
+    def __init__(self, client: SidecarClient, launch: Launch, results: Path) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[TaskSummary] = self._loop.create_future()
+        self._client, self._launch, self._results = client, launch, results
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def cancel(self, reason: str) -> None:
+        """Tasks hear of it from the sidecar."""
+
+    async def wait(self) -> TaskSummary:
+        return await self._ended
+
+    def _run(self) -> None:
+        packs = pack(self._launch.partitions, slots=SLOTS, small=True)
+        summaries: list[TaskSummary] = []
+        threads = [
+            threading.Thread(target=self._task, args=(partitions, f"t{number}", summaries))
+            for number, partitions in enumerate(packs)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self._report()
+        self._loop.call_soon_threadsafe(self._ended.set_result, sum(summaries, TaskSummary()))
+
+    def _task(self, partitions: list[str], name: str, summaries: list[TaskSummary]) -> None:
+        work = self._launch.work
+        session = TimedSession(self._client, str(work.arg.id), work.run_token, claims=work.claims)
+        try:
+            summaries.append(Task(work, session, name).run(partitions))
+        finally:
+            session.close()
+
+    def _report(self) -> None:
+        ordered, count = sorted(_latencies), len(_latencies)
+        _latencies.clear()
+        line = {
+            "marks": count,
+            "p50_ms": ordered[count // 2] * 1e3,
+            "p99_ms": ordered[count * 99 // 100] * 1e3,
+        }
+        with self._results.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+class SocketLauncher:
+    """Launches :class:`SocketTasks`."""
+
+    def __init__(self, config: EtcdConfig, results: Path) -> None:
+        self._config, self._results = config, results
+
+    async def start(self) -> None:
+        place = Place.of(self._config.endpoints, self._config.prefix)
+        self._client = await asyncio.to_thread(SidecarClient, place, self._config.to_env())
+
+    def launch(self, launch: Launch) -> SocketTasks:
+        return SocketTasks(self._client, launch, self._results)
+
+    async def close(self) -> None:
+        self._client.close()
+
+
+async def serve(results: Path) -> None:
+    """Serve until SIGTERM."""
+    config, stop = EtcdConfig.from_env(), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    client = EtcdClient(config)
+    ledger, launcher = Ledger(client), SocketLauncher(config, results)
+    await launcher.start()
+    await Runner(ledger, launcher, ServedTypes(Registry(), ["noop"]), RunnerOptions()).serve(stop)
+    await ledger.close()
+    await launcher.close()
+    await client.close()
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        runner.run(serve(Path(sys.argv[1])))

@@ -1,0 +1,146 @@
+"""What requests to the page have in common: parameters, deadlines, errors, and who is let in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+from collections.abc import AsyncIterator, Mapping
+from hashlib import blake2b
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, Kind
+
+log = logging.getLogger(__name__)
+
+REQUEST_S = 5.0
+"""Deadline of a whole request, in seconds."""
+
+HTTP_STATUS = {
+    Kind.INVALID: 400,
+    Kind.NOT_FOUND: 404,
+    Kind.EXISTS: 409,
+    Kind.PRECONDITION: 412,
+    Kind.CONFLICT: 409,
+    Kind.EXHAUSTED: 429,
+    Kind.UNAVAILABLE: 503,
+    Kind.DEADLINE: 504,
+    Kind.UNIMPLEMENTED: 501,
+    Kind.DENIED: 403,
+    Kind.UNAUTHENTICATED: 401,
+    Kind.INTERNAL: 500,
+}
+
+# Nothing from elsewhere, nothing inline: a name that got past the escaping would still do nothing.
+_POLICY = (
+    b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+    b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = [
+    (b"content-security-policy", _POLICY),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+]
+
+
+class Query:
+    """The parameters of a request, each checked where it is used; others are left out."""
+
+    KNOWN = frozenset(
+        {"after", "marks", "name", "page", "page_size", "page_token", "source", "states", "table", "type"}
+    )
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = {name: value for name, value in given.items() if name in self.KNOWN}
+
+    def items(self) -> tuple[tuple[str, str], ...]:
+        return tuple(sorted(self._given.items()))
+
+    def text(self, name: str) -> str:
+        """A text; empty without one."""
+        return self._given.get(name, "")
+
+    def needed(self, name: str) -> str:
+        """A text that must be given."""
+        if not (value := self.text(name)):
+            raise InvalidArgument(f"{name} is missing", details={"field": name})
+        return value
+
+    def number(self, name: str) -> int:
+        """A whole number from 0 to 10,000; 0 without one."""
+        value = self.text(name) or "0"
+        if not (value.isascii() and value.isdecimal() and len(value) <= 5 and int(value) <= 10_000):
+            raise InvalidArgument(f"{name}={value[:50]!r} is no number up to 10,000", details={"field": name})
+        return int(value)
+
+
+@contextlib.asynccontextmanager
+async def errors_of(path: str) -> AsyncIterator[None]:
+    """Everything that goes wrong inside is a :class:`DistopError`, and nothing goes on for ever."""
+    try:
+        async with asyncio.timeout(REQUEST_S):
+            yield
+    except TimeoutError:
+        raise DeadlineExceeded(f"{path} took longer than {REQUEST_S:g} s") from None
+    except DistopError:
+        raise
+    except Exception as error:
+        log.exception("page_crashed", extra={"path": path})
+        raise DistopError(
+            f"{path} failed: {type(error).__name__}: {error}",
+            hint="see the coordinator's log; this is a defect",
+        ) from error
+
+
+def answer(request: Request, text: str, kind: str) -> Response:
+    """The text, or just the word that it has not changed since the asker saw it last."""
+    body = text.encode(errors="replace")
+    etag = f'"{blake2b(body, digest_size=12).hexdigest()}"'
+    headers = {"etag": etag, "cache-control": "no-cache, private", "content-type": kind}
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, headers=headers)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address is this machine's own, whoever resolves it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class Guard:
+    """Adds the headers that keep a browser in its place, and turns away who came by another name.
+
+    A page on loopback is asked for by a name of loopback. Another name means that some web site has pointed
+    its own name here (DNS rebinding) to read with the eyes of whoever visits it.
+    """
+
+    def __init__(self, app: ASGIApp, *, loopback_only: bool) -> None:
+        self._app = app
+        self._loopback_only = loopback_only
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def guarded(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_HEADERS]
+            await send(message)
+
+        if self._loopback_only and not self._welcome(scope):
+            refusal = PlainTextResponse("this page is served to loopback names only\n", 421)
+            await refusal(scope, receive, guarded)
+        else:
+            await self._app(scope, receive, guarded)
+
+    def _welcome(self, scope: Scope) -> bool:
+        host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
+        name = host if host.endswith("]") else host.rpartition(":")[0] if ":" in host else host
+        return is_loopback(name)

@@ -1,0 +1,292 @@
+"""What an executor goes through: lost leases, launches that fail, jobs that are owned, watches that lag."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from distop.errors import UnknownOperationType
+from distop.executor.launch import Launch, LauncherBroken, LaunchFailed, LocalLauncher
+from distop.executor.ledger import Ledger
+from distop.executor.operation_run import MAX_LAUNCHES
+from distop.executor.oversight import Oversight
+from distop.executor.runner import Runner, RunnerOptions
+from distop.executor.service import ExecutorConfig, serve
+from distop.executor.task import TaskSummary
+from distop.executor.types import ServedTypes
+from distop.metastore.claims import claim_txn
+from distop.metastore.client import EtcdClient
+from distop.metastore.config import EtcdConfig
+from distop.metastore.jobs import FAILED, SUCCESS
+from distop.metastore.lease import LeaseSession
+from distop.metastore.records import ABORTING, ClaimRecord, MemberRecord, decode
+from distop.metastore.runs import Run
+from distop.operations import Registry
+from support.executing import (
+    TTL_S,
+    all_done,
+    job_records,
+    runner,
+    runner_of,
+    set_state,
+    start_operation,
+    take,
+)
+from support.lossy import Fault, LossyClient
+from support.proxy import Proxy
+from support.waiting import eventually
+from support.work_types import WORK_TYPES, files, traces
+
+REGISTRY = Registry(WORK_TYPES.split(","))
+OPTIONS = RunnerOptions(lease_ttl_s=TTL_S, resync_s=1.0)
+
+
+async def members(client: EtcdClient) -> dict[str, int]:
+    """Live executors and their leases."""
+    listed = (await client.scan(client.keyspace.executors)).kvs
+    return {decode(kv.value, MemberRecord).id: kv.lease for kv in listed}
+
+
+# -- incarnations ------------------------------------------------------------------------------------
+
+
+async def test_an_executor_that_lost_its_lease_begins_a_new_life(
+    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
+) -> None:
+    """O13: another member, another run; the jobs of the old one are cancelled and count for nothing."""
+    config = ExecutorConfig(etcd=etcd_config, slots=4, runner=OPTIONS)
+    stop, mine = asyncio.Event(), EtcdClient(etcd_config)
+    task = asyncio.create_task(serve(mine, config, ServedTypes(REGISTRY), stop))
+    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0"]}, jobs=1)
+    await eventually(lambda: traces(tmp_path, "holds"))
+    (first, lease), *_ = (await members(client)).items()
+    assert await runner_of(client, arg) == first
+    await client.lease_revoke(lease)
+    await eventually(lambda: len(traces(tmp_path, "holds")) == 2)
+    (second, _), *rest = (await members(client)).items()
+    assert not rest
+    assert second != first
+    assert await runner_of(client, arg) == second
+    (tmp_path / "release").touch()
+    records = await all_done(client, arg)
+    assert records["0"].attempt == traces(tmp_path, "did")[-1][2]
+    stop.set()
+    await task
+    assert await members(client) == {}
+    assert files(tmp_path) == [f"{records['0'].attempt}.out"]
+    await mine.close()
+
+
+async def test_a_runner_whose_reply_was_lost_runs_what_it_took(client: LossyClient) -> None:
+    async with runner(client):
+        client.fail(Fault.LOST_REPLY, when=lambda txn: any(b".runner" in c.key for c in txn.compares))
+        arg = await start_operation(client, jobs=3)
+        await all_done(client, arg)
+        assert client.spent
+
+
+async def test_registration_survives_a_lost_reply(client: LossyClient) -> None:
+    client.fail(Fault.LOST_REPLY, Fault.DOWN)
+    async with runner(client) as (serving, _):
+        assert client.spent
+        assert list(await members(client)) == [serving.member]
+
+
+# -- launches ----------------------------------------------------------------------------------------
+
+
+class Flaky(LocalLauncher):
+    """Launches fail as often as they are told to, before anything runs."""
+
+    def __init__(self, ledger: Ledger, failures: int, error: LaunchFailed) -> None:
+        super().__init__(ledger, slots=2)
+        self.failures, self.error = failures, error
+        self.launches: list[list[str]] = []
+
+    def launch(self, launch: Launch):  # type: ignore[no-untyped-def]
+        self.launches.append(list(launch.partitions))
+        if len(self.launches) > self.failures:
+            return super().launch(launch)
+        return Failing(self.error)
+
+
+class Failing:
+    """A launch that comes to nothing."""
+
+    def __init__(self, error: LaunchFailed) -> None:
+        self.error = error
+
+    def cancel(self, reason: str) -> None:
+        pass
+
+    async def wait(self) -> TaskSummary:
+        raise self.error
+
+
+@asynccontextmanager
+async def flaky_runner(
+    client: LossyClient, failures: int, error: LaunchFailed
+) -> AsyncIterator[tuple[Flaky, asyncio.Task[None]]]:
+    ledger, stop = Ledger(client), asyncio.Event()
+    launcher = Flaky(ledger, failures, error)
+    task = asyncio.create_task(Runner(ledger, launcher, ServedTypes(REGISTRY), OPTIONS).serve(stop))
+    try:
+        yield launcher, task
+    finally:
+        stop.set()
+        await asyncio.gather(task, return_exceptions=True)
+        await ledger.close()
+
+
+async def test_a_launch_that_fails_is_repeated(client: LossyClient) -> None:
+    arg = await start_operation(client, jobs=4)
+    async with flaky_runner(client, 1, LaunchFailed("no executors")) as (launcher, _):
+        records = await all_done(client, arg)
+        assert {record.state for record in records.values()} == {SUCCESS}
+        assert launcher.launches == [["0", "1", "2", "3"]] * 2
+
+
+async def test_jobs_that_cannot_be_launched_are_marked_failed_with_the_reason(client: LossyClient) -> None:
+    arg = await start_operation(client, jobs=3)
+    async with flaky_runner(client, 99, LaunchFailed("no executors")) as (launcher, _):
+        records = await all_done(client, arg)
+        assert {record.state for record in records.values()} == {FAILED}
+        assert {record.error for record in records.values()} == {"LAUNCH_FAILED: no executors"}
+        assert len(launcher.launches) == MAX_LAUNCHES
+
+
+async def test_jobs_of_a_type_that_cannot_fail_are_launched_for_ever(
+    client: LossyClient, tmp_path: Path
+) -> None:
+    arg = await start_operation(client, "stubborn", {"folder": str(tmp_path)}, jobs=2)
+    async with flaky_runner(client, MAX_LAUNCHES, LaunchFailed("no executors")):
+        records = await all_done(client, arg)
+        assert {record.state for record in records.values()} == {SUCCESS}
+
+
+async def test_a_launcher_that_is_broken_ends_its_runner_and_frees_its_operations(
+    client: LossyClient,
+) -> None:
+    arg = await start_operation(client, jobs=1)
+    async with flaky_runner(client, 99, LauncherBroken("the JVM is gone")) as (_, task):
+        with pytest.raises(LauncherBroken):
+            await task
+        assert await runner_of(client, arg) == ""
+        assert await members(client) == {}
+        async with runner(client):
+            await all_done(client, arg)
+
+
+# -- owned jobs, in threads --------------------------------------------------------------------------
+
+
+async def test_claimed_jobs_run_in_threads(client: LossyClient, tmp_path: Path) -> None:
+    argument = {"folder": str(tmp_path), "steps": 3}
+    arg = await start_operation(client, "owned", argument, jobs=6, exclusive=True)
+    async with runner(client):
+        assert {record.state for record in (await all_done(client, arg)).values()} == {SUCCESS}
+    assert len(traces(tmp_path, "saved@3")) == 6
+
+
+async def test_the_next_runner_resumes_from_the_checkpoint(client: LossyClient, tmp_path: Path) -> None:
+    """O9"""
+    argument = {"folder": str(tmp_path), "steps": 3, "hold_at": 2}
+    arg = await start_operation(client, "owned", argument, jobs=1, exclusive=True)
+    async with runner(client) as (_, stop):
+        await eventually(lambda: traces(tmp_path, "holds"))
+        stop.set()
+        await eventually(lambda: traces(tmp_path, "cleaned"))
+    (tmp_path / "release").touch()
+    async with runner(client):
+        assert (await all_done(client, arg))["0"].result == {"from": 2}
+
+
+async def test_a_claim_that_is_nobodys_does_not_block_its_job(client: LossyClient, tmp_path: Path) -> None:
+    """A copy of a claim that arrives after its attempt has ended, under a lease that lives on."""
+    argument = {"folder": str(tmp_path), "steps": 1, "hold_at": 0}
+    arg = await start_operation(client, "owned", argument, jobs=2, exclusive=True)
+    async with runner(client, slots=1) as (serving, _):
+        await eventually(lambda: traces(tmp_path, "holds"))
+        lease = (await members(client))[serving.member]
+        held = await client.get(client.keyspace.operation(arg.id).runner)
+        run = Run(client.keyspace.operation(arg.id), held.create_revision)
+        ghost = claim_txn(run, "1", ClaimRecord(attempt="long-gone"), lease)
+        assert (await client.txn(ghost)).succeeded
+        (tmp_path / "release").touch()
+        await all_done(client, arg)
+
+
+# -- the watch over runs -----------------------------------------------------------------------------
+
+
+class Told:
+    """Collects what it is told of runs."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def run_over(self, run: Run, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+async def test_the_end_of_a_run_is_noticed_although_its_history_was_compacted(
+    client: LossyClient, etcd_config: EtcdConfig
+) -> None:
+    """O27: compaction under a watch that lags."""
+    arg = await start_operation(client)
+    async with LeaseSession(client, 5) as session, Proxy(etcd_config.endpoints[0]) as proxy:
+        taken = await take(client, arg, session)
+        lagging = EtcdClient(EtcdConfig(endpoints=(proxy.endpoint,), prefix=etcd_config.prefix))
+        oversight, told = Oversight(lagging), Told()
+        oversight.attach(taken.run, told)
+        await eventually(lambda: proxy.connections)
+        await proxy.refuse()
+        await set_state(client, arg, ABORTING)
+        revision = await client.put(client.keyspace.prefix + b"other", b"")
+        await client.compact(revision)
+        await proxy.accept()
+        await eventually(lambda: told.reasons)
+        assert told.reasons == ["the operation is aborting"]
+        await oversight.close()
+        await lagging.close()
+
+
+async def test_whoever_comes_too_late_is_told_at_once(client: LossyClient) -> None:
+    arg = await start_operation(client)
+    async with LeaseSession(client, 5) as session:
+        taken = await take(client, arg, session)
+        oversight, first, second = Oversight(client), Told(), Told()
+        oversight.attach(taken.run, first, known_at=taken.revision)
+        await set_state(client, arg, ABORTING)
+        await eventually(lambda: first.reasons)
+        oversight.attach(taken.run, second)
+        await eventually(lambda: second.reasons)
+        assert first.reasons == second.reasons
+        await oversight.close()
+
+
+# -- types -------------------------------------------------------------------------------------------
+
+
+def test_a_type_that_was_asked_for_must_load() -> None:
+    with pytest.raises(UnknownOperationType, match="'unheard_of' cannot be loaded"):
+        ServedTypes(REGISTRY, ["noop", "unheard_of"])
+    assert ServedTypes(REGISTRY, ["traced"]).names == ["traced"]
+
+
+async def test_a_repeated_mark_recognises_itself_after_the_reply_was_lost(client: LossyClient) -> None:
+    async with runner(client):
+        arg = await start_operation(client, jobs=5)
+        client.fail(Fault.LOST_REPLY, when=puts_a_job)
+        await all_done(client, arg)
+        assert client.spent
+        assert await job_records(client, arg)
+
+
+def puts_a_job(txn: object) -> bool:
+    """Whether it marks."""
+    return any(hasattr(op, "then") for op in txn.then)  # type: ignore[attr-defined]

@@ -1,0 +1,47 @@
+"""Starting operations below the service: the transaction and nothing else."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from distop.metastore.client import EtcdClient
+from distop.metastore.keyspace import OperationId
+from distop.metastore.records import OperationArg, TableRecord, encode
+from distop.metastore.starting import StartRequest, digest_of, read_table_state, start
+
+
+async def make_table(client: EtcdClient, name: str = "t") -> None:
+    """A table's record."""
+    record = TableRecord(name=name, location="file:///nowhere", uuid=secrets.token_hex(4))
+    await client.put(client.keyspace.table(name).table, encode(record))
+
+
+async def begin(
+    client: EtcdClient,
+    *,
+    table: str = "t",
+    kind: str = "noop",
+    object: str = "",  # noqa: A002 - what it is called everywhere
+    request_id: str = "",
+    body: Any = None,
+    compatible: Callable[[str], bool] = lambda other: False,
+    **arg: Any,
+) -> OperationId:
+    """Start an operation of ``table``; ``arg`` are fields of its :class:`OperationArg`."""
+    request = StartRequest(
+        table=table,
+        type=kind,
+        object=object,
+        request_id=request_id or secrets.token_hex(8),
+        digest=digest_of([table, kind, object, body]),
+    )
+    keys = client.keyspace.table(table)
+    state = await read_table_state(client, keys, kind, request.request_id)
+
+    def make_arg(instance: int) -> OperationArg:
+        given = {"request_id": request.request_id, "uuid": secrets.token_hex(6), "started_at": 1.0, **arg}
+        return OperationArg(table=table, type=kind, object=object, instance=instance, **given)
+
+    return await start(client, keys, state, request, make_arg, compatible=compatible)
