@@ -87,9 +87,10 @@ class Dev:
     async def _supervise(self, etcd: EtcdProcess, address: str) -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
-                loop.add_signal_handler(number, self._on_signal, stop)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal, stop)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it, to outlive the terminal
+            loop.add_signal_handler(signal.SIGHUP, self._on_signal, stop)
         work = asyncio.create_task(self._work(etcd, address))
         stopping = asyncio.create_task(stop.wait())
         try:

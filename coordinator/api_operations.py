@@ -15,15 +15,16 @@ from importlib.metadata import version
 from typing import Any
 
 import grpc.aio
-from google.protobuf import json_format
 
 from distop.coordinator.listing import list_operations
 from distop.coordinator.metrics import Metrics
+from distop.coordinator.requests import plain, seconds
 from distop.coordinator.views import LiveView, read_operation
 from distop.errors import (
     ArgumentTooLarge,
     Compacted,
     DeadlineExceeded,
+    EtcdUnavailable,
     Exhausted,
     InvalidArgument,
     OperationNotFound,
@@ -204,7 +205,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         self, request: pb.WatchOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncGenerator[pb.OperationUpdate, None]:
         operation = OperationId.parse(request.name)
-        heartbeat_s = max(request.heartbeat.ToTimedelta().total_seconds() or DEFAULT_HEARTBEAT_S, 0.1)
+        heartbeat_s = max(seconds(request.heartbeat) or DEFAULT_HEARTBEAT_S, 0.1)
         keys = self._client.keyspace.operation(operation)
         start, end = keys.prefix, prefix_end(keys.prefix)
         if request.states_only:
@@ -214,7 +215,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         while True:
             changes = watch(self._client, start, end)
             async with aclosing(changes):
-                await anext(changes)
+                await self._stands(changes)
                 message, view = await read_operation(self._client, operation)
                 if view is None or message.revision > after:
                     # Jobs that finished before are in the counts; naming them all would grow without bound.
@@ -230,6 +231,14 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 except Compacted:
                     continue
             # The operation has lost its state: the loop reads how it ended.
+
+    async def _stands(self, changes: AsyncGenerator[WatchBatch, None]) -> None:
+        """Wait until a watch stands. It would wait for etcd as long as it takes; the caller is to know."""
+        try:
+            async with asyncio.timeout(self._client.config.timeout_s):
+                await anext(changes)
+        except TimeoutError:
+            raise EtcdUnavailable(f"etcd at {self._client.endpoint} opens no watch") from None
 
 
 async def _live_updates(
@@ -340,12 +349,10 @@ class _Body:
         if request.request_id:
             check_name(request.request_id, "request_id")
         options = OperationOptions(
-            deadline_s=request.options.deadline.ToTimedelta().total_seconds()
-            if request.options.HasField("deadline")
-            else None,
+            deadline_s=seconds(request.options.deadline) if request.options.HasField("deadline") else None,
             max_job_attempts=request.options.max_job_attempts or 3,
         )
-        argument = _integral(json_format.MessageToDict(request.argument))
+        argument = plain(request.argument, "argument")
         partitions = list(request.partitions)
         digest = digest_of([request.table, request.type, request.object, argument, partitions, options])
         return cls(
@@ -357,17 +364,6 @@ class _Body:
             options=options,
             digest=digest,
         )
-
-
-def _integral(value: Any) -> Any:
-    """protobuf's Struct knows doubles only; whole numbers become integers again."""
-    if isinstance(value, float) and value.is_integer() and abs(value) <= 1 << 53:
-        return int(value)
-    if isinstance(value, dict):
-        return {key: _integral(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_integral(item) for item in value]
-    return value
 
 
 def _check_scope(kind: DistributedOperation, obj: str) -> None:

@@ -10,11 +10,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import grpc.aio
-from google.protobuf import json_format
 
-from distop.coordinator.listing import PageToken, page_size, table_names
+from distop.coordinator.listing import PageToken, continued_listing, page_size, table_names
+from distop.coordinator.requests import plain
 from distop.coordinator.views import struct, timestamp
-from distop.errors import Compacted, InvalidArgument, OutcomeUnknown, TableExists, TableNotFound
+from distop.errors import (
+    ArgumentTooLarge,
+    InvalidArgument,
+    OutcomeUnknown,
+    TableExists,
+    TableNotFound,
+)
 from distop.metastore.client import EtcdClient
 from distop.metastore.keyspace import OperationId, check_name
 from distop.metastore.records import (
@@ -26,7 +32,7 @@ from distop.metastore.records import (
     decode_watermarks,
     encode,
 )
-from distop.metastore.txn import Get, KeyValue, Put, Txn, absent
+from distop.metastore.txn import MAX_REQUEST_BYTES, Get, KeyValue, Put, Txn, absent
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 
@@ -47,6 +53,12 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
         record = _checked(request)
         keys = self._client.keyspace.table(record.name)
         txn = Txn((absent(keys.table),), (Put(keys.table, encode(record)),), (Get(keys.table),))
+        if txn.size() > MAX_REQUEST_BYTES:
+            raise ArgumentTooLarge(
+                f"the table's record takes {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}",
+                hint="make the options smaller",
+                details={"field": "options"},
+            )
         try:
             result = await self._client.txn(txn)
         except OutcomeUnknown:
@@ -71,16 +83,12 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
         if not token.revision:
             token.revision = await self._client.revision()
         response = pb.ListTablesResponse()
-        try:
+        with continued_listing():
             async for name in table_names(self._client, token.revision, token.table):
                 response.tables.append(await self._read(name, revision=token.revision))
                 if len(response.tables) == size:
                     response.next_page_token = PageToken(token.revision, name).encode()
                     break
-        except Compacted as error:
-            raise Compacted(
-                "this listing is too old to be continued", hint="begin it again without a page token"
-            ) from error
         return response
 
     async def GetWatermarks(  # noqa: N802
@@ -142,7 +150,7 @@ def _checked(request: pb.CreateTableRequest) -> TableRecord:
         raise InvalidArgument(
             f"format {file_format!r} is not one of {', '.join(FORMATS)}", details={"field": "format"}
         )
-    options = json_format.MessageToDict(request.options)
+    options = plain(request.options, "options")
     if unknown := sorted(set(options) - set(OPTIONS)):
         raise InvalidArgument(
             f"unknown option {unknown[0]!r}; known are {', '.join(OPTIONS)}",
@@ -164,8 +172,13 @@ def _checked(request: pb.CreateTableRequest) -> TableRecord:
 
 def _location(text: str) -> str:
     """The table's folder as a URL without a trailing slash."""
-    scheme = urlsplit(text).scheme
-    if not scheme and not os.path.isabs(text):
+    try:
+        scheme, host, path, _, _ = urlsplit(text)
+    except ValueError:
+        scheme, host, path = "", "", ""
+    if scheme and not host and not path.strip("/"):
+        raise InvalidArgument(f"location {text!r} names no folder", details={"field": "location"})
+    if not scheme and not path.startswith("/"):
         raise InvalidArgument(
             f"location {text!r} is neither a URL nor an absolute path",
             hint="for example /data/flights or s3://bucket/flights",

@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
 
 from distop.coordinator.metrics import Metrics
 from distop.coordinator.tracker import Tracked
 from distop.errors import (
     Conflict,
     DistopError,
+    Exhausted,
     InvalidArgument,
     OutcomeUnknown,
     PreconditionFailed,
@@ -53,6 +55,9 @@ T = TypeVar("T")
 
 MAX_REBASES = 100
 """How often a commit that loses to other writers is put on their result, before it backs off."""
+
+MAX_ERROR_LENGTH = 4000
+"""Characters kept of an error's text: what a hook says must not make its operation too large to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,11 @@ class Completion:
         self._threads = threads
         self._metrics = metrics or Metrics()
         self._wall = wall
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def _turn(self, keys: TableKeys) -> asyncio.Lock:
+        """Finishes of one table all change ``runOps``: taking turns, they do not make each other lose."""
+        return self._turns.setdefault(keys.name, asyncio.Lock())
 
     async def _blocking(self, call: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
@@ -105,7 +115,8 @@ class Completion:
                 raise  # another coordinator may know it; nothing is wrong with the operation
             except (Conflict, InvalidArgument, PreconditionFailed) as error:
                 # Permanent: another attempt would meet the same. The operation is aborted and says why.
-                record = ErrorRecord(code=error.code, message=str(error), at=self._wall())
+                message = str(error)[:MAX_ERROR_LENGTH]
+                record = ErrorRecord(code=error.code, message=message, at=self._wall())
                 state, revision = await seal(
                     self._client, tracked.keys, epoch, before=COMMITTING, after=ABORTING, error=record
                 )
@@ -113,11 +124,12 @@ class Completion:
                 tracked.set_state(state, revision)
 
     async def _bury(self, keys: TableKeys, tracked: Tracked, epoch: Epoch) -> None:
-        base = await self._read_base(keys)
         error = tracked.error or ErrorRecord(code="ABORTED", message="aborted")
         outcome = "cancelled" if error.code == "CANCELLED" else "failed"
         history = self._history(tracked, outcome, error=error)
-        await self._send(keys, tracked, epoch, base, history, ())
+        async with self._turn(keys):
+            base = await self._read_base(keys)
+            await self._send(keys, tracked, epoch, base, history, ())
 
     async def _publish(self, keys: TableKeys, tracked: Tracked, epoch: Epoch) -> None:
         kind = self._registry.get(tracked.arg.type)
@@ -131,18 +143,20 @@ class Completion:
         if hooked and view is not None:
             await self._blocking(kind.complete_operation, view)
         for _ in range(MAX_REBASES):
-            base = await self._read_base(keys)
-            contributions: list[Contribution] = []
-            if view is not None or tracked.arg.watermarks:
-                contributions = await self._blocking(self._prepare, keys, base, tracked.arg, view, steps)
-            facts: dict[str, Any] = {}
-            for contribution in contributions:
-                facts.update(contribution.facts)
-            history = self._history(tracked, "success", facts=facts)
-            if await self._send(keys, tracked, epoch, base, history, contributions):
-                return
+            async with self._turn(keys):
+                base = await self._read_base(keys)
+                contributions: list[Contribution] = []
+                if view is not None or tracked.arg.watermarks:
+                    contributions = await self._blocking(self._prepare, keys, base, tracked.arg, view, steps)
+                facts: dict[str, Any] = {}
+                for contribution in contributions:
+                    facts.update(contribution.facts)
+                history = self._history(tracked, "success", facts=facts)
+                if await self._send(keys, tracked, epoch, base, history, contributions):
+                    return
             if not tracked.state or tracked.cancel_requested:
                 return
+        raise Exhausted(f"{tracked.arg.id} lost {MAX_REBASES} races in a row for table {keys.name!r}")
 
     def _prepare(
         self,

@@ -16,7 +16,7 @@ from contextlib import aclosing
 from distop.coordinator.completion import Completion
 from distop.coordinator.metrics import Metrics
 from distop.coordinator.tracker import Action, Collect, Finish, Seal, Tracked, Wait, decide
-from distop.errors import Compacted, DistopError, LeadershipLost, LeaseLost, Unavailable
+from distop.errors import Compacted, CorruptRecord, DistopError, LeadershipLost, LeaseLost, Unavailable
 from distop.metastore.client import EtcdClient
 from distop.metastore.election import Epoch
 from distop.metastore.ending import seal
@@ -139,10 +139,17 @@ class TableDriver:
         arg_kv = next((kv for kv in listing.kvs if kv.key == keys.arg), None)
         if arg_kv is None:
             return
-        arg = decode(arg_kv.value, OperationArg, arg_kv.key)
+        try:
+            arg = decode(arg_kv.value, OperationArg, arg_kv.key)
+        except CorruptRecord as error:
+            # A newer version has started it, and will have to end it. The table's other operations go on.
+            self._report_unreadable(str(operation), error)
+            return
         tracked = Tracked(keys, arg)
         for kv in listing.kvs:
             tracked.apply_put(kv)
+        for reason in tracked.unreadable.values():
+            self._report_unreadable(str(operation), reason)
         deadline = None
         if arg.options.deadline_s is not None:
             # Wall clocks of hosts are compared once, here; from now on this one's monotonic clock counts.
@@ -202,6 +209,8 @@ class TableDriver:
         slot = self._slot_of(kv.key)
         if slot is not None:
             slot.tracked.apply_put(kv)
+            if kv.key in slot.tracked.unreadable:
+                self._report_unreadable(str(slot.tracked.arg.id), slot.tracked.unreadable[kv.key])
         elif kv.value == RUNNING and kv.key.endswith(b".state"):
             # The state of an operation not known yet: it has just been started, in this revision.
             operation = self._operation_of(kv.key)
@@ -225,6 +234,10 @@ class TableDriver:
         if len(parts) not in (3, 4) or not parts[-2].isdecimal():
             return None
         return OperationId.from_slot(self._keys.name, parts[0], ".".join(parts[1:-1]))
+
+    def _report_unreadable(self, operation: str, error: object) -> None:
+        fields = {**self._fields, "operation": operation, "error": str(error)}
+        log.error("operation_unreadable", extra=fields)
 
     def _note_idle(self) -> None:
         if self._slots:

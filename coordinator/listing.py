@@ -7,12 +7,13 @@ table and needs no index that could disagree with the tables.
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
 from distop.coordinator.views import LiveView, from_history
-from distop.errors import Compacted, InvalidArgument
+from distop.errors import Compacted, FutureRevision, InvalidArgument, InvalidName, TableNotFound
 from distop.metastore.client import EtcdClient
 from distop.metastore.keyspace import OperationId, check_name, escape, prefix_end
 from distop.metastore.records import HistoryRecord, decode
@@ -34,11 +35,17 @@ class PageToken(msgspec.Struct, array_like=True):
     @classmethod
     def decode(cls, text: str) -> PageToken:
         try:
-            return msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=cls)
-        except (ValueError, msgspec.MsgspecError):
-            raise InvalidArgument(
-                "this page token was not made by a listing", details={"field": "page_token"}
-            ) from None
+            token = msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=cls)
+            if token.revision <= 0 or token.offset < 0:
+                raise _no_token()
+            check_name(token.table, "table")
+        except (ValueError, msgspec.MsgspecError, InvalidName):
+            raise _no_token() from None
+        return token
+
+
+def _no_token() -> InvalidArgument:
+    return InvalidArgument("this page token was not made by a listing", details={"field": "page_token"})
 
 
 def page_size(asked: int) -> int:
@@ -72,12 +79,28 @@ async def list_operations(client: EtcdClient, request: pb.ListOperationsRequest)
         check_name(request.table, "table")
     if not token.revision:
         token.revision = await client.revision()
-    try:
+    with continued_listing():
+        if request.table:
+            await _check_table(client, request.table, token.revision)
         return await _page(client, request, token, size)
+
+
+async def _check_table(client: EtcdClient, name: str, revision: int) -> None:
+    if not (await client.get(client.keyspace.table(name).table, revision=revision)).exists:
+        raise TableNotFound(f"table {name!r} does not exist", details={"table": name})
+
+
+@contextmanager
+def continued_listing() -> Iterator[None]:
+    """Says of a page token what etcd says of its revision."""
+    try:
+        yield
     except Compacted as error:
         raise Compacted(
             "this listing is too old to be continued", hint="begin it again without a page token"
         ) from error
+    except FutureRevision as error:
+        raise _no_token() from error
 
 
 async def _page(

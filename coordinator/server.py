@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from contextlib import aclosing, nullcontext
 from typing import Any
 
 import grpc
@@ -20,11 +21,14 @@ from distop.coordinator.api_tables import TableService
 from distop.coordinator.metrics import Metrics
 from distop.errors import DistopError, Unavailable
 from distop.errors.wire import abort
-from distop.metastore.client import EtcdClient
+from distop.metastore.client import EtcdClient, within
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2, distop_pb2_grpc
 
 log = logging.getLogger(__name__)
+
+ANSWER_S = 0.2
+"""Longest time set aside for an answer to travel before the caller's deadline."""
 
 _OPTIONS = [
     ("grpc.so_reuseport", 0),
@@ -62,8 +66,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 def _guarded_unary(behavior: Any, method: str) -> Any:
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        left: Any = context.time_remaining()  # None without a deadline, which the published stubs do not say
+        # What keeps us waiting is to reach the caller before his own deadline tells him nothing.
+        limit = within(left - min(left * 0.1, ANSWER_S)) if left is not None else nullcontext()
         try:
-            return await behavior(request, context)
+            with limit:
+                return await behavior(request, context)
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
         except Exception as error:
@@ -75,8 +83,10 @@ def _guarded_unary(behavior: Any, method: str) -> Any:
 def _guarded_stream(behavior: Any, method: str) -> Any:
     async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
-            async for response in behavior(request, context):
-                yield response
+            # Closed at once when the caller goes, not when it is garbage: it holds a watch open.
+            async with aclosing(behavior(request, context)) as responses:
+                async for response in responses:
+                    yield response
         except (asyncio.CancelledError, grpc.aio.AbortError):
             raise
         except Exception as error:

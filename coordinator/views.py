@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf import struct_pb2, timestamp_pb2
 
 from distop.coordinator.tracker import Tracked
-from distop.errors import OperationNotFound
+from distop.errors import CorruptRecord, OperationNotFound
 from distop.metastore.client import EtcdClient
 from distop.metastore.keyspace import OperationId, TableKeys
 from distop.metastore.records import (
@@ -98,6 +98,9 @@ def from_tracked(tracked: Tracked, runner: str, revision: int) -> pb.Operation:
     )
     if tracked.error is not None:
         message.error.CopyFrom(_error(tracked.error))
+    elif tracked.unreadable:
+        reason = next(iter(tracked.unreadable.values()))
+        message.error.CopyFrom(pb.OperationError(code=CorruptRecord.code, message=reason))
     return message
 
 

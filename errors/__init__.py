@@ -307,3 +307,9 @@ class UnknownCommitStep(DistopError):
     default_hint = (
         "upgrade distop here, or install the package that provides the step (group distop.commit_steps)"
     )
+
+
+class FutureRevision(InvalidArgument):
+    """The revision asked for has not happened yet."""
+
+    code = "FUTURE_REVISION"

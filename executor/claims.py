@@ -67,11 +67,6 @@ class ClaimDesk:
         """Attempts whose claim may be on its way."""
         self._chores: set[asyncio.Task[None]] = set()
 
-    @property
-    def holds_claims(self) -> bool:
-        """Whether a task here owns a job at present."""
-        return bool(self._held)
-
     def begin(self, member: str, session: LeaseSession) -> None:
         """Claim under this lease from now on. ``member`` says who that is to people who look at a claim."""
         self._member, self._session = member, session
@@ -83,6 +78,12 @@ class ClaimDesk:
         self._renewed.clear()
         for held in list(self._held.values()):
             self._lose(held, "the sidecar's lease is lost")
+
+    def leave_claims(self) -> bool:
+        """Leave the claims as they are, for the next sidecar to move to its lease; whether there are any."""
+        held = bool(self._held)
+        self._held.clear()
+        return held
 
     async def claim(
         self, run: Run, claimant: Claimant, partition: str, attempt: str, *, held: int = 0
@@ -96,7 +97,7 @@ class ClaimDesk:
         self._asking.setdefault(key, []).append(attempt)
         try:
             answer, session = await self._claim_or_wait(run, partition, attempt, held)
-        except DistopError:
+        except (DistopError, asyncio.CancelledError):
             # It may have been made all the same, and the watch's word of it was not heeded while we asked.
             self._soon(self._disown(run, partition, attempt))
             raise

@@ -12,7 +12,7 @@ from distop.executor import wire
 from distop.executor.ledger import Ledger
 from distop.metastore import claims
 from distop.metastore.jobs import Mark, Verdict
-from distop.metastore.keyspace import OperationId, check_partition
+from distop.metastore.keyspace import OperationId
 from distop.metastore.records import MAX_JOB_RECORD_BYTES
 from distop.metastore.runs import Run
 
@@ -107,14 +107,11 @@ class Connection(asyncio.Protocol):
 
     def _acceptable(self, number: int, mark: Mark) -> bool:
         """One bad mark must not make etcd refuse the whole group it would travel in."""
-        try:
-            check_partition(mark.partition)
-            if len(mark.value) > MAX_JOB_RECORD_BYTES:
-                raise InvalidArgument(f"the record of job {mark.partition!r} takes {len(mark.value):,} bytes")
-        except InvalidArgument as error:
-            self._reply(wire.failed([number], error))
-            return False
-        return True
+        if len(mark.value) <= MAX_JOB_RECORD_BYTES:
+            return True
+        too_large = InvalidArgument(f"the record of job {mark.partition!r} takes {len(mark.value):,} bytes")
+        self._reply(wire.failed([number], too_large))
+        return False
 
     async def _claim(self, run: Run, asked: wire.Claim) -> None:
         answer = await self._ledger.desk.claim(run, self, asked.partition, asked.attempt, held=asked.held)

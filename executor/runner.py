@@ -9,6 +9,7 @@ jobs that have no result yet.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import random
@@ -106,15 +107,18 @@ class Runner:
                 # The operations of an executor that ended have no runner now.
                 asyncio.create_task(self._follow(self._keyspace.executors, self._heed_members)),
                 asyncio.create_task(self._resync()),
-                asyncio.create_task(self._wake_on(stop)),
-                asyncio.create_task(self._wake_on(self._session.lost)),
+            ]
+            ends = [
+                asyncio.create_task(self._work()),
+                asyncio.create_task(stop.wait()),
+                asyncio.create_task(self._session.lost.wait()),
             ]
             try:
-                await self._work(stop)
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for helper in helpers:
+                for helper in helpers + ends:
                     helper.cancel()
-                await asyncio.gather(*helpers, return_exceptions=True)
+                await asyncio.gather(*helpers, *ends, return_exceptions=True)
                 await self._let_go("the runner stops" if stop.is_set() else "the runner's lease is lost")
         # The lease is revoked: others go on. Tasks that still run can mark nothing, but may clean up.
         await self._until_tasks_end(self._options.stop_s)
@@ -130,7 +134,7 @@ class Runner:
             types=self._types.names,
         )
         put = Put(self._keyspace.executor(self.member), encode(record), self._session.lease_id)
-        await settle(self._client, Txn(then=(put,)))
+        await settle(self._client, Txn(then=(put,)), patience_s=self._options.lease_ttl_s)
         log.info("runner_registered", extra={"member": self.member, "types": self._types.names})
 
     async def _let_go(self, reason: str) -> None:
@@ -151,10 +155,6 @@ class Runner:
             await asyncio.gather(*self._working, return_exceptions=True)
 
     # -- when to look --------------------------------------------------------------------------------
-
-    async def _wake_on(self, event: asyncio.Event) -> None:
-        await event.wait()
-        self._wake.set()
 
     async def _resync(self) -> None:
         while True:
@@ -222,8 +222,9 @@ class Runner:
 
     # -- what to do ----------------------------------------------------------------------------------
 
-    async def _work(self, stop: asyncio.Event) -> None:
-        while not (stop.is_set() or self._session.lost.is_set() or self._broken):
+    async def _work(self) -> None:
+        """Take operations; ends when nothing can be launched any more."""
+        while self._broken is None:
             self._wake.clear()
             try:
                 await self._take_what_fits()
@@ -231,40 +232,41 @@ class Runner:
                 log.warning("runner_cannot_take", extra={"member": self.member, "error": str(error)})
                 await asyncio.sleep(_RETRY_S)
                 self._doubt()
-            # All that fits is taken. Whatever changes that wakes us: news, a run that ended, the lease's end.
+            # All that fits is taken. Whatever changes that wakes us: news, a resync, a run that ended.
             await self._wake.wait()
 
-    @property
-    def _full(self) -> bool:
-        return len(self._working) >= self._options.max_operations
-
     async def _take_what_fits(self) -> None:
-        if len(self._unchecked) > self._options.max_operations - len(self._working):
-            await self._leave_what_is_taken()
-        while self._unchecked and not self._full and self._session.alive:
-            operation = self._next()
-            del self._unchecked[operation]
-            await self._take(operation)
+        while self._unchecked and self._session.alive:
+            free = self._options.max_operations - len(self._working)
+            if free <= 0:
+                return
+            waiting = list(itertools.islice(self._unchecked, _READ_AT_ONCE))
+            if len(waiting) > free:
+                waiting = await self._without_runner(waiting)
+            if waiting:
+                await self._take(self._fairest(waiting))
 
-    def _next(self) -> OperationId:
-        """The one that waits longest, of the table that has the fewest running here."""
+    def _fairest(self, waiting: list[OperationId]) -> OperationId:
+        """Of the table that has the fewest running here, the one that waits longest."""
         busy = Counter(operation.table for operation in self._working.values())
-        return min(self._unchecked, key=lambda operation: busy[operation.table])
+        return min(waiting, key=lambda operation: busy[operation.table])
 
-    async def _leave_what_is_taken(self) -> None:
-        """Read who runs what, many at once, rather than try to take each."""
-        operations = list(self._unchecked)
-        for start in range(0, len(operations), _READ_AT_ONCE):
-            some = operations[start : start + _READ_AT_ONCE]
-            keys = [self._keyspace.operation(operation) for operation in some]
-            reads = [Get(key) for op in keys for key in (op.state, op.runner)]
-            result = await settle(self._client, Txn(then=tuple(reads)))
-            for index, operation in enumerate(some):
-                state = result.one(2 * index, keys[index].state)
-                if state.value != RUNNING or result.got(2 * index + 1):
-                    self._unchecked.pop(operation, None)
+    async def _without_runner(self, operations: list[OperationId]) -> list[OperationId]:
+        """Those that nobody runs: read at once, rather than by trying to take each."""
+        keys = [self._keyspace.operation(operation) for operation in operations]
+        reads = [Get(key) for op in keys for key in (op.state, op.runner)]
+        result = await settle(self._client, Txn(then=tuple(reads)))
+        free = []
+        for index, operation in enumerate(operations):
+            state = result.one(2 * index, keys[index].state)
+            if state.value == RUNNING and not result.got(2 * index + 1):
+                free.append(operation)
+            else:
+                self._unchecked.pop(operation, None)
+        return free
 
     async def _take(self, operation: OperationId) -> None:
+        self._unchecked.pop(operation, None)
         kind = self._types.get(operation.type)
         if kind is None or operation in self._mine:
             return
@@ -304,7 +306,7 @@ class Runner:
         log.info("run_ended", extra={"operation": str(operation), "end": end.value, "reason": run.over})
         if end is End.LEFT or run.taken.arg.stages_files:
             # Nothing runs here any more. Staged files are swept once this key is gone, and not before.
-            await release_runner(self._client, run.run)
+            await self._release(run)
         if end is End.SETTLED and operation in self._known:
             return  # still ours: there is nothing to take again, until the operation is over
         self._mine.pop(operation, None)
@@ -313,10 +315,16 @@ class Runner:
         elif run.over == RUNNER_GONE and operation in self._known:
             self._unchecked[operation] = None
 
+    async def _release(self, run: OperationRun) -> None:
+        try:
+            await release_runner(self._client, run.run)
+        except DistopError as error:
+            # The key goes with our lease, or with the operation.
+            operation = str(run.run.keys.operation)
+            log.warning("runner_not_released", extra={"operation": operation, "error": str(error)})
+
     def _one_ended(self, task: asyncio.Task[None]) -> None:
         del self._working[task]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("runner_cannot_release", extra={"error": str(error)})
         self._wake.set()
 
     def _rest(self, operation: OperationId) -> None:

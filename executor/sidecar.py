@@ -66,6 +66,7 @@ class Sidecar:
     config: SidecarConfig
     connections: set[Connection] = field(default_factory=set)
     _last_connected: float = 0.0
+    _leaves_claims: bool = False
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``, or until nobody has been connected for long enough."""
@@ -86,6 +87,7 @@ class Sidecar:
             place.socket.unlink(missing_ok=True)
             server.close()
             await self.ledger.batcher.flush(self.config.drain_s)
+            self._leaves_claims = self.ledger.desk.leave_claims()
             for connection in list(self.connections):
                 connection.close()
             sweep.cancel()
@@ -128,8 +130,7 @@ class Sidecar:
                 log.warning("sidecar_lease_not_granted", extra={"error": str(error)})
                 await asyncio.sleep(_RETRY_S)
             finally:
-                # Claims of tasks that still run are left to the next sidecar, which moves them to its lease.
-                await session.close(revoke=not desk.holds_claims)
+                await session.close(revoke=not self._leaves_claims)
 
 
 async def sweep_scratch(client: EtcdClient, scratch: Path) -> list[OperationId]:

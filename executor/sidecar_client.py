@@ -15,7 +15,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -23,6 +22,7 @@ import msgspec
 from distop.errors import CorruptRecord, DistopError
 from distop.executor import wire
 from distop.executor.dial import SidecarUnavailable, dial
+from distop.executor.pending import Asked, KnownRun, Sent
 from distop.executor.place import Place
 from distop.executor.session import ANSWER_TIMEOUT_S, Ownership, Session
 from distop.metastore.jobs import WON, Mark, Outcome, Verdict
@@ -39,47 +39,6 @@ _SHORT_LIVED_S = 0.1
 _CHUNK = 1 << 18
 
 
-@dataclass
-class _KnownRun:
-    """A run as this connection speaks of it."""
-
-    number: int
-    operation: str
-    token: int
-    claims: bool
-    sessions: list[Session[Any]] = field(default_factory=list)
-    over: str = ""
-    held: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Claims at present: partition -> attempt, create revision."""
-
-    def attach(self) -> wire.Attach:
-        return wire.Attach(self.number, self.operation, self.token, self.claims)
-
-
-@dataclass
-class _Asked:
-    """A request that waits for its answer."""
-
-    message: wire.Claim | wire.Release | wire.Save
-    answer: wire.Answer | DistopError | None = None
-    arrived: threading.Event = field(default_factory=threading.Event)
-
-    def settle(self, answer: wire.Answer | DistopError) -> None:
-        self.answer = answer
-        self.arrived.set()
-
-
-@dataclass(slots=True)
-class _Sent:
-    """A mark without an answer."""
-
-    session: Session[Any]
-    number: int
-    """What the session calls it."""
-    run: _KnownRun
-    mark: Mark
-
-
 class SidecarClient:
     """Speaks to the sidecar for all tasks of a process; a :class:`~distop.executor.session.Port`.
 
@@ -93,9 +52,9 @@ class SidecarClient:
         self._place, self._environment = place, dict(environment)
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
-        self._runs: dict[tuple[str, int], _KnownRun] = {}
-        self._asked: dict[int, _Asked] = {}
-        self._unanswered: dict[int, _Sent] = {}
+        self._runs: dict[tuple[str, int], KnownRun] = {}
+        self._asked: dict[int, Asked] = {}
+        self._unanswered: dict[int, Sent] = {}
         self._outbox: list[int] = []
         """Numbers of those that were not sent yet."""
         self._frames = wire.Frames(wire.FromSidecar)
@@ -116,7 +75,7 @@ class SidecarClient:
             self._check()
             run = self._runs.get((session.operation, session.token))
             if run is None:
-                run = _KnownRun(next(self._numbers), session.operation, session.token, session.claims)
+                run = KnownRun(next(self._numbers), session.operation, session.token, session.claims)
                 self._runs[run.operation, run.token] = run
                 self._send(run.attach())
             run.sessions.append(session)
@@ -138,7 +97,7 @@ class SidecarClient:
         with self._lock:
             self._check()
             mine, all_answered = next(self._numbers), len(self._unanswered) == len(self._outbox)
-            self._unanswered[mine] = _Sent(session, number, self._run_of(session), mark)
+            self._unanswered[mine] = Sent(session, number, self._run_of(session), mark)
             self._outbox.append(mine)
             # As etcd's group commit: what gathers while something is under way travels together.
             if all_answered or len(self._outbox) >= FRAME_MARKS:
@@ -171,14 +130,14 @@ class SidecarClient:
         answer = self._ask(lambda number: wire.Save(number, run.number, partition, claim, value))
         return Verdict(answer.outcome, answer.reason) if isinstance(answer, wire.Refused) else None
 
-    def _run_of(self, session: Session[Any]) -> _KnownRun:
+    def _run_of(self, session: Session[Any]) -> KnownRun:
         return self._runs[session.operation, session.token]
 
     def _ask(self, make: Callable[[int], wire.Claim | wire.Release | wire.Save]) -> wire.Answer:
         with self._lock:
             self._check()
             number = next(self._numbers)
-            asked = self._asked[number] = _Asked(make(number))
+            asked = self._asked[number] = Asked(make(number))
             self._send(asked.message)
         if not asked.arrived.wait(ANSWER_TIMEOUT_S):
             with self._lock:
@@ -274,17 +233,19 @@ class SidecarClient:
                 return connection
 
     def _take_up(self, connection: socket.socket) -> None:
+        """Tell a sidecar all that matters. Until claims have moved to its lease nothing else may reach it: it
+        would refuse the checkpoints of their jobs."""
         self._frames = wire.Frames(wire.FromSidecar)
         with self._lock:
-            self._socket = connection
+            introduced = {run.number for run in self._runs.values()}
+            first: list[wire.FromTask] = [run.attach() for run in self._runs.values()]
             moving = {}
             for run in self._runs.values():
-                self._send(run.attach())
                 for partition, (attempt, claim) in run.held.items():
                     number = next(self._numbers)
                     moving[number] = (run, partition, claim)
-                    self._send(wire.Claim(number, run.number, partition, attempt, claim))
-        # Until a claim has moved to its lease, the new sidecar would refuse the checkpoints of its job.
+                    first.append(wire.Claim(number, run.number, partition, attempt, claim))
+        connection.sendall(b"".join(map(wire.frame, first)))
         while moving:
             data = connection.recv(_CHUNK)
             if not data:
@@ -297,10 +258,16 @@ class SidecarClient:
                 elif not isinstance(message, wire.Claimed):
                     self._lose_claim(*moved, "it could not be moved to another sidecar")
         with self._lock:
+            self._socket = connection
+            for run in self._runs.values():
+                if run.number not in introduced:
+                    self._send(run.attach())
             for asked in self._asked.values():
                 self._send(asked.message)
-            for sent in self._unanswered.values():
-                sent.mark = msgspec.structs.replace(sent.mark, repeated=True)
+            unsent = set(self._outbox)
+            for number, sent in self._unanswered.items():
+                if number not in unsent:
+                    sent.mark = msgspec.structs.replace(sent.mark, repeated=True)
             self._outbox = list(self._unanswered)
             self._send_marks()
 
@@ -351,7 +318,7 @@ class SidecarClient:
         for session, verdicts in told.items():
             session.answered(verdicts)
 
-    def _lose_claim(self, run: _KnownRun, partition: str, claim: int, reason: str) -> None:
+    def _lose_claim(self, run: KnownRun, partition: str, claim: int, reason: str) -> None:
         with self._lock:
             if run.held.get(partition, ("", 0))[1] == claim:
                 del run.held[partition]
@@ -371,7 +338,7 @@ class SidecarClient:
         for sent in lost:
             sent.session.unanswered([sent.number], error)
 
-    def _numbered(self, number: int) -> list[_KnownRun]:
+    def _numbered(self, number: int) -> list[KnownRun]:
         with self._lock:
             return [run for run in self._runs.values() if run.number == number]
 

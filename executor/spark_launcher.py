@@ -78,7 +78,13 @@ class SparkLauncher:
     async def start(self) -> None:
         """Make the session. If its workers are on this host, have their sidecar ready too."""
         if self._session is None:
-            self._session = await asyncio.to_thread(make_session, self._master, self._settings)
+            try:
+                self._session = await asyncio.to_thread(make_session, self._master, self._settings)
+            except Exception as error:
+                raise LauncherBroken(
+                    f"Spark cannot be started with master {self._master!r}: {error}",
+                    hint="it needs Java 17 or newer, and a master that can be reached",
+                ) from error
         context = self._session.sparkContext
         if context.getConf().get(unix := "spark.python.unix.domain.socket.enabled", "false") != "true":
             log.warning("spark_tasks_are_slow", extra={"hint": f"make the session with {unix}=true"})

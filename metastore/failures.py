@@ -13,6 +13,7 @@ from distop.errors import (
     EtcdOutOfSpace,
     EtcdUnavailable,
     Exhausted,
+    FutureRevision,
     InvalidArgument,
     LeaseLost,
     OutcomeUnknown,
@@ -77,7 +78,9 @@ def translated(error: Failure, *, in_doubt: bool, endpoint: str) -> DistopError:
             hint="check user, password and role",
             details=where,
         )
-    if code is grpc.StatusCode.INVALID_ARGUMENT or "future revision" in text:
+    if "future revision" in text:
+        return FutureRevision(text, details=where)
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidArgument(f"etcd refuses the request: {text}", details=where)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return Exhausted(f"etcd at {endpoint}: {text}", details=where)

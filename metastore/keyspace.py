@@ -33,6 +33,8 @@ _INSTANCE = re.compile(r"[1-9][0-9]{0,17}")
 
 def escape(name: str) -> str:
     """One name as one component of a key."""
+    if name.isascii() and name.isalnum():
+        return name  # most partitions are numbers, and there may be a hundred thousand
     quoted = quote(name, safe=_SAFE)
     return quoted.replace(".", "%2E")
 

@@ -47,6 +47,9 @@ from distop.metastore.txn import MAX_REQUEST_BYTES, Get, KeyValue, Put, Txn, abs
 MAX_TRIES = 60
 """How often a start that lost a race is tried again; each lost race means that another start won."""
 
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
+"""Longest pause after the first lost race, and after any."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StartRequest:
@@ -200,7 +203,7 @@ async def start(
         etcd stopped answering half-way; repeating the same request is safe.
     """
     in_doubt = False
-    for _ in range(MAX_TRIES):
+    for tries in range(MAX_TRIES):
         if (known := answered_before(state, request)) is not None:
             return known
         if (other := operation_in_the_way(state, request, compatible)) is not None:
@@ -224,8 +227,9 @@ async def start(
             in_doubt = True
         except (EtcdUnavailable, Exhausted) as error:
             raise (_not_known(request) if in_doubt else error) from error.__cause__
-        # Lost a race (or the reply): stand back a little, so that many starters do not march in step.
-        await asyncio.sleep(random.uniform(0, 0.01))
+        # Lost a race (or the reply): stand back, the longer the more there seem to be, so that many starters
+        # do not march in step and do not spend their time on losing.
+        await asyncio.sleep(random.uniform(0, min(FIRST_PAUSE_S * 1.3**tries, LONGEST_PAUSE_S)))
         try:
             state = await read_table_state(client, keys, request.type, request.request_id)
         except EtcdUnavailable as error:

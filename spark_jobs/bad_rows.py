@@ -6,12 +6,14 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import IO, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from distop.errors import BadRow
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO, OutputStream
 
 logger = logging.getLogger(__name__)
 
@@ -134,17 +136,20 @@ class Quarantine(BadRowPolicy):
 
     Parameters
     ----------
+    io:
+        Access to the table's files.
     path:
         URL of the file; it is made when the first bad row comes.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, io: FileIO, path: str) -> None:
+        self._io = io
         self._target = path
-        self._file: IO[bytes] | None = None
+        self._stream: OutputStream | None = None
 
     def reject(self, place: Place, reason: str, raw: str) -> None:
-        if self._file is None:
-            self._file = self._open()
+        if self._stream is None:
+            self._stream = self._io.new_output(self._target).create(overwrite=True)
             self.path = self._target
             logger.info(
                 "rows_quarantined", extra={"path": self._target, "first": str(place), "reason": reason}
@@ -155,31 +160,22 @@ class Quarantine(BadRowPolicy):
             "reason": _shorten(reason),
             "raw": raw,
         }
-        self._file.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+        self._stream.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
         self.count += 1
 
-    def _open(self) -> IO[bytes]:
-        from fsspec.core import url_to_fs
-
-        fs, path = url_to_fs(self._target)
-        fs.makedirs(fs._parent(path), exist_ok=True)
-        opened: IO[bytes] = fs.open(path, "wb")
-        return opened
-
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        if self._stream is not None:
+            self._stream.close()
 
     def abort(self) -> None:
-        if self._file is None:
+        if self._stream is None:
             return
-        from fsspec.core import url_to_fs
-
-        fs, path = url_to_fs(self._target)
-        with suppress(OSError):
-            self._file.close()
-        with suppress(FileNotFoundError):
-            fs.rm_file(path)
+        try:
+            self._stream.close()
+            self._io.delete(self._target)
+        except Exception as error:
+            # The reason of the failure matters more; the attempt's clean-up will try again.
+            logger.warning("quarantine_not_removed", extra={"path": self._target, "error": str(error)})
 
 
 def _shorten(text: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from distop.errors import InvalidArgument
+from distop.errors import ArgumentTooLarge
 from distop.metastore.records import OperationArg, StepRecord, TableRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.job import JobContext
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 FOOTER_READERS = 8
 """Footers of large Parquet files read at a time."""
+FOOTER_SECONDS = 20.0
+"""Longest time that reading them may take."""
+MAX_SPLITS = 100_000
 
 _FORMATS: dict[str, Format] = {
     ".csv": "csv",
@@ -82,6 +86,7 @@ class Ingest(DistributedOperation):
             values=argument.watermark,
             reingest=argument.reingest,
         )
+        _check_split_count(found, argument.split_bytes)
         file_format = _format_of(argument, found)
         check_format_options(request.argument, file_format)
         options = _csv_options(argument, found)
@@ -121,9 +126,8 @@ class Ingest(DistributedOperation):
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """One snapshot, appended to whatever the table holds by then; or in the place of the one that the
         operation began on."""
-        plan = IngestPlan.of(operation)
-        if plan.mode == "overwrite":
-            expected = {"expectedSnapshotId": plan.expected_snapshot_id}
+        if operation.argument.get("mode") == "overwrite":
+            expected = {"expectedSnapshotId": operation.argument.get("expectedSnapshotId")}
             return [StepRecord(step="iceberg.overwrite", argument=expected)]
         return [StepRecord(step="iceberg.append")]
 
@@ -235,17 +239,32 @@ def _parquet_extents(whole: list[Extent], files: list[OpenFile], split_bytes: in
     """Only files too large for one split are worth a look at their row groups."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from distop.spark_jobs.formats import FileUnusable
     from distop.spark_jobs.parquet_format import row_group_sizes
+    from distop.spark_jobs.schema_inference import looked_into
+
+    deadline = time.monotonic() + FOOTER_SECONDS
 
     def extent(index: int) -> Extent:
         if whole[index].size <= split_bytes:
             return whole[index]
-        try:
-            sizes = row_group_sizes(files[index])
-        except FileUnusable as error:
-            raise InvalidArgument(f"{files[index].url} {error}", details={"field": "paths"}) from None
+        if time.monotonic() > deadline:
+            raise ArgumentTooLarge(
+                f"reading the footers of {len(files)} Parquet files takes longer than {FOOTER_SECONDS:.0f} s",
+                hint="name fewer paths in one operation, or raise split_bytes",
+                details={"field": "paths"},
+            )
+        sizes = looked_into(files[index], row_group_sizes)
         return Extent(whole[index].size, sizes) if len(sizes) > 1 else whole[index]
 
     with ThreadPoolExecutor(FOOTER_READERS, thread_name_prefix="footers") as pool:
         return list(pool.map(extent, range(len(whole))))
+
+
+def _check_split_count(found: FoundSource, split_bytes: int) -> None:
+    splits = sum(file.size for file in found.files) // split_bytes
+    if splits > MAX_SPLITS:
+        raise ArgumentTooLarge(
+            f"there would be {splits} splits of {split_bytes} bytes, at most {MAX_SPLITS} are possible",
+            hint="raise split_bytes, or name fewer paths in one operation",
+            details={"field": "split_bytes"},
+        )

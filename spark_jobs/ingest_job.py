@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import pyarrow as pa
+from pyiceberg.io import FileIO
+from pyiceberg.schema import Schema
 
 from distop.commit.folders import Folder
 from distop.commit.layout import file_io
@@ -31,6 +34,8 @@ from distop.spark_jobs.row_filter import arrow_filter, parse_filter
 from distop.spark_jobs.sources import OpenFile
 from distop.spark_jobs.splits import Piece
 
+MAX_RESULT_BYTES = 800
+"""A job's record has room for 1 KiB, and holds the attempt's name and the time besides the result."""
 QUARANTINE = "quarantine"
 """Folder below the table's location that bad rows are kept in. Nothing removes it but people."""
 
@@ -59,8 +64,6 @@ class TableRows:
 
     @cached_property
     def _filter(self) -> Any:
-        from pyiceberg.schema import Schema
-
         if self._plan.filter is None:
             return None
         return arrow_filter(parse_filter(self._plan.filter), Schema.model_validate(self._plan.columns))
@@ -105,21 +108,24 @@ def run_job(job: JobContext) -> dict[str, Any]:
                     read += rows.read
                     writer.write(rows.table)
             policy.close()
+            result = writer.finish()
         except BaseException:
             policy.abort()
             raise
-        result = writer.finish()
     result["rowsRead"] = read
     result["badRows"] = policy.count
     if policy.path is not None:
         result[QUARANTINE] = policy.path.removeprefix(job.operation.location).lstrip("/")
+    if len(msgspec.json.encode(result)) > MAX_RESULT_BYTES:
+        # The manifest says it, too; here it only saves the commit from opening it.
+        result.pop("partitions", None)
     return result
 
 
 def remove_attempt(job: JobContext) -> None:
     """Remove all files of an attempt, whichever process wrote them."""
     operation = job.operation
-    io = file_io(operation.location)
+    io = _table_io(job)
     stem = staging_stem(job.partition, job.attempt)
     for name in ("data", "metadata", QUARANTINE):
         folder = Folder(io, staging_folder(operation, name))
@@ -130,9 +136,15 @@ def remove_attempt(job: JobContext) -> None:
                     folder.remove(file)
 
 
+def _table_io(job: JobContext) -> FileIO:
+    """Access to the table's files, as its properties have it."""
+    layout = IngestPlan.of(job.operation).table_layout
+    return file_io(job.operation.location, layout.properties)
+
+
 def _policy(plan: IngestPlan, job: JobContext) -> BadRowPolicy:
     if plan.on_bad_rows == "quarantine":
-        return Quarantine(job.staging_path(".jsonl", folder=QUARANTINE))
+        return Quarantine(_table_io(job), job.staging_path(".jsonl", folder=QUARANTINE))
     return Fail()
 
 

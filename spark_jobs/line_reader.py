@@ -13,7 +13,7 @@ from typing import Protocol
 
 BLOCK_BYTES = 8 << 20
 """How much is read and converted at once."""
-MAX_LINE_BYTES = 64 << 20
+MAX_LINE_BYTES = 16 << 20
 """A longer line is refused: one line must fit into memory several times over."""
 TAIL_BYTES = 64 << 10
 """How much is read at a time to finish a line beyond the end of the range."""

@@ -28,8 +28,8 @@ from distop.spark_jobs.parquet_format import opened_parquet
 from distop.spark_jobs.sources import OpenFile
 
 SAMPLE_FILES = 8
-SAMPLE_BYTES = 1 << 20
-"""How much of the beginning of each sampled text file is looked at."""
+SAMPLE_BYTES = 2 << 20
+"""How much text is looked at, in the beginnings of all sampled files together."""
 
 _NO_PLAIN_NUMBER = r"^\s*[+-]?(0[0-9]|[0-9]{16,}\s*$)"
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -83,7 +83,8 @@ class CsvSample:
 
     def __init__(self, files: Sequence[OpenFile], options: CsvOptions, *, check_newlines: bool) -> None:
         self._options = options
-        self._heads = [_read(file, self._head) for file in files]
+        self._size = SAMPLE_BYTES // len(files)
+        self._heads = [looked_into(file, self._head) for file in files]
         self.names = next((names for names, _ in self._heads if names), [])
         for file, (_, head) in zip(files, self._heads, strict=True):
             if check_newlines and options.quoting.holds_newline(head):
@@ -96,14 +97,13 @@ class CsvSample:
     def _head(self, file: OpenFile) -> tuple[list[str], bytes]:
         text = csv_text(file.text(), self._options)
         names, first = read_header(text, self._options)
-        return names, text.head(first, SAMPLE_BYTES)
+        return names, text.head(first, self._size)
 
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
         found: dict[str, list[pa.DataType]] = {column: [] for column in columns}
         for names, head in self._heads:
-            for column, dtype in self._guess(
-                names, head, [name for name in columns if name in names]
-            ).items():
+            there = [name for name in columns if name in names]
+            for column, dtype in self._guess(names, head, there).items():
                 found[column].append(dtype)
         return {column: table_type(reduce(_common_type, types, pa.null())) for column, types in found.items()}
 
@@ -168,15 +168,15 @@ class JsonSample:
 
     def __init__(self, files: Sequence[OpenFile]) -> None:
         self._values: dict[str, list[Any]] = {}
+        self._size = SAMPLE_BYTES // len(files)
         for file in files:
-            for line in _read(file, self._lines):
+            for line in looked_into(file, self._lines):
                 self._add(line)
         self.names = list(self._values)
 
-    @staticmethod
-    def _lines(file: OpenFile) -> list[bytes]:
+    def _lines(self, file: OpenFile) -> list[bytes]:
         text = json_text(file.text())
-        return text.head(first_of_data(text), SAMPLE_BYTES).splitlines()
+        return text.head(first_of_data(text), self._size).splitlines()
 
     def _add(self, line: bytes) -> None:
         try:
@@ -223,7 +223,7 @@ class ParquetSample:
     complete = True
 
     def __init__(self, files: Sequence[OpenFile]) -> None:
-        schemas = [_read(file, self._schema) for file in files]
+        schemas = [looked_into(file, self._schema) for file in files]
         self._url = files[0].url
         self.names = list(schemas[0].names)
         try:
@@ -249,8 +249,14 @@ class ParquetSample:
                 ) from None
 
 
-def _read(file: OpenFile, look: Callable[[OpenFile], T]) -> T:
-    """What ``look`` sees in a file, errors naming the file."""
+def looked_into(file: OpenFile, look: Callable[[OpenFile], T]) -> T:
+    """What ``look`` sees in a file.
+
+    Raises
+    ------
+    SourceUnreadable
+        Whatever is wrong with the file; names it.
+    """
     try:
         return look(file)
     except FileUnusable as error:

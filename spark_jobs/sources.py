@@ -228,6 +228,7 @@ class _Search:
             )
         if info["type"] != "file" or not info["size"]:
             return
+        _check_name(info["name"])
         self.files += 1
         if self.files > MAX_FILES:
             raise ArgumentTooLarge(
@@ -238,6 +239,14 @@ class _Search:
         if getattr(fs, "local_file", False) and not os.access(info["name"], os.R_OK):
             raise _unreadable(info["name"], "permission denied")
         yield info
+
+
+def _check_name(path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = path.encode(errors="backslashreplace").decode()
+        raise _unreadable(shown, "its name is not valid UTF-8") from None
 
 
 def _expand(paths: list[str], search: _Search) -> tuple[FileSystem, list[str]]:

@@ -92,7 +92,7 @@ async def test_a_runner_whose_reply_was_lost_runs_what_it_took(client: LossyClie
 async def test_registration_survives_a_lost_reply(client: LossyClient) -> None:
     client.fail(Fault.LOST_REPLY, Fault.DOWN)
     async with runner(client) as (serving, _):
-        assert client.spent
+        await eventually(lambda: client.spent)
         assert list(await members(client)) == [serving.member]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -279,8 +279,14 @@ async def test_an_owner_whose_sidecar_slept_past_its_lease_saves_and_marks_nothi
     assert (await job_records(client, arg))["0"].result == {"from": 2}
 
 
+@pytest.mark.parametrize("end", [Child.kill, Child.terminate], ids=["killed", "ended"])
 async def test_a_claim_moves_to_the_next_sidecar(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient,
+    session: LeaseSession,
+    etcd_config: EtcdConfig,
+    place: Place,
+    tmp_path: Path,
+    end: Callable[[Child], None],
 ) -> None:
     """The attempt goes on as if nothing had happened: its claim's key was never gone."""
     arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
@@ -290,7 +296,7 @@ async def test_a_claim_moves_to_the_next_sidecar(
         running = task(worker, taken)
         await eventually(lambda: traces(tmp_path, "holds"))
         before = await client.get(claim)
-        first.kill()
+        end(first)
 
         async def moved() -> bool:
             return (await client.get(claim)).lease not in (0, before.lease)

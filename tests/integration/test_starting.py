@@ -90,7 +90,9 @@ async def test_a_start_that_fails_leaves_nothing(client: EtcdClient) -> None:
     with pytest.raises(TableNotFound):
         await begin(client, table="nowhere")
     with pytest.raises(ArgumentTooLarge):
-        await begin(client, kind="big", compatible=lambda other: True, argument={"x": "y" * MAX_REQUEST_BYTES})
+        await begin(
+            client, kind="big", compatible=lambda other: True, argument={"x": "y" * MAX_REQUEST_BYTES}
+        )
     assert await everything(client) == before
 
 
@@ -129,7 +131,9 @@ async def test_ten_thousand_named_partitions_start_in_one_bounded_step(client: L
     assert decode(arg.value, OperationArg).partition_names() == names
 
 
-@pytest.mark.parametrize("faults", [[Fault.LOST_REPLY], [Fault.LOST_REQUEST], [Fault.LOST_REQUEST, Fault.LOST_REPLY]])
+@pytest.mark.parametrize(
+    "faults", [[Fault.LOST_REPLY], [Fault.LOST_REQUEST], [Fault.LOST_REQUEST, Fault.LOST_REPLY]]
+)
 async def test_a_lost_reply_starts_nothing_twice(client: LossyClient, faults: list[Fault]) -> None:
     """O7."""
     client.fail(*faults)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +20,12 @@ from distop.metastore.embedded import EtcdProcess
 from distop.metastore.jobs import FAILED, SUCCESS
 from distop.metastore.records import ABORTING
 from support.executing import (
+    TTL_S,
     Child,
     all_done,
-    executor_process,
     job_records,
     place_in,
+    runner,
     runner_of,
     set_state,
     short_folder,
@@ -45,22 +48,27 @@ class Served:
     process: Child
 
 
-@pytest.fixture(scope="module")
-def local_spark(etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """``local[2]``."""
-    config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=f"t{secrets.token_hex(6)}")
-    yield from executor_with(config, "local[2]", tmp_path_factory.mktemp("spark"))
-
-
-def executor_with(config: EtcdConfig, master: str, folder: Path) -> Iterator[Served]:
+@contextmanager
+def serving(etcd: EtcdConfig, folder: Path, *command: str) -> Iterator[Served]:
+    """A process that runs operations; its sidecars are ended with it."""
     with short_folder() as base:
-        place = place_in(base, config)
-        with executor_process(config, folder, master, **{BASE_VARIABLE: str(base)}) as process:
-            yield Served(config, place, process)
-            process.terminate()
-            process.wait(20)
+        place = place_in(base, etcd)
+        environment = {BASE_VARIABLE: str(base), "PYSPARK_PYTHON": sys.executable}
+        with Child(etcd, folder, *command, **environment) as process:
+            yield Served(etcd, place, process)
         if pid := sidecar_pid(place):
             os.kill(pid, signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def local_spark(etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """An executor with ``local[2]``."""
+    config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=f"t{secrets.token_hex(6)}")
+    command = ("-m", "support.executor_main", "local[2]", str(TTL_S))
+    with serving(config, tmp_path_factory.mktemp("spark"), *command) as served:
+        yield served
+        served.process.terminate()
+        served.process.wait(20)
 
 
 @pytest_asyncio.fixture
@@ -142,11 +150,38 @@ async def test_a_sidecar_that_is_killed_is_replaced_by_the_tasks(
     assert len(traces(tmp_path, "began")) == 20
 
 
-async def test_runs_on_executors_that_are_processes_of_their_own(
+async def test_an_executor_whose_spark_died_lets_go_and_ends(
+    spark_client: LossyClient, local_spark: Served, tmp_path: Path
+) -> None:
+    """The last of those that share it."""
+    argument = {"folder": str(tmp_path), "hold": ["0"]}
+    arg = await start_operation(spark_client, "traced", argument, jobs=1)
+    await eventually(lambda: traces(tmp_path, "holds"), 60.0)
+    for jvm in children(local_spark.process.pid):
+        os.kill(jvm, signal.SIGKILL)
+    assert await local_spark.process.exit_code(20.0) == 1
+    assert await runner_of(spark_client, arg) == ""
+    (tmp_path / "release").touch()
+    async with runner(spark_client):
+        await all_done(spark_client, arg)
+
+
+def children(pid: int) -> list[int]:
+    """The JVMs a process has started."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    started = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    return [
+        child for child in started if b"java" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")[0]
+    ]
+
+
+@pytest.mark.timeout(240)
+async def test_a_users_program_runs_operations_on_executors_that_are_processes_of_their_own(
     client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
 ) -> None:
     """``local-cluster``: as on a cluster, with the sidecar started by whichever task comes first."""
-    for _ in executor_with(etcd_config, "local-cluster[2,1,1024]", tmp_path):
+    command = ("-m", "support.spark_program", "local-cluster[2,1,1024]")
+    with serving(etcd_config, tmp_path, *command) as served:
         argument = {"folder": str(tmp_path), "permanent": ["2"]}
         arg = await start_operation(client, "traced", argument, jobs=6)
         small = await start_operation(client, jobs=500)
@@ -154,3 +189,5 @@ async def test_runs_on_executors_that_are_processes_of_their_own(
         assert len(await all_done(client, small, 60.0)) == 500
         assert [name for name, record in records.items() if record.state == FAILED] == ["2"]
         assert await job_records(client, arg) == records
+        served.process.terminate()
+        assert await served.process.exit_code(30.0) == 0, served.process.log.read_text()

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import fsspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -117,6 +118,16 @@ def test_damage_that_the_sample_does_not_show_fails_the_job(ingesting: Ingesting
     with pytest.raises(JobFailed, match=r"b\.csv\.gz its compressed data is damaged") as caught:
         ingesting.run(arg)
     assert not caught.value.retryable
+
+
+def test_files_may_lie_in_another_file_system_than_the_table(ingesting: Ingesting) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/ingest-csv/m/a.csv", b"a,b\n" + b"".join(b"%d,x\n" % number for number in range(1000)))
+    arg = ingesting.start(paths="memory://ingest-csv/m", split_bytes=1024)
+    assert arg.partition_count > 1
+    ingesting.finish(arg, ingesting.run(arg))
+    assert sorted(ingesting.read()["a"].to_pylist()) == list(range(1000))
+    assert list(ingesting.watermarks["memory:///ingest-csv"]) == ["m"]
 
 
 # -- values ------------------------------------------------------------------------------------------

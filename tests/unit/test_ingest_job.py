@@ -37,6 +37,20 @@ def test_a_job_reports_what_it_did(ingesting: Ingesting, source: Path) -> None:
     assert len(encode(record)) < MAX_JOB_RECORD_BYTES
 
 
+def test_a_result_fits_into_its_record_however_the_table_is_partitioned(tmp_path: Path) -> None:
+    names = [f"column_{index}" for index in range(12)]
+    ingesting = Ingesting(tmp_path, {"schema": [f"{name}: string" for name in names], "partitionBy": names})
+    path = tmp_path / "a.csv"
+    for width in range(0, 30, 3):
+        line = ",".join("v" * width for _ in names)
+        path.write_text(",".join(names) + f"\n{line}\nbad\n")
+        arg = ingesting.start(paths=str(path), on_bad_rows="quarantine", reingest=True)
+        record = ingesting.run_job(LocalJob(arg, "0", attempt="r1234567-t1234567-abcdef0123-12"))
+        assert len(encode(record)) <= MAX_JOB_RECORD_BYTES
+        ingesting.finish(arg, {"0": record})
+    assert ingesting.read().num_rows == 10
+
+
 @pytest.mark.parametrize("change", ["grown", "touched", "gone", "replaced"])
 def test_a_file_that_changed_since_the_start_fails_the_job(
     ingesting: Ingesting, source: Path, change: str

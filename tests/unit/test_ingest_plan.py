@@ -150,6 +150,15 @@ def test_a_plan_that_etcd_cannot_hold_is_refused(
     assert "fewer paths" in caught.value.hint
 
 
+def test_too_many_splits_are_refused_before_they_are_made(ingesting: Ingesting) -> None:
+    path = write(ingesting, "a.csv")
+    with Path(path).open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ArgumentTooLarge, match="1073741824 splits of 1024 bytes") as caught:
+        ingesting.start(paths=path, split_bytes=1024)
+    assert caught.value.details["field"] == "split_bytes"
+
+
 def test_ten_thousand_files_fit_into_one_plan(ingesting: Ingesting) -> None:
     """O5."""
     folder = ingesting.folder / "source" / "m"

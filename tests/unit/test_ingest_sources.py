@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import fsspec
+import pyarrow as pa
 import pytest
 
 from distop.errors import ArgumentTooLarge, InvalidArgument, SourceEmpty, SourceUnreadable
@@ -132,6 +136,12 @@ def test_a_source_without_files_is_empty(tmp_path: Path) -> None:
         find_files([str(tmp_path / "m")])
 
 
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff.csv")).write_text("1\n")
+    with pytest.raises(SourceUnreadable, match=r"udcff\.csv cannot be read: its name is not valid UTF-8"):
+        find_files([str(tmp_path)])
+
+
 def test_no_file_is_read_twice(tmp_path: Path) -> None:
     path = write(tmp_path / "m" / "a.csv")
     for paths in (
@@ -175,20 +185,23 @@ def test_the_root_is_a_folder_like_any_other(tmp_path: Path) -> None:
     assert OpenFile.at(found.url, "ingest-root.csv").identity()[0] == 2
 
 
-@pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz", ".zst", ".lz4"])
-def test_compressed_text_is_decompressed_over_all_its_members(tmp_path: Path, ending: str) -> None:
-    import bz2
-    import lzma
+def _compressed(codec: str) -> Callable[[bytes], bytes]:
+    return lambda data: pa.compress(data, codec, asbytes=True)
 
-    import pyarrow as pa
 
-    compress = {
-        ".gz": gzip.compress,
-        ".bz2": bz2.compress,
-        ".xz": lzma.compress,
-        ".zst": lambda data: pa.compress(data, "zstd", asbytes=True),
-        ".lz4": lambda data: pa.compress(data, "lz4", asbytes=True),
-    }[ending]
+@pytest.mark.parametrize(
+    ("ending", "compress"),
+    [
+        (".gz", gzip.compress),
+        (".bz2", bz2.compress),
+        (".xz", lzma.compress),
+        (".zst", _compressed("zstd")),
+        (".lz4", _compressed("lz4")),
+    ],
+)
+def test_compressed_text_is_decompressed_over_all_its_members(
+    tmp_path: Path, ending: str, compress: Callable[[bytes], bytes]
+) -> None:
     path = tmp_path / f"a.csv{ending}"
     path.write_bytes(compress(b"a\n1\n") + compress(b"2\n"))
     opened = OpenFile.at(f"file://{tmp_path}", path.name).text()

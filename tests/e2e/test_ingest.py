@@ -1,0 +1,224 @@
+"""Ingest from the call to the rows: coordinator, executor (threads), etcd and files are all real."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from distop.client import OperationState
+from distop.errors import AlreadyIngested, DistopError
+from distop.metastore.config import EtcdConfig
+from distop.metastore.embedded import EtcdProcess, find_etcdctl
+from support.executing import Child, runner
+from support.lossy import LossyClient
+from support.waiting import eventually
+from support.whole import HEADER, Whole, coordinated, whole, write_csv
+
+AT_REST = re.compile(
+    r"(_coordinators|_executors|_namespaces)\..+|t\.(table|head|watermarks|coordinator)"
+    r"|t\.(history|request)\..+|t\.ingest\.nextInstanceId"
+)
+
+
+@pytest_asyncio.fixture
+async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -> AsyncIterator[Whole]:
+    async with whole(etcd_config, tmp_path, client) as running:
+        yield running
+
+
+async def test_rows_watermarks_and_history_appear_together_and_nothing_is_left(service: Whole) -> None:
+    """C8, P1, P11, P14: one operation of several jobs, then a second one on top."""
+    first = write_csv(service.folder / "src" / "a", "1.csv", 0, 3000)
+    second = write_csv(service.folder / "src" / "b", "1.csv", 3000, 500)
+    ended = await service.ingest(first, split_bytes=4096)
+    assert ended.state is OperationState.SUCCEEDED
+    assert ended.jobs.total == ended.jobs.succeeded > 5
+    await service.ingest(second, split_bytes=4096)
+
+    assert await asyncio.to_thread(service.ids) == list(range(3500))
+    marks = await service.client.watermarks("t")
+    assert [sorted(partitions) for partitions in marks.values()] == [["a", "b"]]
+    assert not [key for key in await service.at_rest() if not AT_REST.fullmatch(key)]
+    assert service.data_files() == await asyncio.to_thread(service.published_files)
+    table = await asyncio.to_thread(service.table)
+    assert [snapshot.summary["distop.operation"] for snapshot in table.snapshots()] == [  # type: ignore[index]
+        "t/ingest/1",
+        "t/ingest/2",
+    ]
+    finished = await service.operations()
+    assert [(one.name, one.state, one.facts["rows"]) for one in finished] == [
+        ("t/ingest/2", OperationState.SUCCEEDED, 500),
+        ("t/ingest/1", OperationState.SUCCEEDED, 3000),
+    ]
+
+
+async def test_the_keys_of_a_running_operation_read_as_documented(
+    etcd: EtcdProcess, etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """The design's table of keys, through etcdctl: before anybody runs it, and after it has finished."""
+
+    def etcdctl() -> dict[str, str]:
+        command = [
+            find_etcdctl(),
+            f"--endpoints={etcd.endpoint}",
+            "get",
+            "--prefix",
+            f"{etcd_config.prefix}.",
+        ]
+        said = subprocess.run(
+            command, capture_output=True, text=True, timeout=20, check=True
+        ).stdout.splitlines()
+        return {key.partition(".")[2]: value for key, value in zip(said[::2], said[1::2], strict=True)}
+
+    async with coordinated(etcd_config, tmp_path, client) as service:
+        source = write_csv(tmp_path / "src" / "a", "1.csv", 0, 100)
+        operation = await service.client.start(
+            "t", "ingest", {"paths": [str(source)]}, request_id="first try"
+        )
+        await eventually(lambda: "t.coordinator" in etcdctl())
+        seen = etcdctl()
+        assert seen["t.ingest.1.state"] == "running"
+        assert seen["t.runOps"] == '{"ingest":["1"]}'
+        assert seen["t.ingest.nextInstanceId"] == "2"
+        assert '"table":"t"' in seen["t.ingest.1.arg"]
+        assert '"operation":"t/ingest/1"' in seen["t.request.first%20try"]
+        assert "t.head" not in seen
+        async with runner(client):
+            await service.client.wait(operation.name, timeout_s=30)
+            await service.at_rest()
+            left = [key for key in await asyncio.to_thread(etcdctl) if not AT_REST.fullmatch(key)]
+            assert not left
+
+
+async def test_a_bad_row_fails_the_operation_and_leaves_the_table_untouched(service: Whole) -> None:
+    """P9, U3, O16: the error names file and line; no row, no file, no watermark of it is left."""
+    await service.ingest(write_csv(service.folder / "src" / "good", "1.csv", 0, 200))
+    bad = write_csv(service.folder / "src" / "bad", "1.csv", 200, 3000)
+    with (bad / "2.csv").open("w") as file:
+        file.write(HEADER + "1,k1,2013-01-01\n" * 10 + "x,k1,2013-01-01\n")
+    ended = await service.ingest(
+        bad, split_bytes=4096, schema={"id": "long", "kind": "string", "day": "date"}
+    )
+    assert ended.state is OperationState.FAILED
+    assert ended.error is not None
+    assert re.search(r"BAD_ROW: .*2\.csv.*\b12\b", ended.error.message), ended.error.message
+    assert await asyncio.to_thread(service.ids) == list(range(200))
+    assert not [key for key in await service.at_rest() if not AT_REST.fullmatch(key)]
+    assert service.data_files() == await asyncio.to_thread(service.published_files)
+    marks = await service.client.watermarks("t")
+    assert [sorted(partitions) for partitions in marks.values()] == [["good"]]
+
+
+async def test_the_same_source_is_not_ingested_twice(service: Whole) -> None:
+    """P16 in part: a watermark that stands refuses the start, and says how to go on."""
+    source = write_csv(service.folder / "src" / "a", "1.csv", 0, 10)
+    await service.ingest(source)
+    with pytest.raises(AlreadyIngested, match="reingest"):
+        await service.client.start("t", "ingest", {"paths": [str(source)]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"table": "nowhere"}, "TABLE_NOT_FOUND"),
+        ({"type": "unheard-of"}, "UNKNOWN_OPERATION_TYPE"),
+        ({"argument": {"pathes": ["/x"]}}, "INVALID_ARGUMENT"),
+        ({"argument": {"paths": 7}}, "INVALID_ARGUMENT"),
+        ({"argument": {"paths": ["/no/such/folder"]}}, "SOURCE_UNREADABLE"),
+        ({"argument": {"paths": ["EMPTY"]}}, "SOURCE_EMPTY"),
+        ({"argument": {"paths": ["SOURCE"], "columns": ["no_such"]}}, "INVALID_ARGUMENT"),
+        ({"argument": {"paths": ["SOURCE"], "filter": "no_such > 1"}}, "INVALID_ARGUMENT"),
+        ({"argument": {"paths": ["SOURCE"], "source": "x" * 1_600_000}}, "ARGUMENT_TOO_LARGE"),
+        ({"object": "7th"}, "INVALID_NAME"),
+        ({"object": "heaven"}, "INVALID_ARGUMENT"),
+        ({"partitions": ["state"]}, "INVALID_NAME"),
+    ],
+)
+async def test_bad_input_is_refused_by_code_and_leaves_nothing(
+    service: Whole, changes: dict[str, object], code: str
+) -> None:
+    """U3, O4: no key and no file is left by a start that fails."""
+    source = write_csv(service.folder / "src" / "a", "1.csv", 0, 10)
+    (service.folder / "src" / "empty").mkdir()
+    places = {"SOURCE": str(source), "EMPTY": str(service.folder / "src" / "empty")}
+    request: dict[str, object] = {
+        "table": "t",
+        "type": "ingest",
+        "argument": {"paths": ["SOURCE"]},
+        **changes,
+    }
+    argument = request["argument"]
+    assert isinstance(argument, dict)
+    if isinstance(argument.get("paths"), list):
+        argument = {**argument, "paths": [places.get(path, path) for path in argument["paths"]]}
+    before = await service.keys()
+    with pytest.raises(DistopError) as caught:
+        await service.client.start(**{**request, "argument": argument})  # type: ignore[arg-type]
+    assert caught.value.code == code, caught.value
+    assert await service.keys() == before
+    assert not service.location.exists()
+
+
+async def test_a_program_of_pyiceberg_appends_while_operations_commit(service: Whole) -> None:
+    """P6, P7, P14: no row of either side is lost, whoever moves the head first."""
+    await service.ingest(write_csv(service.folder / "src" / "0", "1.csv", 0, 10))
+    command = ("-m", "support.foreign_appender", "default.t", "8", "1000000")
+    with Child(service.etcd, service.folder, *command) as foreign:
+        # Operations without pause may keep a slower writer waiting, so there is an end of them.
+        for number in range(1, 13):
+            source = write_csv(service.folder / "src" / str(number), "1.csv", number * 10, 10)
+            ended = await service.ingest(source)
+            assert ended.state is OperationState.SUCCEEDED, ended.error
+        assert await foreign.exit_code(60) == 0, foreign.log.read_text()
+    expected = [*range(130), *range(1_000_000, 1_000_008)]
+    assert await asyncio.to_thread(service.ids) == expected
+
+
+async def test_readers_see_all_of_an_operation_or_nothing(service: Whole) -> None:
+    """P3: a reader in a loop only ever counts whole operations."""
+    rows, rounds = 700, 5
+    await service.ingest(write_csv(service.folder / "src" / "0", "1.csv", 0, rows), split_bytes=2048)
+    counts, done = [], threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            counts.append(service.rows().num_rows)
+
+    reading = asyncio.create_task(asyncio.to_thread(read))
+    for number in range(1, rounds):
+        source = write_csv(service.folder / "src" / str(number), "1.csv", number * rows, rows)
+        await service.ingest(source, split_bytes=2048)
+    done.set()
+    await reading
+    assert len(counts) > rounds
+    assert {count % rows for count in counts} == {0}
+    assert counts == sorted(counts)
+
+
+async def test_cancelling_a_running_operation_leaves_nothing(
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """O19 in part: one definite outcome, no key, no staged file; asked again, the same answer."""
+    async with coordinated(etcd_config, tmp_path, client) as service:
+        source = write_csv(tmp_path / "src" / "a", "1.csv", 0, 20_000)
+        operation = await service.client.start("t", "ingest", {"paths": [str(source)], "split_bytes": 1024})
+        async with runner(client, slots=1):
+
+            async def under_way() -> bool:
+                return (await service.client.get(operation.name)).jobs.succeeded > 0
+
+            await eventually(under_way)
+            asked = await service.client.cancel(operation.name, "changed my mind")
+            assert asked.cancel_requested
+            ended = await service.client.wait(operation.name, timeout_s=20)
+            assert ended.state is OperationState.CANCELLED
+            assert not [key for key in await service.at_rest() if not AT_REST.fullmatch(key)]
+            await eventually(lambda: not service.data_files())
+            assert (await service.client.cancel(operation.name)).state is OperationState.CANCELLED

@@ -1,0 +1,168 @@
+"""What a coordinator counts, and that it costs nothing when nobody looks."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distop.coordinator.metrics import Metrics, code_of
+from distop.coordinator.prometheus import MAX_TYPES, PrometheusMetrics
+from distop.coordinator.tracker import Tracked
+from distop.errors import Conflict, EtcdUnavailable, OutcomeUnknown
+from distop.metastore.config import EtcdConfig
+from distop.metastore.embedded import free_port
+from distop.metastore.jobs import failure_record, success_record
+from distop.metastore.keyspace import Keyspace, OperationId
+from distop.metastore.records import RUNNING, HistoryRecord, OperationArg
+from distop.metastore.txn import KeyValue
+
+BOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "distop.json"
+
+
+def tracked(instance: int = 1, *, total: int = 10, kind: str = "noop") -> Tracked:
+    operation = OperationId("flights", kind, instance)
+    arg = OperationArg(table="flights", type=kind, instance=instance, partition_count=total)
+    made = Tracked(Keyspace().operation(operation), arg)
+    made.set_state(RUNNING, 1)
+    return made
+
+
+def mark(one: Tracked, *jobs: int, failed: bool = False) -> None:
+    value = failure_record("a", "BAD_ROW", "x", 1.0) if failed else success_record("a", {}, 1.0)
+    for job in jobs:
+        one.apply_put(KeyValue(one.keys.job_state(str(job)), value, 2, 2))
+
+
+def history(outcome: str = "success", took_s: float = 2.0) -> HistoryRecord:
+    return HistoryRecord(outcome=outcome, started_at=100.0, finished_at=100.0 + took_s)
+
+
+def value(metrics: PrometheusMetrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def test_operations_are_counted_by_type_and_outcome():
+    metrics = PrometheusMetrics()
+    metrics.operation_started("noop")
+    metrics.operation_finished(tracked(1), history())
+    metrics.operation_finished(tracked(2), history("failed", took_s=0.02))
+    assert value(metrics, "distop_operations_started_total", type="noop") == 1
+    for outcome, took in (("success", 2.0), ("failed", 0.02)):
+        labels = {"type": "noop", "outcome": outcome}
+        assert value(metrics, "distop_operations_finished_total", **labels) == 1
+        assert value(metrics, "distop_operation_duration_seconds_sum", **labels) == pytest.approx(took)
+
+
+def test_clocks_that_differ_make_no_negative_duration():
+    metrics = PrometheusMetrics()
+    metrics.operation_finished(tracked(), history(took_s=-3.0))
+    assert value(metrics, "distop_operation_duration_seconds_sum", type="noop", outcome="success") == 0
+
+
+def test_jobs_are_counted_once_by_scrapes_and_by_the_end():
+    metrics, one = PrometheusMetrics(), tracked()
+    metrics.incarnation(lambda: {"flights": [one]})
+    done = {"type": "noop", "state": "success"}
+    mark(one, 0, 1, 2)
+    assert value(metrics, "distop_jobs_finished_total", **done) == 3
+    assert value(metrics, "distop_jobs_unfinished", type="noop") == 7
+    mark(one, 2, 3)
+    mark(one, 4, failed=True)
+    metrics.operation_finished(one, history("failed"))
+    one.set_state(b"", 5)
+    one.succeeded.clear()  # as its keys are removed
+    assert value(metrics, "distop_jobs_finished_total", **done) == 4
+    assert value(metrics, "distop_jobs_finished_total", type="noop", state="failed") == 1
+    assert value(metrics, "distop_operations_active", type="noop", state="running") is None
+
+
+def test_what_is_led_is_read_when_it_is_asked_for():
+    metrics, led = PrometheusMetrics(), {}
+    metrics.incarnation(lambda: led)
+    assert value(metrics, "distop_tables_led") == 0
+    led["flights"] = [tracked(1), tracked(2, kind="ingest")]
+    led["weather"] = []
+    assert value(metrics, "distop_tables_led") == 2
+    assert value(metrics, "distop_operations_active", type="ingest", state="running") == 1
+
+
+def test_elections_and_failures():
+    metrics = PrometheusMetrics()
+    metrics.election(won=True)
+    metrics.election(won=False)
+    metrics.leadership_lost()
+    metrics.incarnation(dict)
+    metrics.planning(3)
+    metrics.finish_lost_race("noop")
+    metrics.action_failed("noop", Conflict())
+    metrics.action_failed("noop", ZeroDivisionError())
+    assert value(metrics, "distop_elections_total", outcome="won") == 1
+    assert value(metrics, "distop_elections_total", outcome="lost") == 1
+    assert value(metrics, "distop_leaderships_lost_total") == 1
+    assert value(metrics, "distop_incarnations_total") == 1
+    assert value(metrics, "distop_planning") == 3
+    assert value(metrics, "distop_finish_lost_races_total", type="noop") == 1
+    assert value(metrics, "distop_action_failures_total", type="noop", code="CONFLICT") == 1
+    assert value(metrics, "distop_action_failures_total", type="noop", code="INTERNAL") == 1
+
+
+def test_registries_are_separate():
+    first, second = PrometheusMetrics(), PrometheusMetrics()
+    first.operation_started("noop")
+    assert value(second, "distop_operations_started_total", type="noop") is None
+
+
+def test_types_are_labels_up_to_a_limit():
+    metrics = PrometheusMetrics()
+    for number in range(MAX_TYPES + 5):
+        metrics.operation_started(f"type{number}")
+    assert value(metrics, "distop_operations_started_total", type="type0") == 1
+    assert value(metrics, "distop_operations_started_total", type="other") == 5
+
+
+async def test_calls_that_get_no_answer_are_counted_by_code():
+    metrics = PrometheusMetrics()
+    nowhere = EtcdConfig(endpoints=(f"127.0.0.1:{free_port()}",), timeout_s=0.2)
+    client = metrics.etcd_client(nowhere)
+    with pytest.raises(EtcdUnavailable):
+        await client.get(b"k")
+    await client.close()
+    assert value(metrics, "distop_etcd_errors_total", call="Range", code="ETCD_UNAVAILABLE") == 1
+    assert value(metrics, "distop_etcd_call_seconds_count", call="Range") is None
+
+
+def test_counting_nothing_is_the_default():
+    metrics = Metrics()
+    metrics.operation_finished(tracked(), history())
+    metrics.action_failed("noop", OutcomeUnknown())
+    assert code_of(OutcomeUnknown()) == "OUTCOME_UNKNOWN"
+
+
+def test_a_coordinator_without_a_page_loads_none_of_it():
+    script = (
+        "import sys, distop.coordinator.service\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}\n"
+        "              & {'starlette', 'uvicorn', 'prometheus_client', 'h11', 'anyio'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == ""
+
+
+def test_the_board_shows_metrics_that_exist():
+    metrics = PrometheusMetrics()
+    known = {"process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"}
+    for family in metrics.registry.collect():
+        suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"], "info": ["_info"]}
+        known |= {family.name + suffix for suffix in suffixes.get(family.type, [""])}
+    board = json.loads(BOARD.read_text())
+    expressions = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+    shown = set(re.findall(r"\b(?:distop|process)_\w+", " ".join(expressions)))
+    assert len(expressions) > 20
+    assert shown <= known, shown - known

@@ -1,0 +1,175 @@
+"""One sentence for why a table moves or does not (checklist U1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from distop.coordinator.why import Mood, Reason, seconds_of, short_name, span, why
+from distop.proto import distop_pb2 as pb
+
+NOW = 1_700_000_000.0
+COORDINATOR = pb.Member(id="c1", role="coordinator")
+EXECUTOR = pb.Member(id="e1", role="executor", types=["ingest"])
+OTHER_EXECUTOR = pb.Member(id="e2", role="executor", types=["noop"])
+
+
+def moment(seconds: float) -> Timestamp:
+    return Timestamp(seconds=int(seconds))
+
+
+def operation(state: int = pb.RUNNING, done: int = 34, failed: int = 0, **fields: Any) -> pb.Operation:
+    given = {
+        "name": "flights/ingest/17",
+        "table": "flights",
+        "type": "ingest",
+        "instance": 17,
+        "started_at": moment(NOW - 10),
+        "state": state,
+        "jobs": pb.JobCounts(total=120, succeeded=done, failed=failed),
+        **fields,
+    }
+    return pb.Operation(**given)
+
+
+def ended(state: int, ago_s: float, code: str = "", message: str = "") -> pb.Operation:
+    error = pb.OperationError(code=code, message=message) if code else None
+    return operation(state, finished_at=moment(NOW - ago_s), error=error)
+
+
+def told(
+    *running: pb.Operation,
+    leader: str = "c1",
+    members: tuple[pb.Member, ...] = (COORDINATOR, EXECUTOR),
+    last: pb.Operation | None = None,
+    **more: Any,
+) -> Reason:
+    return why(running=running, leader=leader, members=members, last=last, now=NOW, **more)
+
+
+def test_a_running_operation_says_how_far_it_is_and_who_runs_it():
+    reason = told(operation(runner="e1"))
+    assert reason == Reason(Mood.MOVING, "ingest/17 running: 34 of 120 jobs done, run by e1")
+
+
+def test_silence_is_named():
+    silent = told(operation(runner="e1"), last_job_at={"flights/ingest/17": NOW - 360})
+    assert silent.mood is Mood.MOVING, "it was started ten seconds ago"
+    old = operation(runner="e1", started_at=moment(NOW - 1000))
+    silent = told(old, last_job_at={"flights/ingest/17": NOW - 360})
+    assert silent.mood is Mood.WAITING
+    assert silent.sentence.endswith("run by e1; no job has finished for 6 min")
+
+
+def test_a_first_job_that_takes_long_is_no_silence():
+    assert told(operation(runner="e1", done=0, started_at=moment(NOW - 1000))).mood is Mood.MOVING
+
+
+@pytest.mark.parametrize(
+    ("members", "mood", "end"),
+    [
+        ((COORDINATOR, EXECUTOR), Mood.WAITING, "1 executor for type ingest, none has taken it yet"),
+        ((COORDINATOR,), Mood.STUCK, "no executor serves type ingest"),
+        (
+            (COORDINATOR, OTHER_EXECUTOR),
+            Mood.STUCK,
+            "no executor serves type ingest; 1 executor for other types",
+        ),
+    ],
+)
+def test_without_a_runner_it_says_whether_one_can_come(members, mood, end):
+    reason = told(operation(), members=members)
+    assert reason == Reason(mood, f"ingest/17 is waiting for a runner (34 of 120 jobs done): {end}")
+
+
+@pytest.mark.parametrize(
+    ("given", "begin"),
+    [
+        (operation(pb.COMMITTING, done=120), "ingest/17 is committing: all 120 jobs done"),
+        (operation(done=120), "ingest/17 is about to commit: 120 of 120 jobs done"),
+        (operation(failed=2), "ingest/17 is to be aborted: 2 jobs failed"),
+        (operation(cancel_requested=True), "ingest/17 is being cancelled: 34 of 120 jobs done"),
+        (
+            operation(pb.ABORTING, error=pb.OperationError(code="JOB_FAILED", message="line 3")),
+            "ingest/17 is being aborted: JOB_FAILED: line 3",
+        ),
+    ],
+)
+def test_what_is_left_to_the_leader_says_whether_there_is_one(given, begin):
+    assert told(given) == Reason(Mood.MOVING, f"{begin}; c1 leads")
+    vacant = told(given, leader="")
+    assert vacant.mood is Mood.WAITING
+    assert vacant.sentence.startswith(f"{begin}; waiting for a coordinator to lead the table and ")
+    alone = told(given, leader="", members=())
+    assert alone.mood is Mood.STUCK
+    assert alone.sentence.startswith(f"{begin}; no coordinator is alive to ")
+
+
+def test_a_state_of_a_newer_version_is_not_guessed_at():
+    assert told(operation(pb.OPERATION_STATE_UNSPECIFIED)).mood is Mood.STUCK
+
+
+def test_the_operation_that_is_worst_off_explains_the_table():
+    fine = operation(runner="e1")
+    lost = operation(type="build_index", object="tailnum", instance=3)
+    reason = told(fine, lost, also_running=4)
+    assert reason.mood is Mood.STUCK
+    assert reason.sentence.startswith("build_index/tailnum/3 is waiting for a runner")
+    assert reason.sentence.endswith("; 5 other operations")
+
+
+def test_operations_that_were_not_looked_at_still_run():
+    assert told(also_running=3) == Reason(Mood.MOVING, "3 operations running")
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        (None, Reason(Mood.IDLE, "idle: no operation has run yet")),
+        (ended(pb.SUCCEEDED, 240), Reason(Mood.IDLE, "idle for 4 min: ingest/17 succeeded")),
+        (ended(pb.CANCELLED, 5), Reason(Mood.IDLE, "idle for 5 s: ingest/17 was cancelled")),
+        (
+            ended(pb.FAILED, 7200, "BAD_ROW", "line 3"),
+            Reason(Mood.FAILED, "idle for 2 h: ingest/17 failed: BAD_ROW: line 3"),
+        ),
+    ],
+)
+def test_an_idle_table_says_what_it_did_last(last, reason):
+    assert told(last=last) == reason
+
+
+def test_a_long_error_is_cut():
+    sentence = told(last=ended(pb.FAILED, 5, "BAD_ROW", "x" * 5000)).sentence
+    assert len(sentence) < 400
+    assert sentence.endswith("…")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-3, "0 ms"),
+        (0.04, "40 ms"),
+        (1, "1 s"),
+        (59.9, "59 s"),
+        (60, "1 min"),
+        (3599, "59 min"),
+        (3600, "1 h"),
+        (47 * 3600, "47 h"),
+        (48 * 3600, "2 d"),
+        (400 * 86400, "400 d"),
+    ],
+)
+def test_spans_get_coarser(seconds, text):
+    assert span(seconds) == text
+
+
+def test_names_leave_the_table_out():
+    assert short_name(operation()) == "ingest/17"
+    assert short_name(operation(object="tail.num")) == "ingest/tail.num/17"
+
+
+def test_an_unset_moment_is_zero():
+    assert seconds_of(pb.Operation().finished_at) == 0.0
+    assert seconds_of(Timestamp(seconds=3, nanos=500_000_000)) == 3.5
