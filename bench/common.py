@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,8 @@ from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
+
+from distop.client import AsyncClient
 
 T = TypeVar("T")
 
@@ -80,6 +83,16 @@ async def until(condition: Callable[[], Awaitable[T | None]], what: str, timeout
             raise SystemExit(f"waited {timeout_s:.0f} s in vain for {what}")
         await asyncio.sleep(0.01)
     return found
+
+
+async def one_operation(client: AsyncClient, table: str, jobs: int) -> float:
+    """Run an operation of so many trivial jobs; seconds from the start call until its end is known."""
+    began = time.perf_counter()
+    operation = await client.start(table, "noop", {"partitions": jobs})
+    ended = await client.wait(operation.name, timeout_s=300)
+    took = time.perf_counter() - began
+    ended.raise_for_outcome()
+    return took
 
 
 def peak_mb(pid: int) -> float:

@@ -18,7 +18,7 @@ import time
 from itertools import count
 from pathlib import Path
 
-from common import Processes, peak_mb, print_json, print_table, until
+from common import Processes, one_operation, peak_mb, print_json, print_table, until
 
 from distop.client import AsyncClient
 from distop.executor.loop import event_loop
@@ -50,16 +50,6 @@ async def raw_rate(client: EtcdClient) -> float:
     return RAW_TXNS / took
 
 
-async def one_operation(client: AsyncClient, jobs: int) -> float:
-    """Seconds from the start of an operation to its end."""
-    began = time.perf_counter()
-    operation = await client.start(TABLE, "noop", {"partitions": jobs})
-    ended = await client.wait(operation.name, timeout_s=120)
-    took = time.perf_counter() - began
-    ended.raise_for_outcome()
-    return took
-
-
 async def measure(config: EtcdConfig, folder: Path, processes: Processes) -> None:
     address = f"127.0.0.1:{free_port()}"
     results = folder / "marks.jsonl"
@@ -74,12 +64,12 @@ async def measure(config: EtcdConfig, folder: Path, processes: Processes) -> Non
             return any("noop" in member.types for member in await client.members()) or None
 
         await until(served, "an executor")
-        await one_operation(client, 1000)  # connections, imports, leadership
+        await one_operation(client, TABLE, 1000)  # connections, imports, leadership
         raw = await raw_rate(etcd)
-        one_job = sorted([await one_operation(client, 1) for _ in range(ONE_JOB_ROUNDS)])
+        one_job = sorted([await one_operation(client, TABLE, 1) for _ in range(ONE_JOB_ROUNDS)])
         taken, marks = {}, {}
         for size in SIZES:
-            taken[size] = [await one_operation(client, size) for _ in range(ROUNDS[size])]
+            taken[size] = [await one_operation(client, TABLE, size) for _ in range(ROUNDS[size])]
             marks[size] = json.loads(results.read_text().splitlines()[-1])
     await etcd.close()
     memory = peak_mb(coordinator)

@@ -1,7 +1,7 @@
 """An executor without Spark whose jobs go the way of Spark's workers: over the Unix socket to the sidecar.
 
-Started by ``completions.py``. Everything but the launcher is the product's own; each launch writes one line of
-JSON with the latencies of its marks.
+Started by ``completions.py``. Everything but the launcher is the product's own; each launch writes one line
+of JSON with the latencies of its marks.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -248,37 +248,36 @@ async def _live_updates(
 
     Ends when the operation's state is gone.
     """
-    queue: asyncio.Queue[WatchBatch] = asyncio.Queue(maxsize=100)
+    pending, news = _Pending(revision), asyncio.Event()
 
     async def pump() -> None:
-        async for batch in changes:
-            await queue.put(batch.after(revision))
+        try:
+            async for batch in changes:
+                pending.apply(view, batch.after(revision))
+                news.set()
+        finally:
+            news.set()
 
     loop = asyncio.get_running_loop()
     pumping = asyncio.create_task(pump())
-    pending = _Pending(revision)
     sent_at, due = loop.time(), loop.time() + heartbeat_s
     try:
         while True:
-            getting = asyncio.create_task(queue.get())
-            await asyncio.wait(
-                {getting, pumping}, timeout=max(0.0, due - loop.time()), return_when=asyncio.FIRST_COMPLETED
-            )
-            if getting.done():
-                pending.apply(view, getting.result())
-            else:
-                getting.cancel()
-                if pumping.done():
-                    pumping.result()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await news.wait()
+            news.clear()
+            if pumping.done():
+                pumping.result()
             if not view.tracked.state:
                 return
             if pending.changed:
                 due = min(due, sent_at + UPDATE_EVERY_S)
             if pending.urgent or loop.time() >= due:
-                yield pending.update(view)
-                pending = _Pending(pending.revision)
+                update = pending.take(view)
                 sent_at = loop.time()
                 due = sent_at + heartbeat_s
+                yield update
     finally:
         pumping.cancel()
         await asyncio.gather(pumping, return_exceptions=True)
@@ -294,6 +293,9 @@ class _Pending:
 
     def __init__(self, revision: int) -> None:
         self.revision = revision
+        self._begin()
+
+    def _begin(self) -> None:
         self.changed = False
         self.urgent = False
         self._jobs: list[pb.JobUpdate] = []
@@ -321,10 +323,13 @@ class _Pending:
                         )
                     )
 
-    def update(self, view: LiveView) -> pb.OperationUpdate:
-        return pb.OperationUpdate(
+    def take(self, view: LiveView) -> pb.OperationUpdate:
+        """The update; from here on the next one is collected."""
+        update = pb.OperationUpdate(
             operation=view.message(self.revision), jobs=self._jobs, revision=self.revision
         )
+        self._begin()
+        return update
 
 
 @dataclass(frozen=True, kw_only=True)

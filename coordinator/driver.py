@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from distop.coordinator.completion import Completion
 from distop.coordinator.metrics import Metrics
@@ -168,15 +168,14 @@ class TableDriver:
     async def _follow(self) -> None:
         await self._drop_all()
         pump = asyncio.create_task(self._pump(), name=f"pump-{self._keys.name}")
+        pump.add_done_callback(lambda _: self._wake.set())
         try:
             while True:
                 self._session.check()
                 self._act()
-                wake = asyncio.create_task(self._wake.wait())
-                await asyncio.wait(
-                    {pump, wake}, timeout=self._next_due(), return_when=asyncio.FIRST_COMPLETED
-                )
-                wake.cancel()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._next_due()):
+                        await self._wake.wait()
                 self._wake.clear()
                 if pump.done():
                     pump.result()
@@ -209,6 +208,8 @@ class TableDriver:
         slot = self._slot_of(kv.key)
         if slot is not None:
             slot.tracked.apply_put(kv)
+            if kv.key == slot.tracked.keys.cancel:
+                slot.not_before = 0.0  # whatever has failed so far and waits, this is something else
             if kv.key in slot.tracked.unreadable:
                 self._report_unreadable(str(slot.tracked.arg.id), slot.tracked.unreadable[kv.key])
         elif kv.value == RUNNING and kv.key.endswith(b".state"):

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 IDLE_S = 10.0
 """Seconds without a look after which an operation is no longer followed."""
 
-MAX_FOLLOWED = 64
+MAX_FOLLOWED = 128
 """Operations followed at one time; the one not looked at for longest makes room."""
 
 FIRST_LOOK_S = 0.5
@@ -173,7 +173,8 @@ class Following:
             etcd takes too long.
         """
         loop = asyncio.get_running_loop()
-        if operation not in self._followed:
+        entry = self._followed.get(operation)
+        if entry is None or entry[1].done():
             if len(self._followed) >= MAX_FOLLOWED:
                 self._drop(min(self._followed, key=lambda one: self._followed[one][0].looked_at))
             followed = Followed(self._client, operation)

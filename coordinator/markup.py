@@ -1,4 +1,4 @@
-"""HTML as values: what is not :class:`Html` is text, and text is always escaped.
+"""HTML as values: what is not :class:`Html` is text, and text is always escaped and can always be seen.
 
 There is no way to put a name into a page but through here, so a table called ``<script>`` is just a name.
 """
@@ -50,10 +50,23 @@ def join(children: Child) -> Html:
     if isinstance(children, Html):
         return children
     if isinstance(children, str):
-        return Html(escape(children))
+        return Html(_text(children))
     return Html("".join(join(child) for child in children))
 
 
 def _attribute(key: str, value: Attribute) -> str:
     name = key.rstrip("_").replace("_", "-")
-    return f" {name}" if value is True else f' {name}="{escape(str(value))}"'
+    return f" {name}" if value is True else f' {name}="{_text(str(value))}"'
+
+
+def printable(text: str) -> str:
+    """``text`` with everything that cannot be seen, such as a change of writing direction, spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
+    )
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))

@@ -140,7 +140,8 @@ class PrometheusMetrics(Metrics):
         labels = self._type(tracked.arg.type), history.outcome
         self._finished.labels(*labels).inc()
         self._duration.labels(*labels).observe(max(0.0, history.finished_at - history.started_at))
-        self._led.count(tracked)
+        # Its marks may be gone from what is tracked: the event of the end can be faster than the reply.
+        self._led.count(tracked, history.succeeded, history.failed)
 
     def finish_lost_race(self, type_name: str) -> None:
         self._lost_races.labels(self._type(type_name)).inc()
@@ -169,14 +170,13 @@ class _Led(Collector):
         self._counted: dict[bytes, tuple[int, int]] = {}
         registry.register(self)
 
-    def count(self, tracked: Tracked) -> None:
-        """Count the jobs of an operation that were not counted yet."""
+    def count(self, tracked: Tracked, succeeded: int, failed: int) -> None:
+        """Count the results of an operation's jobs that were not counted yet."""
         root, kind = tracked.keys.root, self._type(tracked.arg.type)
-        succeeded, failed = self._counted.pop(root, (0, 0))
-        now = max(succeeded, len(tracked.succeeded)), max(failed, len(tracked.failed))
-        self._jobs[kind, "success"] += now[0] - succeeded
-        self._jobs[kind, "failed"] += now[1] - failed
-        self._counted[root] = now
+        before = self._counted.pop(root, (0, 0))
+        self._jobs[kind, "success"] += max(0, succeeded - before[0])
+        self._jobs[kind, "failed"] += max(0, failed - before[1])
+        self._counted[root] = max(before[0], succeeded), max(before[1], failed)
         if len(self._counted) > MAX_REMEMBERED:
             del self._counted[next(iter(self._counted))]
 
@@ -191,7 +191,7 @@ class _Led(Collector):
             for tracked in operations:
                 if not tracked.state:
                     continue  # over, and counted; its keys are being removed
-                self.count(tracked)
+                self.count(tracked, len(tracked.succeeded), len(tracked.failed))
                 kind = self._type(tracked.arg.type)
                 active[kind, tracked.state.decode(errors="replace")] += 1
                 unfinished[kind] += tracked.total - len(tracked.succeeded) - len(tracked.failed)

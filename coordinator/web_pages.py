@@ -32,6 +32,7 @@ from distop.coordinator.web_parts import (
 )
 from distop.coordinator.web_reads import (
     HISTORY,
+    LIVE,
     MAX_ACTIVE,
     WATERMARKS,
     Live,
@@ -49,8 +50,8 @@ SMALL_GRID, LARGE_GRID = 240, 2000
 LIVE_MS, CALM_MS = 500, 2000
 """Milliseconds between two looks of an open page, while something runs and while nothing does."""
 
-LEADERS = 200
-"""Leaders shown on the page of members."""
+LEADERS, OTHERS = 200, 100
+"""Leaders listed on the page of members, and running operations that a table's page only names."""
 
 _LINKS = (("Overview", "/"), ("Members", "/members"))
 
@@ -105,6 +106,7 @@ class Pages:
             section(
                 "Running",
                 tag("div", [self._card(live, with_table=False) for live in view.live], class_="cards"),
+                _others(table.running[LIVE:]),
             )
             if view.live
             else None,
@@ -345,6 +347,14 @@ def _figures(view: Overview) -> Html:
         ],
         class_="figures",
     )
+
+
+def _others(names: Sequence[str]) -> Html | None:
+    """Links to running operations that are not drawn."""
+    if not names:
+        return None
+    links = [[" ", link("/operation", name_of(name), name=name)] for name in names[:OTHERS]]
+    return note("Also running:", links, f" and {len(names) - OTHERS:,} more" if len(names) > OTHERS else None)
 
 
 def _watermarks(marks: Sequence[pb.Watermark]) -> Html:

@@ -38,23 +38,14 @@ _CELLS = {SUCCEEDED: "s", FAILED: "f", CLAIMED: "r"}
 # -- text --------------------------------------------------------------------------------------------
 
 
-def printable(text: str) -> str:
-    """``text`` with everything that cannot be seen, such as a change of writing direction, spelled out."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
-    )
-
-
 def name_of(text: str) -> Html:
-    """A name that somebody chose: whatever it is made of, it leaves the text around it alone."""
-    return tag("bdi", printable(text))
+    """A name that somebody chose: whatever script it is in, it leaves the text around it alone."""
+    return tag("bdi", text)
 
 
 def code(value: object) -> Child:
     """Something to be read letter by letter."""
-    return tag("code", printable(str(value))) if value not in ("", None) else NOTHING
+    return tag("code", str(value)) if value not in ("", None) else NOTHING
 
 
 def by(who: str) -> Child:

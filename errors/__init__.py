@@ -65,8 +65,9 @@ class DistopError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions cross process boundaries (Spark pickles them); keyword arguments must survive.
-        return _rebuild, (type(self), self.message, self.hint, self.details)
+        # Exceptions cross process boundaries (Spark pickles them); keyword arguments must survive, and so
+        # must a code of a newer version, which stands on the instance.
+        return _rebuild, (type(self), self.message, self.hint, self.details), vars(self)
 
 
 def _rebuild(cls: type[DistopError], message: str, hint: str, details: dict[str, str]) -> DistopError:

@@ -38,8 +38,8 @@ def mark(one: Tracked, *jobs: int, failed: bool = False) -> None:
         one.apply_put(KeyValue(one.keys.job_state(str(job)), value, 2, 2))
 
 
-def history(outcome: str = "success", took_s: float = 2.0) -> HistoryRecord:
-    return HistoryRecord(outcome=outcome, started_at=100.0, finished_at=100.0 + took_s)
+def history(outcome: str = "success", took_s: float = 2.0, **fields: int) -> HistoryRecord:
+    return HistoryRecord(outcome=outcome, started_at=100.0, finished_at=100.0 + took_s, **fields)
 
 
 def value(metrics: PrometheusMetrics, name: str, **labels: str) -> float | None:
@@ -73,9 +73,9 @@ def test_jobs_are_counted_once_by_scrapes_and_by_the_end():
     assert value(metrics, "distop_jobs_unfinished", type="noop") == 7
     mark(one, 2, 3)
     mark(one, 4, failed=True)
-    metrics.operation_finished(one, history("failed"))
     one.set_state(b"", 5)
-    one.succeeded.clear()  # as its keys are removed
+    one.succeeded.clear()  # the event of its end may be faster than the reply
+    metrics.operation_finished(one, history("failed", succeeded=4, failed=1))
     assert value(metrics, "distop_jobs_finished_total", **done) == 4
     assert value(metrics, "distop_jobs_finished_total", type="noop", state="failed") == 1
     assert value(metrics, "distop_operations_active", type="noop", state="running") is None

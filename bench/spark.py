@@ -1,0 +1,107 @@
+"""What running jobs as an operation costs on Spark, against Spark's own cheapest stage.
+
+    make bench-spark
+
+Ours: an operation of N trivial jobs from the StartOperation call to its end, on ``distop executor --master
+local[2]``: every job started, marked in etcd, counted by a coordinator. Bare: one Spark stage of N trivial
+Python tasks, in a session of its own on the same machine: once with the settings our runner uses, once with
+Spark's defaults. One after the other, each in a fresh process, each warmed up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from common import Processes, one_operation, print_json, print_table, until
+
+from distop.client import AsyncClient
+from distop.executor.loop import event_loop
+from distop.metastore.config import EtcdConfig
+from distop.metastore.embedded import EtcdProcess, free_port
+
+MASTER = "local[2]"
+SIZES = (1_000, 10_000)
+ROUNDS = 3
+TABLE = "bench"
+
+
+def bare_stage(tuned: bool, *sizes: int) -> dict[int, float]:
+    """Seconds (median) of a bare stage of so many tasks."""
+    script = Path(__file__).with_name("bare_stage.py")
+    rounds = ROUNDS if tuned else 1
+    command = [
+        sys.executable,
+        str(script),
+        MASTER,
+        "tuned" if tuned else "default",
+        str(rounds),
+        *map(str, sizes),
+    ]
+    said = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, text=True)
+    return {int(size): seconds for size, seconds in json.loads(said.stdout.splitlines()[-1]).items()}
+
+
+async def operations(processes: Processes) -> dict[int, float]:
+    """Seconds (median) of an operation of so many jobs."""
+    address = f"127.0.0.1:{free_port()}"
+    processes.start("coordinator", "coordinator", "--listen", address)
+    processes.start("executor", "executor", "--master", MASTER)
+    async with AsyncClient(address, timeout_s=30, connect_timeout_s=30) as client:
+        await client.create_table(TABLE, "/nowhere")
+
+        async def served() -> bool | None:
+            return any("noop" in member.types for member in await client.members()) or None
+
+        await until(served, "an executor")
+        await one_operation(client, TABLE, 100)
+        return {
+            size: statistics.median([await one_operation(client, TABLE, size) for _ in range(ROUNDS)])
+            for size in SIZES
+        }
+
+
+def main() -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="distop-bench-") as folder,
+        EtcdProcess(Path(folder) / "etcd") as etcd,
+        Processes(Path(folder), EtcdConfig(endpoints=(etcd.endpoint,)).to_env()) as processes,
+        asyncio.Runner(loop_factory=event_loop) as runner,
+    ):
+        ours = runner.run(operations(processes))
+    tuned = bare_stage(True, *SIZES)
+    default = bare_stage(False, SIZES[0])
+    rows = [
+        (
+            f"{size:,}",
+            f"{ours[size]:.2f}",
+            f"{tuned[size]:.2f}",
+            f"{ours[size] / tuned[size]:.2f}",
+            f"{default[size]:.2f}" if size in default else "",
+            f"{ours[size] / default[size]:.2f}" if size in default else "",
+        )
+        for size in SIZES
+    ]
+    headings = (
+        "jobs",
+        "operation s",
+        "bare stage s",
+        "ours / bare",
+        "bare, Spark's defaults s",
+        "ours / bare",
+    )
+    print_table(f"trivial jobs on Spark, {MASTER}", headings, rows)
+    print_json(
+        ratio_1k=round(ours[1_000] / tuned[1_000], 3),
+        ratio_10k=round(ours[10_000] / tuned[10_000], 3),
+        ratio_1k_default=round(ours[1_000] / default[1_000], 3),
+    )
+
+
+if __name__ == "__main__":
+    main()
