@@ -19,7 +19,7 @@ import grpc.aio
 from distop.coordinator.listing import list_operations
 from distop.coordinator.metrics import Metrics
 from distop.coordinator.requests import plain, seconds
-from distop.coordinator.views import LiveView, read_operation
+from distop.coordinator.views import LiveView, read_finished, read_operation
 from distop.errors import (
     ArgumentTooLarge,
     Compacted,
@@ -230,7 +230,9 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                             yield update
                 except Compacted:
                     continue
-            # The operation has lost its state: the loop reads how it ended.
+            if (ended := await read_finished(self._client, operation)) is not None:
+                yield pb.OperationUpdate(operation=ended, revision=ended.revision)
+                return
 
     async def _stands(self, changes: AsyncGenerator[WatchBatch, None]) -> None:
         """Wait until a watch stands. It would wait for etcd as long as it takes; the caller is to know."""

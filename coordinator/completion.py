@@ -44,6 +44,7 @@ from distop.metastore.records import (
     decode,
 )
 from distop.metastore.txn import Get, KeyValue, Txn
+from distop.metastore.watch import until_absent
 from distop.operations.api import DistributedOperation, OperationView
 from distop.operations.registry import Registry
 
@@ -224,6 +225,7 @@ class Completion:
             log.info("operation_finished", extra={**fields, "outcome": history.outcome})
             self._metrics.operation_finished(tracked, history)
             tracked.set_state(b"", revision)
+            tracked.gone = not plan.leave_keys
             if not plan.leave_keys and tracked.arg.instance % retention.EVERY == 0:
                 await retention.prune(self._client, keys)
             return True
@@ -285,8 +287,11 @@ class Completion:
     async def collect(self, keys: TableKeys, tracked: Tracked) -> None:
         """Sweep the files and remove the keys that a finished operation has left behind."""
         if tracked.arg.stages_files:
+            # While its runner's key stands attempts may still be writing; its owner or its lease removes it.
+            await until_absent(self._client, tracked.keys.runner)
             await self._sweep(keys, tracked)
         await collect(self._client, keys, tracked.keys)
+        tracked.gone = True
         if tracked.arg.instance % retention.EVERY == 0:
             await retention.prune(self._client, keys)
 

@@ -20,11 +20,11 @@ from distop.errors import Compacted, CorruptRecord, DistopError, LeadershipLost,
 from distop.metastore.client import EtcdClient
 from distop.metastore.election import Epoch
 from distop.metastore.ending import seal
-from distop.metastore.keyspace import Keyspace, OperationId, TableKeys, escape, prefix_end
+from distop.metastore.keyspace import Keyspace, OperationId, OperationKeys, TableKeys, escape, prefix_end
 from distop.metastore.lease import LeaseSession, boot_clock
-from distop.metastore.records import RUNNING, ErrorRecord, OperationArg, decode
+from distop.metastore.records import ErrorRecord, OperationArg, decode
 from distop.metastore.txn import KeyValue
-from distop.metastore.watch import watch
+from distop.metastore.watch import until_absent, watch
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,6 @@ class _Slot:
         self.tracked = tracked
         self.deadline = deadline
         self.task: asyncio.Task[None] | None = None
-        self.gone = False
         self.not_before = 0.0
         self.failures = 0
 
@@ -137,38 +136,40 @@ class TableDriver:
         keys = self._keys.operation(operation)
         listing = await self._client.scan(keys.prefix, revision=revision)
         arg_kv = next((kv for kv in listing.kvs if kv.key == keys.arg), None)
-        if arg_kv is None:
+        tracked = self._begin(keys, arg_kv) if arg_kv is not None else None
+        if tracked is None:
             return
-        try:
-            arg = decode(arg_kv.value, OperationArg, arg_kv.key)
-        except CorruptRecord as error:
-            # A newer version has started it, and will have to end it. The table's other operations go on.
-            self._report_unreadable(str(operation), error)
-            return
-        tracked = Tracked(keys, arg)
         for kv in listing.kvs:
             tracked.apply_put(kv)
         for reason in tracked.unreadable.values():
             self._report_unreadable(str(operation), reason)
+
+    def _begin(self, keys: OperationKeys, arg_kv: KeyValue) -> Tracked | None:
+        """Follow an operation from its argument on; ``None`` if this version does not understand it."""
+        try:
+            arg = decode(arg_kv.value, OperationArg, arg_kv.key)
+        except CorruptRecord as error:
+            # A newer version has started it, and will have to end it. The table's other operations go on.
+            self._report_unreadable(str(keys.operation), error)
+            return None
+        tracked = Tracked(keys, arg)
         deadline = None
         if arg.options.deadline_s is not None:
             # Wall clocks of hosts are compared once, here; from now on this one's monotonic clock counts.
             deadline = self._clock() + arg.started_at + arg.options.deadline_s - self._wall()
         self._slots[keys.root] = _Slot(tracked, deadline)
-        log.info(
-            "operation_tracked",
-            extra={
-                **self._fields,
-                "operation": str(operation),
-                "done": len(tracked.succeeded),
-                "jobs": tracked.total,
-            },
-        )
+        fields = {**self._fields, "operation": str(keys.operation), "jobs": tracked.total}
+        log.info("operation_tracked", extra=fields)
+        return tracked
 
     async def _follow(self) -> None:
         await self._drop_all()
-        pump = asyncio.create_task(self._pump(), name=f"pump-{self._keys.name}")
-        pump.add_done_callback(lambda _: self._wake.set())
+        followers = [
+            asyncio.create_task(self._pump(), name=f"pump-{self._keys.name}"),
+            asyncio.create_task(self._guard(), name=f"guard-{self._keys.name}"),
+        ]
+        for follower in followers:
+            follower.add_done_callback(lambda _: self._wake.set())
         try:
             while True:
                 self._session.check()
@@ -177,27 +178,35 @@ class TableDriver:
                     async with asyncio.timeout(self._next_due()):
                         await self._wake.wait()
                 self._wake.clear()
-                if pump.done():
-                    pump.result()
+                for follower in followers:
+                    if follower.done():
+                        follower.result()
         finally:
-            pump.cancel()
-            await asyncio.gather(pump, return_exceptions=True)
+            for follower in followers:
+                follower.cancel()
+            await asyncio.gather(*followers, return_exceptions=True)
 
     async def _pump(self) -> None:
-        """List the table, then apply all its changes as they come."""
-        changes = watch(self._client, self._keys.prefix, prefix_end(self._keys.prefix))
+        """List the table, then apply what is written to it as it comes.
+
+        Deletions are left out: those of 100,000 marks would cost as much as the marks. Whatever a leader
+        must know of them it does itself, under its epoch, except for losing its key (see :meth:`_guard`).
+        """
+        changes = watch(self._client, self._keys.prefix, prefix_end(self._keys.prefix), deletes=False)
         async with aclosing(changes):
             await anext(changes)
             revision = await self._list()
             async for batch in changes:
                 events = batch.after(revision).events
                 for event in events:
-                    if event.kind == "put":
-                        await self._applied_put(event.kv)
-                    else:
-                        self._applied_delete(event.kv)
+                    await self._applied_put(event.kv)
                 if events:
                     self._wake.set()
+
+    async def _guard(self) -> None:
+        """Ends when the leader's key is gone."""
+        await until_absent(self._client, self._keys.coordinator)
+        raise LeadershipLost(f"table {self._keys.name!r}: the leader's key is gone")
 
     def _slot_of(self, key: bytes) -> _Slot | None:
         """The operation a key belongs to: directly below its root, or one level further for a job."""
@@ -212,26 +221,16 @@ class TableDriver:
                 slot.not_before = 0.0  # whatever has failed so far and waits, this is something else
             if kv.key in slot.tracked.unreadable:
                 self._report_unreadable(str(slot.tracked.arg.id), slot.tracked.unreadable[kv.key])
-        elif kv.value == RUNNING and kv.key.endswith(b".state"):
-            # The state of an operation not known yet: it has just been started, in this revision.
+        elif kv.key.endswith(b".arg") and kv.create_revision == kv.mod_revision:
+            # An operation not known yet: it has just been started, and its other keys come behind this one,
+            # in the same revision. So there is nothing to read.
             operation = self._operation_of(kv.key)
             if operation is not None:
-                await self._track(operation, kv.mod_revision)
+                self._begin(self._keys.operation(operation), kv)
                 self.idle_since = None
 
-    def _applied_delete(self, kv: KeyValue) -> None:
-        key = kv.key
-        if key == self._keys.coordinator:
-            raise LeadershipLost(f"table {self._keys.name!r}: the leader's key is gone")
-        slot = self._slot_of(key)
-        if slot is None:
-            return
-        slot.tracked.apply_delete(key, kv.mod_revision)
-        if key == slot.tracked.keys.arg:
-            slot.gone = True
-
-    def _operation_of(self, state_key: bytes) -> OperationId | None:
-        parts = state_key[len(self._keys.prefix) :].decode().split(".")
+    def _operation_of(self, arg_key: bytes) -> OperationId | None:
+        parts = arg_key[len(self._keys.prefix) :].decode().split(".")
         if len(parts) not in (3, 4) or not parts[-2].isdecimal():
             return None
         return OperationId.from_slot(self._keys.name, parts[0], ".".join(parts[1:-1]))
@@ -265,11 +264,11 @@ class TableDriver:
         for slot in list(self._slots.values()):
             if slot.task is not None and slot.task.done():
                 self._reap(slot, now)
-            if slot.gone and slot.task is None:
-                # The last key of it is gone and so is the action that removed it: nothing is left to follow.
+            if slot.task is not None or slot.not_before > now:
+                continue
+            if slot.tracked.gone:
                 self._slots.pop(slot.tracked.keys.root, None)
                 self._note_idle()
-            if slot.gone or slot.task is not None or slot.not_before > now:
                 continue
             late = slot.deadline is not None and slot.deadline <= now
             action = decide(slot.tracked, deadline_passed=late)

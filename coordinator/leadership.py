@@ -24,7 +24,7 @@ from distop.metastore.election import Epoch, campaign, resign
 from distop.metastore.keyspace import unescape
 from distop.metastore.lease import LeaseSession, boot_clock
 from distop.metastore.records import LeaderRecord, MemberRecord
-from distop.metastore.watch import WatchBatch, follow, watch
+from distop.metastore.watch import WatchBatch, follow, until_absent
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class Leadership:
                 if epoch is None:
                     if not self._prefers_me(table):
                         return
-                    await self._wait_until_vacant(keys.coordinator)
+                    await until_absent(self._client, keys.coordinator)
                     continue
                 await self._drive(table, epoch)
             except LeadershipLost as error:
@@ -227,17 +227,6 @@ class Leadership:
             else:
                 log.info("leadership_resigned", extra={"table": table, "epoch": epoch.revision})
                 return
-
-    async def _wait_until_vacant(self, key: bytes) -> None:
-        """Wait until a leader's key is gone, watching from the revision at which it was last seen."""
-        page = await self._client.get_range(key, b"")
-        if not page.kvs:
-            return
-        changes = watch(self._client, key, from_revision=page.revision + 1)
-        async with aclosing(changes):
-            async for batch in changes:
-                if any(event.kind == "delete" for event in batch.events):
-                    return
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -35,7 +35,8 @@ class Tracked:
     failed: dict[bytes, JobRecord] = field(default_factory=dict)
     cancel_requested: bool = False
     error: ErrorRecord | None = None
-    runner: bool = False
+    gone: bool = False
+    """Its last key has been removed: nothing is left to do."""
     unreadable: dict[bytes, str] = field(default_factory=dict)
     """Marks that this version does not understand, and why. Such a job is neither done nor failed."""
 
@@ -78,8 +79,6 @@ class Tracked:
                 self.error = decode(kv.value, ErrorRecord, kv.key)
             except CorruptRecord as error:
                 self.error = ErrorRecord(code=error.code, message=str(error))
-        elif kv.key == self.keys.runner:
-            self.runner = True
         elif kv.key.endswith(b".state"):
             self.apply_job(kv)
 
@@ -91,8 +90,6 @@ class Tracked:
         """
         if key == self.keys.state:
             self.set_state(b"", revision)
-        elif key == self.keys.runner:
-            self.runner = False
         elif key.endswith(b".state"):
             self._forget_job(key)
 
@@ -128,8 +125,7 @@ Action: TypeAlias = Wait | Seal | Finish | Collect
 def decide(tracked: Tracked, *, deadline_passed: bool) -> Action:
     """What the leader should do about an operation, from nothing but its present state."""
     if not tracked.state:
-        # While its runner's key stands, attempts may still be writing; its owner or its lease removes it.
-        return Wait() if tracked.runner and tracked.arg.stages_files else Collect()
+        return Wait() if tracked.gone else Collect()
     if tracked.state == ABORTING:
         return Finish()
     if tracked.state not in (RUNNING, COMMITTING):

@@ -155,12 +155,19 @@ async def read_operation(client: EtcdClient, operation: OperationId) -> tuple[pb
     view = LiveView.of(keys, operation, listing.kvs)
     if view is not None:
         return view.message(listing.revision), view
-    history = await client.get(keys.history(operation))
-    if not history.exists:
+    finished = await read_finished(client, operation)
+    if finished is None:
         raise OperationNotFound(
             f"operation {operation} does not exist",
             hint="it may be older than the history that is kept: see distop ls",
             details={"operation": str(operation)},
         )
-    record = decode(history.value, HistoryRecord, history.key)
-    return from_history(operation, record, history.mod_revision), None
+    return finished, None
+
+
+async def read_finished(client: EtcdClient, operation: OperationId) -> pb.Operation | None:
+    """How an operation ended; ``None`` if the history does not know it."""
+    history = await client.get(client.keyspace.table(operation.table).history(operation))
+    if not history.exists:
+        return None
+    return from_history(operation, decode(history.value, HistoryRecord, history.key), history.mod_revision)

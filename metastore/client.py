@@ -123,8 +123,8 @@ class EtcdClient:
     ) -> RangePage:
         """Keys from ``start`` to (without) ``end``, at most ``limit`` of them (0: all).
 
-        In key order, or ``newest_first``: the latest written ones, the latest first. etcd then sorts the whole
-        range, so it had better be small.
+        In key order, or ``newest_first``: the latest written ones, the latest first. For that etcd sorts the
+        whole range, so it had better be small.
         """
         request = rpc_pb2.RangeRequest(
             key=start, range_end=end, revision=revision, keys_only=keys_only, limit=limit

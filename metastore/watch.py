@@ -51,13 +51,13 @@ class WatchBatch(msgspec.Struct, frozen=True):
 
 
 async def watch(
-    client: EtcdClient, start: bytes, end: bytes = b"", *, from_revision: int = 0
+    client: EtcdClient, start: bytes, end: bytes = b"", *, from_revision: int = 0, deletes: bool = True
 ) -> AsyncGenerator[WatchBatch, None]:
     """All changes from ``from_revision`` on (0: from now), of one key or of the range ``start`` to ``end``.
 
     A batch without events comes first, once the stream stands. Never ends by itself: broken streams are
     opened again where they broke, on the next endpoint. Changes of one revision always come in one batch.
-    Close it (``aclosing``) or cancel the task that reads it.
+    Close it (``aclosing``) or cancel the task that reads it. Without ``deletes`` etcd leaves deletions out.
 
     To list and watch, begin with the watch, then list, then skip what the listing shows already: etcd
     delivers at once to a watch that begins *now*, but only every 100 ms to one that begins in the past.
@@ -74,7 +74,12 @@ async def watch(
         endpoint = client.endpoint
         request = rpc_pb2.WatchRequest(
             create_request=rpc_pb2.WatchCreateRequest(
-                key=start, range_end=end, start_revision=next_revision, progress_notify=True, fragment=True
+                key=start,
+                range_end=end,
+                start_revision=next_revision,
+                progress_notify=True,
+                fragment=True,
+                filters=[] if deletes else [rpc_pb2.WatchCreateRequest.NODELETE],
             )
         )
         call = None
@@ -142,6 +147,21 @@ async def follow(
                         yield news
         except Compacted:
             log.info("watch_compacted", extra={"prefix": prefix.decode(errors="replace")})
+
+
+async def until_absent(client: EtcdClient, key: bytes) -> None:
+    """Wait until nothing stands at ``key``; returns at once if nothing does."""
+    while True:
+        try:
+            async with aclosing(watch(client, key)) as changes:
+                await anext(changes)
+                if not (await client.get(key)).exists:
+                    return
+                async for batch in changes:
+                    if any(event.kind == "delete" for event in batch.events):
+                        return
+        except Compacted:
+            continue
 
 
 def _event(message: kv_pb2.Event) -> Event:

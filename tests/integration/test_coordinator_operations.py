@@ -133,7 +133,9 @@ async def test_cancelling_a_running_operation(service: Service, client: EtcdClie
     assert not await mark(client, operation, "1")
 
 
-async def test_cancelling_while_the_last_job_ends_has_one_outcome(service: Service, client: EtcdClient) -> None:
+async def test_cancelling_while_the_last_job_ends_has_one_outcome(
+    service: Service, client: EtcdClient
+) -> None:
     """O19: whichever it is, it is the one that everybody sees, and no key is left."""
     outcomes = set()
     for number in range(20):
@@ -187,7 +189,9 @@ async def test_completion_that_raises_is_tried_again(
     assert {jobs for _, _, jobs in calls} == {"0,1"}
 
 
-async def test_a_hook_that_waits_holds_nobody_up(service: Service, client: EtcdClient, tmp_path: Path) -> None:
+async def test_a_hook_that_waits_holds_nobody_up(
+    service: Service, client: EtcdClient, tmp_path: Path
+) -> None:
     """O3, O18: other operations start, run and finish meanwhile."""
     argument = {"partitions": 0, "log": str(tmp_path / "log"), "until": str(tmp_path / "go")}
     waiting = await service.start("t", "hooked", argument)
@@ -235,7 +239,9 @@ async def test_operations_of_several_objects_run_side_by_side(service: Service, 
         assert (await service.ended(operation)).state == pb.SUCCEEDED
 
 
-async def test_types_run_side_by_side_only_if_each_names_the_other(service: Service, client: EtcdClient) -> None:
+async def test_types_run_side_by_side_only_if_each_names_the_other(
+    service: Service, client: EtcdClient
+) -> None:
     """O2, O3."""
     await service.start("t", "friend")
     with pytest.raises(IncompatibleOperation, match="t/friend/1"):

@@ -68,7 +68,9 @@ async def test_an_operation_is_followed_to_its_end(service: Service, client: Etc
     assert counts == sorted(counts)
 
 
-async def test_the_jobs_that_finish_are_named_with_their_reasons(service: Service, client: EtcdClient) -> None:
+async def test_the_jobs_that_finish_are_named_with_their_reasons(
+    service: Service, client: EtcdClient
+) -> None:
     operation = await service.start("t", "friend", {"partitions": 2})
     call = watching(service, operation)
     await call.read()
@@ -79,7 +81,10 @@ async def test_the_jobs_that_finish_are_named_with_their_reasons(service: Servic
     await mark(client, operation, "0", error="why")
     updates = [update, *await the_rest(call)]
     said = [job for update in updates for job in update.jobs]
-    assert [(job.partition, job.state) for job in said] in ([("1", "success"), ("0", "failed")], [("1", "success")])
+    assert [(job.partition, job.state) for job in said] in (
+        [("1", "success"), ("0", "failed")],
+        [("1", "success")],
+    )
     assert updates[-1].operation.state == pb.FAILED
     assert "why" in updates[-1].operation.error.message
 

@@ -19,7 +19,7 @@ import pytest
 
 from distop.coordinator.following import Following
 from distop.coordinator.service import Coordinator, CoordinatorConfig
-from distop.coordinator.web_reads import HISTORY, TABLES
+from distop.coordinator.web_reads import HISTORY, LIVE, TABLES
 from distop.errors import InvalidArgument, Unavailable
 from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
@@ -197,6 +197,18 @@ async def test_tables_by_the_page(etcd_config):
         assert names[TABLES] not in first.words
         second = await web.get(f"/?after={names[TABLES - 1]}")
         assert [name for name in names if f">{name}<" in second.text] == names[TABLES:]
+
+
+async def test_more_operations_than_are_drawn_are_named(etcd_config):
+    async with page(etcd_config) as (service, web):
+        await service.create_table("t")
+        names = [f"o{number:02}" for number in range(LIVE + 2)]
+        for name in names:
+            await service.start("t", kind="per_object", object=name, argument={"partitions": 1})
+        answer = await web.shows(url("/table", "t"), f"; {LIVE + 1} other operations", "Also running: ")
+        assert answer.text.count("<article") == LIVE
+        assert all(name in answer.words for name in names)
+        assert f"{LIVE + 2} active operations" in (await web.shows("/", "2 more are active")).words
 
 
 async def test_names_may_hold_anything(etcd_config, client):

@@ -38,8 +38,16 @@ def mark(one: Tracked, *jobs: int, failed: bool = False) -> None:
         one.apply_put(KeyValue(one.keys.job_state(str(job)), value, 2, 2))
 
 
-def history(outcome: str = "success", took_s: float = 2.0, **fields: int) -> HistoryRecord:
-    return HistoryRecord(outcome=outcome, started_at=100.0, finished_at=100.0 + took_s, **fields)
+def history(
+    outcome: str = "success", *, took_s: float = 2.0, succeeded: int = 0, failed: int = 0
+) -> HistoryRecord:
+    return HistoryRecord(
+        outcome=outcome,
+        started_at=100.0,
+        finished_at=100.0 + took_s,
+        succeeded=succeeded,
+        failed=failed,
+    )
 
 
 def value(metrics: PrometheusMetrics, name: str, **labels: str) -> float | None:
@@ -82,7 +90,8 @@ def test_jobs_are_counted_once_by_scrapes_and_by_the_end():
 
 
 def test_what_is_led_is_read_when_it_is_asked_for():
-    metrics, led = PrometheusMetrics(), {}
+    metrics = PrometheusMetrics()
+    led: dict[str, list[Tracked]] = {}
     metrics.incarnation(lambda: led)
     assert value(metrics, "distop_tables_led") == 0
     led["flights"] = [tracked(1), tracked(2, kind="ingest")]

@@ -118,13 +118,11 @@ def test_what_else_stands_below_the_root() -> None:
     one.apply_put(KeyValue(KEYS.error, encode(ErrorRecord(code="X", message="why")), 5, 5))
     one.apply_put(KeyValue(KEYS.claim("0"), b"{}", 6, 6))
     one.apply_put(KeyValue(KEYS.progress("0"), b"\xff", 6, 6))
-    assert one.runner
     assert one.cancel_requested
     assert one.error == ErrorRecord(code="X", message="why")
     assert not one.succeeded
-    one.apply_delete(KEYS.runner, 7)
     one.apply_delete(KEYS.claim("0"), 7)
-    assert not one.runner
+    assert one.cancel_requested
 
 
 @pytest.mark.parametrize("value", [b"nonsense", encode(JobRecord(state="success", version=2))])
@@ -148,29 +146,28 @@ def test_an_error_that_cannot_be_read_is_still_an_error() -> None:
 
 def situations() -> Iterator[tuple[Tracked, bool]]:
     """Every combination of what ``decide`` looks at, for three jobs."""
-    for state, succeeded, failed, cancel, runner, stages, late in product(
-        (RUNNING, COMMITTING, ABORTING, b""), range(4), range(4), *[(False, True)] * 4
+    for state, succeeded, failed, cancel, gone, late in product(
+        (RUNNING, COMMITTING, ABORTING, b""), range(4), range(4), *[(False, True)] * 3
     ):
         if succeeded + failed > 3:
             continue
-        one = tracked(3, deadline_s=1.0, stages_files=stages)
+        one = tracked(3, deadline_s=1.0)
         one.set_state(state, 1)
         for index in range(succeeded + failed):
             Change(str(index), "success" if index < succeeded else "failed").apply(one, 2)
-        one.cancel_requested, one.runner = cancel, runner
+        one.cancel_requested, one.gone = cancel, gone
         yield one, late
 
 
 def test_no_situation_is_without_progress_or_a_reason() -> None:
-    """O16, O19, O20: waiting is allowed for jobs that are under way, or for a runner that lets go; else act."""
+    """O16, O19, O20: waiting is allowed for jobs that are under way, and once nothing is left; else act."""
     for one, late in situations():
         all_done = len(one.succeeded) == 3
         match decide(one, deadline_passed=late):
             case Wait():
                 reasons = (one.cancel_requested, one.failed, all_done, late)
                 jobs_under_way = one.state == RUNNING and not any(reasons)
-                runner_lets_go = not one.state and one.runner and one.arg.stages_files
-                assert jobs_under_way or runner_lets_go, one
+                assert jobs_under_way or (not one.state and one.gone), one
             case Seal(before=before, after=after, code=code):
                 assert before == one.state in (RUNNING, COMMITTING)
                 assert (after == COMMITTING) == (not code), "whoever aborts says why"
