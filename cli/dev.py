@@ -51,6 +51,7 @@ class DevConfig:
     data: Path
     """Everything that is kept lies below it."""
     listen: str = DEFAULT_ADDRESS
+    web: str = "127.0.0.1:0"
     master: str = "local[2]"
     etcd_port: int = 0
     lease_ttl_s: int = 5
@@ -67,6 +68,7 @@ class Dev:
         self._stream = stream or sys.stderr
         self._data = config.data.absolute()
         self._children: list[_Child] = []
+        self._web = ""
 
     def run(self) -> None:
         """Run until SIGINT, SIGTERM or SIGHUP; end everything in reverse order.
@@ -79,6 +81,7 @@ class Dev:
             The port or the data folder is in use.
         """
         address = _free_address(self._config.listen)
+        self._web = _free_address(self._config.web)
         with _alone_in(self._data):
             port = self._config.etcd_port or _port_of_last_time(self._data / "etcd-port")
             with EtcdProcess(self._data / "etcd", client_port=port, options=HOURLY_COMPACTION) as etcd:
@@ -115,7 +118,7 @@ class Dev:
     async def _work(self, etcd: EtcdProcess, address: str) -> None:
         """Start everything, say so, and watch over it. Ends only with an error."""
         environment = _environment(_connection(etcd))
-        await self._start("coordinator", ["--listen", address], environment)
+        await self._start("coordinator", ["--listen", address, "--web", self._web], environment)
         await self._until_member("coordinator", address, etcd)
         await self._start("executor", ["--master", self._config.master], environment)
         await self._until_member("executor", address, etcd)
@@ -171,6 +174,7 @@ class Dev:
     def _facts(self, etcd: EtcdProcess, address: str) -> dict[str, str]:
         return {
             "address": address,
+            "page": f"http://{self._web}/",
             "etcd": etcd.endpoint,
             "data": str(self._data),
             "master": self._config.master,
@@ -295,7 +299,7 @@ def _free_address(listen: str) -> str:
     except OSError as error:
         raise PreconditionFailed(
             f"cannot listen on {listen}: {error.strerror or error}",
-            hint="is another distop running? Choose another address with --listen, or port 0",
+            hint="is another distop running? Choose another address, or port 0",
             details={"field": "listen"},
         ) from None
     return listen

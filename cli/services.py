@@ -116,6 +116,12 @@ def coordinator(
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where to serve gRPC; port 0 takes a free one.")
     ] = DEFAULT_ADDRESS,
+    web: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Where to serve the web page and /metrics. Anybody there may read."
+        ),
+    ] = None,
 ) -> int:
     """Run a coordinator: the gRPC service, and the lead of tables that have work.
 
@@ -123,7 +129,7 @@ def coordinator(
     """
     from distop.coordinator.service import CoordinatorConfig, run
 
-    config = CoordinatorConfig(etcd=etcd.config(), listen=listen, lease_ttl_s=service.lease_ttl)
+    config = CoordinatorConfig(etcd=etcd.config(), listen=listen, web=web, lease_ttl_s=service.lease_ttl)
     return _ended(out, "coordinator", run(config))
 
 
@@ -201,12 +207,16 @@ def dev(
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where to serve gRPC; port 0 takes a free one.")
     ] = DEFAULT_ADDRESS,
+    web: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to serve the web page; port 0 takes a free one.")
+    ] = "127.0.0.1:7071",
     master: Annotated[str, typer.Option(help=MASTER_HELP)] = "local[2]",
     etcd_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Of the embedded etcd; 0 takes a free one.")
     ] = 0,
 ) -> None:
-    """Run everything in this terminal, to try things out: an embedded etcd, a coordinator and an executor.
+    """Run everything in this terminal, to try things out: an embedded etcd, a coordinator with its
+    web page, and an executor.
 
     Example: distop dev --data /tmp/distop --master none
     """
@@ -215,6 +225,7 @@ def dev(
     config = DevConfig(
         data=data,
         listen=listen,
+        web=web,
         master=master,
         etcd_port=etcd_port,
         lease_ttl_s=service.lease_ttl,

@@ -19,7 +19,8 @@ import grpc.aio
 from distop.coordinator.listing import list_operations
 from distop.coordinator.metrics import Metrics
 from distop.coordinator.requests import plain, seconds
-from distop.coordinator.views import LiveView, read_finished, read_operation
+from distop.coordinator.tracker import Tracked
+from distop.coordinator.views import LiveView, from_tracked, read_finished, read_operation
 from distop.errors import (
     ArgumentTooLarge,
     Compacted,
@@ -28,6 +29,7 @@ from distop.errors import (
     Exhausted,
     InvalidArgument,
     OperationNotFound,
+    Unavailable,
 )
 from distop.metastore.client import EtcdClient
 from distop.metastore.ending import request_cancel
@@ -39,7 +41,7 @@ from distop.metastore.keyspace import (
     check_type,
     prefix_end,
 )
-from distop.metastore.records import CancelRecord, OperationArg, OperationOptions
+from distop.metastore.records import RUNNING, CancelRecord, OperationArg, OperationOptions
 from distop.metastore.starting import StartRequest, answered_before, digest_of, read_table_state, start
 from distop.metastore.txn import MAX_REQUEST_BYTES
 from distop.metastore.watch import WatchBatch, watch
@@ -67,9 +69,15 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
     """The handlers; they hold no state but what limits them."""
 
     def __init__(
-        self, client: EtcdClient, registry: Registry, threads: Executor, metrics: Metrics | None = None
+        self,
+        client: EtcdClient,
+        registry: Registry,
+        threads: Executor,
+        metrics: Metrics | None = None,
+        stopping: asyncio.Event | None = None,
     ) -> None:
         self._client = client
+        self._stopping = stopping or asyncio.Event()
         self._metrics = metrics or Metrics()
         self._registry = registry
         self._threads = threads
@@ -131,7 +139,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                     distop=_version(),
                 )
 
-            operation = await start(
+            started = await start(
                 self._client,
                 keys,
                 state,
@@ -139,8 +147,12 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 make_arg,
                 compatible=lambda other: self._compatible(kind, other),
             )
-            self._metrics.operation_started(body.type)
-            log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
+            operation = started.operation
+            if started.arg is not None:
+                self._metrics.operation_started(body.type)
+                log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
+                tracked = Tracked(keys.operation(operation), started.arg, RUNNING, started.revision)
+                return from_tracked(tracked, "", started.revision)
         message, _ = await read_operation(self._client, operation)
         return message
 
@@ -222,7 +234,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                     yield pb.OperationUpdate(operation=message, revision=message.revision)
                 if view is None:
                     return
-                updates = _live_updates(changes, view, message.revision, heartbeat_s)
+                updates = _live_updates(changes, view, message.revision, heartbeat_s, self._stopping)
                 try:
                     async with aclosing(updates):
                         async for update in updates:
@@ -244,11 +256,20 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
 
 
 async def _live_updates(
-    changes: AsyncGenerator[WatchBatch, None], view: LiveView, revision: int, heartbeat_s: float
+    changes: AsyncGenerator[WatchBatch, None],
+    view: LiveView,
+    revision: int,
+    heartbeat_s: float,
+    stopping: asyncio.Event,
 ) -> AsyncGenerator[pb.OperationUpdate, None]:
     """Updates of a live operation, drawn together so that a fast one does not flood its watcher.
 
     Ends when the operation's state is gone.
+
+    Raises
+    ------
+    Unavailable
+        This coordinator is about to end; another one goes on from the revision seen last.
     """
     pending, news = _Pending(revision), asyncio.Event()
 
@@ -262,6 +283,8 @@ async def _live_updates(
 
     loop = asyncio.get_running_loop()
     pumping = asyncio.create_task(pump())
+    stop = asyncio.create_task(stopping.wait())
+    stop.add_done_callback(lambda _: news.set())
     sent_at, due = loop.time(), loop.time() + heartbeat_s
     try:
         while True:
@@ -273,6 +296,8 @@ async def _live_updates(
                 pumping.result()
             if not view.tracked.state:
                 return
+            if stop.done():
+                raise Unavailable("this coordinator is shutting down", hint="ask another one")
             if pending.changed:
                 due = min(due, sent_at + UPDATE_EVERY_S)
             if pending.urgent or loop.time() >= due:
@@ -281,8 +306,9 @@ async def _live_updates(
                 due = sent_at + heartbeat_s
                 yield update
     finally:
-        pumping.cancel()
-        await asyncio.gather(pumping, return_exceptions=True)
+        for task in (pumping, stop):
+            task.cancel()
+        await asyncio.gather(pumping, stop, return_exceptions=True)
 
 
 @functools.cache

@@ -111,14 +111,17 @@ async def start_server(
     registry: Registry,
     threads: Executor,
     metrics: Metrics | None = None,
+    stopping: asyncio.Event | None = None,
 ) -> tuple[grpc.aio.Server, int]:
     """Bind and start the server; returns it and its port.
+
+    ``stopping`` ends the streams of those who watch, so that a stop need not wait for them.
 
     Raises :class:`~distop.errors.Unavailable` when the address cannot be bound.
     """
     server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=_OPTIONS)
     distop_pb2_grpc.add_OperationServiceServicer_to_server(
-        OperationService(client, registry, threads, metrics), server
+        OperationService(client, registry, threads, metrics, stopping), server
     )
     distop_pb2_grpc.add_TableServiceServicer_to_server(TableService(client, threads), server)
     distop_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterService(client), server)

@@ -106,7 +106,7 @@ class Coordinator:
         # Planning reads what users point at and may hang there; publishing must not wait for it.
         planning = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="distop-planning")
         publishing = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="distop-publishing")
-        server, port = await start_server(self.config.listen, client, registry, planning, metrics)
+        server, port = await start_server(self.config.listen, client, registry, planning, metrics, self._stop)
         self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
         completion = Completion(client, registry, publishing, metrics=metrics)
         log.info("coordinator_listening", extra={"address": self.address})

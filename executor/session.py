@@ -184,6 +184,11 @@ class Session(Generic[T]):
             self.over = self.over or reason
             self._news.notify_all()
 
+    def fail(self, error: DistopError) -> None:
+        """The way to etcd is gone: what the task goes on doing could not be marked any more."""
+        self.unanswered([], error)
+        self.end(f"etcd cannot be reached: {error.message}")
+
     def claim_lost(self, run: object, partition: str, claim: int, reason: str) -> None:
         """A claim is lost. Told even of claims that went with a mark, maybe late; the youngest one counts."""
         self.lost_claim = max(self.lost_claim, claim)

@@ -347,7 +347,10 @@ class SidecarClient:
             self.dead = self.dead or error
             self._hang_up()
             numbers = [*self._asked, *self._unanswered]
+            sessions = [session for run in self._runs.values() for session in run.sessions]
         self._fail(numbers, error)
+        for session in sessions:
+            session.fail(error)
 
 
 def _number(message: wire.FromSidecar) -> int:

@@ -77,6 +77,17 @@ class TableState:
     revision: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """What a start came to."""
+
+    operation: OperationId
+    arg: OperationArg | None = None
+    """Its argument, when it was this call that started it."""
+    revision: int = 0
+    """At which it was started, or found."""
+
+
 def digest_of(body: object) -> str:
     """A digest of a request's body: equal bodies (as JSON) have equal digests."""
     return hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()
@@ -183,7 +194,7 @@ async def start(
     make_arg: Callable[[int], OperationArg],
     *,
     compatible: Callable[[str], bool],
-) -> OperationId:
+) -> Started:
     """Start an operation, or find the one this request has started before.
 
     Parameters
@@ -205,7 +216,7 @@ async def start(
     in_doubt = False
     for tries in range(MAX_TRIES):
         if (known := answered_before(state, request)) is not None:
-            return known
+            return Started(operation=known, revision=state.revision)
         if (other := operation_in_the_way(state, request, compatible)) is not None:
             raise IncompatibleOperation(
                 f"{request.type} on {request.table!r} cannot start while {other} is running",
@@ -219,8 +230,9 @@ async def start(
                 details={"field": "argument"},
             )
         try:
-            if (await client.txn(txn)).succeeded:
-                return arg.id
+            result = await client.txn(txn)
+            if result.succeeded:
+                return Started(operation=arg.id, arg=arg, revision=result.revision)
         except OutcomeUnknown:
             # It may still arrive. Whether it does or not, the compares let it happen only once, and the
             # request record is read again before anything else is sent.

@@ -25,7 +25,7 @@ from distop.metastore.embedded import EtcdProcess, free_port
 from distop.metastore.sync import SyncEtcd
 from distop.metastore.txn import MAX_OPS, Delete, Get, KeyValue, Put, Txn, absent, created_at, equals
 from distop.metastore.watch import watch
-from support.etcds import enable_users, etcd_with_tls, make_certificates
+from support.etcds import enable_users, fill, etcd_with_tls, make_certificates
 from support.proxy import Proxy
 from support.waiting import eventually
 
@@ -414,9 +414,9 @@ async def test_an_etcd_without_space_says_so(tmp_path: Path, prefix: str) -> Non
     """O27: reads go on; what to do is in the error."""
     with EtcdProcess(tmp_path, options=("--quota-backend-bytes=1000000",)) as etcd:
         client = EtcdClient(EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix))
+        await client.put(client.keyspace.prefix + b"0", b"")
         with pytest.raises(EtcdOutOfSpace) as caught:
-            for index in range(20):
-                await client.put(client.keyspace.prefix + b"%d" % index, bytes(200_000))
+            await fill(client, client.keyspace.prefix + b"filling")
         assert caught.value.retryable
         assert "alarm disarm" in caught.value.hint
         assert (await client.get(client.keyspace.prefix + b"0")).exists

@@ -23,7 +23,6 @@ from distop.metastore.records import ABORTING, ClaimRecord, OperationArg, decode
 from distop.metastore.runs import Taken
 from distop.operations import Registry
 from support.executing import (
-    TTL_S,
     Child,
     all_done,
     job_records,
@@ -292,7 +291,8 @@ async def test_a_claim_moves_to_the_next_sidecar(
     arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
     taken = await take(client, arg, session)
     claim = client.keyspace.operation(arg.id).claim("0")
-    with sidecar_process(etcd_config, place, tmp_path) as first, connected(place, etcd_config) as worker:
+    sidecar = sidecar_process(etcd_config, place, tmp_path, ttl_s=20)  # the next one must start within it
+    with sidecar as first, connected(place, etcd_config) as worker:
         running = task(worker, taken)
         await eventually(lambda: traces(tmp_path, "holds"))
         before = await client.get(claim)
@@ -301,7 +301,7 @@ async def test_a_claim_moves_to_the_next_sidecar(
         async def moved() -> bool:
             return (await client.get(claim)).lease not in (0, before.lease)
 
-        await eventually(moved, TTL_S + 5.0)
+        await eventually(moved, 15.0)
         assert (await client.get(claim)).create_revision == before.create_revision
         (tmp_path / "release").touch()
         assert await asyncio.wait_for(running, 10) == TaskSummary(won=1)
@@ -331,6 +331,23 @@ async def test_without_etcd_a_sidecar_serves_and_its_tasks_wait(
     unreachable = EtcdConfig(endpoints=("127.0.0.1:1",), prefix=etcd_config.prefix, timeout_s=0.2)
     with connected(place, unreachable) as worker:
         assert worker.dead is None
+
+
+async def test_a_task_whose_connection_is_lost_for_good_ends(
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+) -> None:
+    """Rather than go on with what it could never mark. Its attempt cleans up."""
+    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["1"]}, jobs=3)
+    taken = await take(client, arg, session)
+    with connected(place, etcd_config) as worker:
+        running = task(worker, taken)
+        await eventually(lambda: traces(tmp_path, "holds"))
+        worker.close()
+        with pytest.raises(SidecarUnavailable):
+            await running
+    records = await job_records(client, arg)
+    assert list(records) == ["0"]
+    assert files(tmp_path) == [f"{records['0'].attempt}.out"]
 
 
 async def test_a_place_that_others_may_write_to_is_refused(etcd_config: EtcdConfig, place: Place) -> None:

@@ -6,6 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from distop.metastore.client import EtcdClient
 from distop.metastore.embedded import EtcdProcess, find_etcdctl, free_port
 
 
@@ -26,6 +27,12 @@ def enable_users(etcd: EtcdProcess, *, user: str, password: str, prefix: str) ->
     etcdctl(etcd, "user", "add", f"{user}:{password}")
     etcdctl(etcd, "user", "grant-role", user, "distop")
     etcdctl(etcd, "auth", "enable")
+
+
+async def fill(client: EtcdClient, key: bytes) -> None:
+    """Write versions of ``key`` until an etcd with a small quota has had enough, which it notices late."""
+    for _ in range(500):
+        await client.put(key, bytes(300_000))
 
 
 @dataclass(frozen=True)

@@ -240,8 +240,10 @@ def sidecar_pid(place: Place) -> int:
         return 0
 
 
-def sidecar_process(etcd: EtcdConfig, place: Place, folder: Path, idle_exit_s: float = 60.0) -> Child:
+def sidecar_process(
+    etcd: EtcdConfig, place: Place, folder: Path, *, idle_exit_s: float = 60.0, ttl_s: int = TTL_S
+) -> Child:
     """A sidecar as a process, at a place of the test's."""
     place.prepare()
-    given = ["--folder", str(place.folder), "--lease-ttl", str(TTL_S), "--idle-exit", str(idle_exit_s)]
+    given = ["--folder", str(place.folder), "--lease-ttl", str(ttl_s), "--idle-exit", str(idle_exit_s)]
     return Child(etcd, folder, "-m", "distop.executor.sidecar", *given)

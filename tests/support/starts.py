@@ -23,7 +23,7 @@ async def begin(
     *,
     table: str = "t",
     kind: str = "noop",
-    object: str = "",  # noqa: A002 - what it is called everywhere
+    object: str = "",
     request_id: str = "",
     body: Any = None,
     compatible: Callable[[str], bool] = lambda other: False,
@@ -44,4 +44,5 @@ async def begin(
         given = {"request_id": request.request_id, "uuid": secrets.token_hex(6), "started_at": 1.0, **arg}
         return OperationArg(table=table, type=kind, object=object, instance=instance, **given)
 
-    return await start(client, keys, state, request, make_arg, compatible=compatible)
+    started = await start(client, keys, state, request, make_arg, compatible=compatible)
+    return started.operation
