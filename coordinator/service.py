@@ -12,6 +12,8 @@ import os
 import secrets
 import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +39,12 @@ log = logging.getLogger(__name__)
 
 BLOCKING_THREADS = 4
 """Threads for planning, and as many for publishing: blocking work of this process never exceeds them."""
+
+PLANNING, PUBLISHING = "distop-planning", "distop-publishing"
+"""What these threads are called."""
+
+LAST_S = 0.5
+"""Seconds that blocking work has to end once the process has stopped everything else."""
 
 RETRY_S = 0.5
 """Pause before a new incarnation when etcd does not answer."""
@@ -104,8 +112,8 @@ class Coordinator:
         web, metrics = self._web()
         client = metrics.etcd_client(self.config.etcd)
         # Planning reads what users point at and may hang there; publishing must not wait for it.
-        planning = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="distop-planning")
-        publishing = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="distop-publishing")
+        planning = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix=PLANNING)
+        publishing = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix=PUBLISHING)
         server, port = await start_server(self.config.listen, client, registry, planning, metrics, self._stop)
         self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
         completion = Completion(client, registry, publishing, metrics=metrics)
@@ -207,9 +215,26 @@ def run(config: CoordinatorConfig) -> int:
         import uvloop
 
         runner = uvloop.run
+    code = 0
     try:
         runner(serve(config))
     except DistopError as error:
         log.error("coordinator_failed", extra={"code": error.code, "error": str(error)})
-        return error.kind.exit_code
-    return 0
+        code = error.kind.exit_code
+    if hanging := _hanging_threads():
+        # Python would wait for them without end. What they do is repeated elsewhere or not wanted any more.
+        log.warning("threads_abandoned", extra={"threads": hanging})
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _hanging_threads() -> list[str]:
+    """Planning or publishing that has not ended, a moment after everything else has."""
+    deadline = time.monotonic() + LAST_S
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith((PLANNING, PUBLISHING))]
+    for thread in ours:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return [thread.name for thread in ours if thread.is_alive()]

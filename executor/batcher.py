@@ -19,7 +19,8 @@ import msgspec
 from distop.errors import DistopError, OutcomeUnknown
 from distop.metastore.client import EtcdClient
 from distop.metastore.jobs import MAX_GROUP, Mark, Verdict, mark_txn, take_group, verdicts
-from distop.metastore.runs import PATIENCE_S, Run, settle
+from distop.metastore.runs import Run
+from distop.metastore.settle import PATIENCE_S, settle
 from distop.metastore.txn import Txn
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,8 @@ from distop.errors import Compacted, DistopError
 from distop.metastore.client import EtcdClient
 from distop.metastore.keyspace import prefix_end
 from distop.metastore.records import RUNNING
-from distop.metastore.runs import RUNNER_GONE, Run, settle
+from distop.metastore.runs import RUNNER_GONE, Run
+from distop.metastore.settle import settle
 from distop.metastore.txn import Get, KeyValue, Txn
 from distop.metastore.watch import Event, watch
 

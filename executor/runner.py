@@ -30,7 +30,8 @@ from distop.metastore.client import Snapshot
 from distop.metastore.keyspace import OperationId
 from distop.metastore.lease import LeaseSession
 from distop.metastore.records import RUNNING, MemberRecord, RunnerRecord, encode
-from distop.metastore.runs import RUNNER_GONE, release_runner, settle, take_runner
+from distop.metastore.runs import RUNNER_GONE, release_runner, take_runner
+from distop.metastore.settle import settle
 from distop.metastore.txn import Get, Put, Txn
 from distop.metastore.watch import WatchBatch, follow
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from distop.errors import InvalidArgument
 from distop.metastore.jobs import Outcome, Verdict
 from distop.metastore.records import ClaimRecord, decode, encode
-from distop.metastore.runs import Run, settle
+from distop.metastore.runs import Run
+from distop.metastore.settle import settle
 from distop.metastore.txn import Delete, Get, KeyValue, Put, Txn, absent, created_at, unchanged
 
 if TYPE_CHECKING:

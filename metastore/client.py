@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
 
-from distop.errors import EtcdUnavailable, LeaseLost, OutcomeUnknown
+from distop.errors import Compacted, EtcdUnavailable, LeaseLost, OutcomeUnknown
 from distop.metastore.config import EtcdConfig
 from distop.metastore.convert import key_value, txn_message, txn_result
 from distop.metastore.failures import is_transient, says_token_is_old, translated, was_never_sent
@@ -137,7 +137,19 @@ class EtcdClient:
     async def scan(
         self, prefix: bytes, *, revision: int = 0, keys_only: bool = False, page: int = 5000
     ) -> Snapshot:
-        """All keys under ``prefix``, read in pages that all show the same revision."""
+        """All keys under ``prefix``, read in pages that all show the same revision.
+
+        Raises :class:`~distop.errors.Compacted` if that revision was asked for and is gone. Of the present
+        state it is read anew, should a compaction come between two pages.
+        """
+        try:
+            return await self._scan(prefix, revision, keys_only, page)
+        except Compacted:
+            if revision:
+                raise
+            return await self._scan(prefix, revision, keys_only, page)
+
+    async def _scan(self, prefix: bytes, revision: int, keys_only: bool, page: int) -> Snapshot:
         start, end, kvs = prefix, prefix_end(prefix), []
         while True:
             part = await self.get_range(start, end, revision=revision, keys_only=keys_only, limit=page)

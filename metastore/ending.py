@@ -7,15 +7,13 @@ changes nothing. All are safe to send twice.
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from enum import Enum
 
 from distop.errors import (
-    DistopError,
     LeadershipLost,
     OperationNotFound,
-    OutcomeUnknown,
     PreconditionFailed,
 )
 from distop.metastore.client import EtcdClient
@@ -30,6 +28,7 @@ from distop.metastore.records import (
     decode,
     encode,
 )
+from distop.metastore.settle import settle
 from distop.metastore.starting import slots_without
 from distop.metastore.txn import (
     Compare,
@@ -48,9 +47,6 @@ from distop.metastore.txn import (
 MAX_TRIES = 8
 """How often one of these transactions is sent again after a lost reply."""
 
-PAUSE_S = 0.01
-"""Pause before the second try; doubled with each one."""
-
 MAX_KEYS_IN_FINISH = 1000
 """Up to so many keys go in the finishing transaction itself; deleting 100,000 at once would stop etcd for
 0.3 s, so larger operations leave theirs to :func:`collect`."""
@@ -59,30 +55,9 @@ COLLECT_BITE = 2000
 """Keys removed by one transaction of the collector."""
 
 
-async def _settle(client: EtcdClient, txn: Txn) -> TxnResult:
-    """Send a transaction until its outcome is known.
-
-    Only for transactions whose ``otherwise`` branch reads what tells "I did it before" from "somebody else".
-
-    Raises
-    ------
-    OutcomeUnknown
-        A reply was lost, and etcd has not answered since. Also when a later try was not sent, or refused (for
-        lack of space, say): the first one may still have happened.
-    """
-    doubt: OutcomeUnknown | None = None
-    for tries in range(MAX_TRIES):
-        try:
-            return await client.txn(txn)
-        except OutcomeUnknown as error:
-            doubt = error
-        except DistopError as error:
-            if doubt is None:
-                raise
-            doubt.__cause__ = error
-        if tries < MAX_TRIES - 1:
-            await asyncio.sleep(PAUSE_S * 2**tries)
-    raise doubt or OutcomeUnknown()
+def _settle(client: EtcdClient, txn: Txn) -> Awaitable[TxnResult]:
+    # Whoever ends operations looks again by itself; only a lost reply must be settled here and now.
+    return settle(client, txn, patience_s=4 * client.config.timeout_s, tries=MAX_TRIES, insist=False)
 
 
 async def request_cancel(client: EtcdClient, keys: OperationKeys, cancel: CancelRecord) -> bool:

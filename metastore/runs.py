@@ -8,15 +8,14 @@ sent twice, and a copy that was delayed in the network finds its condition false
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
-
-from distop.errors import CorruptRecord, DistopError, InvalidArgument, LeaseLost, OutcomeUnknown
+from distop.errors import CorruptRecord, InvalidArgument
 from distop.metastore.keyspace import OperationKeys, prefix_end
 from distop.metastore.records import RUNNING, OperationArg, RunnerRecord, decode, encode
+from distop.metastore.settle import settle
 from distop.metastore.txn import (
     Compare,
     Delete,
@@ -24,7 +23,6 @@ from distop.metastore.txn import (
     KeyValue,
     Put,
     Txn,
-    TxnResult,
     absent,
     created_at,
     equals,
@@ -33,9 +31,6 @@ from distop.metastore.txn import (
 if TYPE_CHECKING:
     # Workers that only send marks through a sidecar import this module, and must not pay for gRPC.
     from distop.metastore.client import EtcdClient
-
-PATIENCE_S = 60.0
-"""How long a transaction is sent again while etcd does not answer."""
 
 RUNNER_GONE = "its runner is gone"
 """Why a run is over when the operation itself is not: another runner may take it."""
@@ -149,39 +144,3 @@ async def release_runner(client: EtcdClient, run: Run) -> None:
     """Let go of an operation; of one that is lost already: nothing happens."""
     runner = created_at(run.keys.runner, run.token)
     await settle(client, Txn((runner,), (Delete(run.keys.runner),)))
-
-
-def _may_pass(error: BaseException) -> bool:
-    # An expired lease never comes back, although a new session may try the same thing.
-    return isinstance(error, DistopError) and error.retryable and not isinstance(error, LeaseLost)
-
-
-async def settle(
-    client: EtcdClient, txn: Txn | Callable[[bool], Txn], *, patience_s: float = PATIENCE_S
-) -> TxnResult:
-    """Send a transaction until its outcome is known.
-
-    Parameters
-    ----------
-    txn:
-        The transaction; or what makes it, given whether an earlier copy of it may have reached etcd.
-    patience_s:
-        Seconds after which the last error is raised as it is.
-    """
-    repeated = False
-
-    async def send() -> TxnResult:
-        nonlocal repeated
-        try:
-            return await client.txn(txn if isinstance(txn, Txn) else txn(repeated))
-        except OutcomeUnknown:
-            repeated = True
-            raise
-
-    retrying = AsyncRetrying(
-        retry=retry_if_exception(_may_pass),
-        wait=wait_random_exponential(multiplier=0.02, max=1.0),
-        stop=stop_after_delay(patience_s),
-        reraise=True,
-    )
-    return await retrying(send)

@@ -71,7 +71,19 @@ async def dev(data: Path) -> AsyncIterator[Dev]:
     # What the environment says of another etcd is not for the services of dev.
     process = await asyncio.create_subprocess_exec(
         *DISTOP,
-        *("dev", "--data", str(data), "--listen", "127.0.0.1:0", "--web", "127.0.0.1:0", "--master", "none", "--lease-ttl", "2"),
+        *(
+            "dev",
+            "--data",
+            str(data),
+            "--listen",
+            "127.0.0.1:0",
+            "--web",
+            "127.0.0.1:0",
+            "--master",
+            "none",
+            "--lease-ttl",
+            "2",
+        ),
         *("-o", "json"),
         stdout=PIPE,
         stderr=PIPE,
@@ -156,12 +168,16 @@ async def test_nothing_is_left_when_dev_itself_is_killed(tmp_path: Path) -> None
 async def test_a_port_or_folder_in_use_is_told_before_anything_is_started(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        code, out, err = await distop("dev", "--data", str(tmp_path / "a"), "--listen", address, "--web", "127.0.0.1:0")
+        code, out, err = await distop(
+            "dev", "--data", str(tmp_path / "a"), "--listen", address, "--web", "127.0.0.1:0"
+        )
         assert (code, out) == (5, "")
         assert f"error: PRECONDITION_FAILED: cannot listen on {address}: Address already in use" in err
         assert not (tmp_path / "a").exists()
     async with dev(tmp_path / "b") as running:
-        code, out, err = await distop("dev", "--data", str(tmp_path / "b"), "--listen", "127.0.0.1:0", "--web", "127.0.0.1:0")
+        code, out, err = await distop(
+            "dev", "--data", str(tmp_path / "b"), "--listen", "127.0.0.1:0", "--web", "127.0.0.1:0"
+        )
         assert (code, out) == (5, "")
         assert f"another distop dev uses {tmp_path / 'b'}" in err
         await running.end()

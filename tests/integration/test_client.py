@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -19,7 +20,7 @@ from distop.errors import (
     LeaseLost,
     OutcomeUnknown,
 )
-from distop.metastore.client import EtcdClient, within
+from distop.metastore.client import EtcdClient, RangePage, within
 from distop.metastore.config import EtcdConfig
 from distop.metastore.embedded import EtcdProcess, free_port
 from distop.metastore.sync import SyncEtcd
@@ -149,6 +150,32 @@ async def test_pages_of_a_scan_show_one_revision(client: EtcdClient) -> None:
     assert unpinned.revision > before.revision
     assert unpinned.kvs == (await client.scan(prefix, revision=unpinned.revision)).kvs
     assert {kv.key for kv in before.kvs} >= {prefix + b"%04d" % i for i in range(600)}
+
+
+class CompactingClient(EtcdClient):
+    """Somebody changes and compacts the store between the first two pages of a scan."""
+
+    pages = 0
+
+    async def get_range(self, *args: Any, **fields: Any) -> RangePage:
+        page = await super().get_range(*args, **fields)
+        self.pages += 1
+        if self.pages == 1:
+            await self.compact(await self.put(self.keyspace.prefix + b"many.0", b"new"))
+        return page
+
+
+async def test_a_scan_begins_anew_when_its_revision_is_compacted(etcd_config: EtcdConfig) -> None:
+    """O27: reading a large operation does not fail for an etcd that tidies up."""
+    client = CompactingClient(etcd_config)
+    prefix = client.keyspace.prefix + b"many."
+    await client.txn(Txn(then=tuple(Put(prefix + b"%d" % number, b"old") for number in range(10))))
+    snapshot = await client.scan(prefix, page=3)
+    assert [kv.value for kv in snapshot.kvs] == [b"new"] + [b"old"] * 9
+    client.pages = 0
+    with pytest.raises(Compacted):
+        await client.scan(prefix, page=3, revision=snapshot.revision)
+    await client.close()
 
 
 async def test_a_revision_that_is_gone_or_yet_to_come_is_named(client: EtcdClient) -> None:

@@ -35,7 +35,7 @@ from distop.metastore.records import (
     encode,
 )
 from distop.metastore.retention import EVERY
-from distop.metastore.txn import Put, Txn
+from distop.metastore.txn import Put, Txn, TxnResult
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from support.coordinators import Service, config_of, leader_of, running, serving, through
@@ -226,6 +226,53 @@ async def test_every_step_of_an_end_survives_every_fault(
             assert history.mod_revision == history.create_revision, "written once"
             assert await eventually(lambda: client.spent or not leave_keys)
     await user.close()
+
+
+async def test_operations_that_end_together_do_not_make_each_other_lose(client: LossyClient) -> None:
+    """P4: all of a table's finishes change one key; the cost of ending them grows with their number only."""
+    await make_table(client)
+    async with leadership(client):
+        starts = (
+            begin(client, kind="per_object", object=f"o{number}", partition_count=1) for number in range(30)
+        )
+        operations = await asyncio.gather(*starts)
+        client.sent.clear()
+        await asyncio.gather(*(mark(client, operation, "0") for operation in operations))
+        for operation in operations:
+            assert await eventually(lambda operation=operation: over(client, operation))
+        histories = {client.keyspace.table("t").history(operation) for operation in operations}
+        finishes = [
+            txn for txn in client.sent for op in txn.then if isinstance(op, Put) and op.key in histories
+        ]
+        assert len(finishes) == len(operations)
+
+
+class RacedClient(LossyClient):
+    """While ``races``, somebody else changes ``runOps`` before every finish."""
+
+    races = True
+
+    async def txn(self, txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
+        if self.races and any(isinstance(op, Put) and b".history." in op.key for op in txn.then):
+            key = self.keyspace.table("t").run_ops
+            await super().put(key, (await self.get(key)).value)
+        return await super().txn(txn, timeout_s=timeout_s)
+
+
+async def test_a_finish_that_always_loses_stands_back(
+    etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P6: it is tried again, not for ever and not without a pause, and ends when the others let it."""
+    monkeypatch.setattr("distop.coordinator.completion.MAX_REBASES", 3)
+    client = RacedClient(etcd_config)
+    await make_table(client)
+    async with leadership(client):
+        operation = await begin(client)
+        await eventually(lambda: "operation_action_failed" in caplog.text)
+        assert await state_of(client, operation) == COMMITTING
+        client.races = False
+        assert await eventually(lambda: over(client, operation))
+    await client.close()
 
 
 # -- what a new leader knows -------------------------------------------------------------------------

@@ -189,6 +189,19 @@ async def test_completion_that_raises_is_tried_again(
     assert {jobs for _, _, jobs in calls} == {"0,1"}
 
 
+async def test_completion_that_refuses_for_good_aborts(
+    service: Service, client: EtcdClient, tmp_path: Path
+) -> None:
+    """O16, O20: a permanent error is not tried again; its text is kept as far as there is room for it."""
+    argument = {"log": str(tmp_path / "log"), "refuses": 2_000_000}
+    operation = await service.start("t", "hooked", argument)
+    await mark(client, operation, "0")
+    ended = await service.ended(operation)
+    assert (ended.state, ended.error.code) == (pb.FAILED, "PRECONDITION_FAILED")
+    assert ended.error.message.startswith("xxx")
+    assert len((tmp_path / "log").read_text().splitlines()) == 1
+
+
 async def test_a_hook_that_waits_holds_nobody_up(
     service: Service, client: EtcdClient, tmp_path: Path
 ) -> None:

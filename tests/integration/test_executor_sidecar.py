@@ -132,10 +132,9 @@ async def test_one_sidecar_starts_however_many_tasks_come_first(
 async def test_a_sidecar_that_tasks_started_ends_when_nobody_is_connected(
     etcd_config: EtcdConfig, place: Place, tmp_path: Path
 ) -> None:
-    with sidecar_process(etcd_config, place, tmp_path, idle_exit_s=0.2) as sidecar:
-        await eventually(place.socket.exists)
+    async with sidecar_process(etcd_config, place, tmp_path, idle_exit_s=1.0) as sidecar:
         with connected(place, etcd_config):
-            pass
+            assert place.socket.exists()
         assert await sidecar.exit_code() == 0
     assert not place.socket.exists()
     assert not place.pid_file.exists()
@@ -147,15 +146,16 @@ async def test_tasks_go_on_when_their_sidecar_is_killed(
     """Marks without an answer are sent again to the next sidecar, which the task starts."""
     arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["2"]}, jobs=900)
     taken = await take(client, arg, session)
-    with sidecar_process(etcd_config, place, tmp_path) as first, connected(place, etcd_config) as worker:
-        running = task(worker, taken)
-        await eventually(lambda: traces(tmp_path, "holds"))
-        first.stop()  # from now on marks are sent and not answered
-        (tmp_path / "release").touch()
-        await eventually(lambda: len(traces(tmp_path, "did")) > 300)
-        first.kill()
-        summary = await asyncio.wait_for(running, 30)
-        assert sidecar_pid(place) not in (0, first.pid)
+    async with sidecar_process(etcd_config, place, tmp_path) as first:
+        with connected(place, etcd_config) as worker:
+            running = task(worker, taken)
+            await eventually(lambda: traces(tmp_path, "holds"))
+            first.stop()  # from now on marks are sent and not answered
+            (tmp_path / "release").touch()
+            await eventually(lambda: len(traces(tmp_path, "did")) > 300)
+            first.kill()
+            summary = await asyncio.wait_for(running, 30)
+            assert sidecar_pid(place) not in (0, first.pid)
     assert summary == TaskSummary(won=900)
     assert len(files(tmp_path)) == 900
     assert len(await job_records(client, arg)) == 900
@@ -254,20 +254,21 @@ async def test_an_owner_whose_sidecar_slept_past_its_lease_saves_and_marks_nothi
     arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
     taken = await take(client, arg, session)
     keys = client.keyspace.operation(arg.id)
-    with sidecar_process(etcd_config, place, tmp_path) as sidecar, connected(place, etcd_config) as worker:
-        running = task(worker, taken)
-        await eventually(lambda: traces(tmp_path, "holds"))
-        owner = await claim_of(client, arg)
-        sidecar.stop()
+    async with sidecar_process(etcd_config, place, tmp_path) as sidecar:
+        with connected(place, etcd_config) as worker:
+            running = task(worker, taken)
+            await eventually(lambda: traces(tmp_path, "holds"))
+            owner = await claim_of(client, arg)
+            sidecar.stop()
 
-        async def expired() -> bool:
-            return await claim_of(client, arg) is None
+            async def expired() -> bool:
+                return await claim_of(client, arg) is None
 
-        await eventually(expired, 10.0)
-        checkpoint = await client.get(keys.progress("0"))
-        (tmp_path / "release").touch()  # the job goes on and tries to save, through a halted sidecar
-        sidecar.resume()
-        summary = await asyncio.wait_for(running, 20)
+            await eventually(expired, 10.0)
+            checkpoint = await client.get(keys.progress("0"))
+            (tmp_path / "release").touch()  # the job goes on and tries to save, through a halted sidecar
+            sidecar.resume()
+            summary = await asyncio.wait_for(running, 20)
     # It was cancelled and tried again under a new claim, from what it had saved while it owned the job.
     assert checkpoint.value == b"2"
     assert summary == TaskSummary(won=1)
@@ -291,20 +292,21 @@ async def test_a_claim_moves_to_the_next_sidecar(
     arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
     taken = await take(client, arg, session)
     claim = client.keyspace.operation(arg.id).claim("0")
-    sidecar = sidecar_process(etcd_config, place, tmp_path, ttl_s=20)  # the next one must start within it
-    with sidecar as first, connected(place, etcd_config) as worker:
-        running = task(worker, taken)
-        await eventually(lambda: traces(tmp_path, "holds"))
-        before = await client.get(claim)
-        end(first)
+    # The next one must start within the time to live of its claims.
+    async with sidecar_process(etcd_config, place, tmp_path, ttl_s=20) as first:
+        with connected(place, etcd_config) as worker:
+            running = task(worker, taken)
+            await eventually(lambda: traces(tmp_path, "holds"))
+            before = await client.get(claim)
+            end(first)
 
-        async def moved() -> bool:
-            return (await client.get(claim)).lease not in (0, before.lease)
+            async def moved() -> bool:
+                return (await client.get(claim)).lease not in (0, before.lease)
 
-        await eventually(moved, 15.0)
-        assert (await client.get(claim)).create_revision == before.create_revision
-        (tmp_path / "release").touch()
-        assert await asyncio.wait_for(running, 10) == TaskSummary(won=1)
+            await eventually(moved, 15.0)
+            assert (await client.get(claim)).create_revision == before.create_revision
+            (tmp_path / "release").touch()
+            assert await asyncio.wait_for(running, 10) == TaskSummary(won=1)
     assert len(traces(tmp_path, "began@0")) == 1
     assert (await job_records(client, arg))["0"].state == SUCCESS
 
@@ -372,7 +374,7 @@ async def test_scratch_of_operations_that_are_over_is_removed(
     stranger = place.scratch / "not-ours"
     stranger.mkdir()
     await set_state(client, over, ABORTING)
-    with sidecar_process(etcd_config, place, tmp_path):
+    async with sidecar_process(etcd_config, place, tmp_path):
         await eventually(lambda: not gone.exists())
     assert kept.exists()
     assert stranger.exists()

@@ -146,6 +146,14 @@ class CoordinatorProcess:
         return self._process.pid
 
     async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it; see :meth:`member` for when it is ready."""
         env = {
             **os.environ,
             **self.etcd.to_env(),
@@ -159,10 +167,6 @@ class CoordinatorProcess:
                 stdout=log,
                 stderr=log,
             )
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.kill()
 
     async def member(self, client: EtcdClient) -> str:
         """Its member id, once it is ready. ``client`` must reach the same etcd."""

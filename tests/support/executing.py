@@ -240,10 +240,12 @@ def sidecar_pid(place: Place) -> int:
         return 0
 
 
-def sidecar_process(
+@asynccontextmanager
+async def sidecar_process(
     etcd: EtcdConfig, place: Place, folder: Path, *, idle_exit_s: float = 60.0, ttl_s: int = TTL_S
-) -> Child:
-    """A sidecar as a process, at a place of the test's."""
-    place.prepare()
+) -> AsyncIterator[Child]:
+    """A sidecar as a process, at a place of the test's; ready, so that no task starts another one."""
     given = ["--folder", str(place.folder), "--lease-ttl", str(ttl_s), "--idle-exit", str(idle_exit_s)]
-    return Child(etcd, folder, "-m", "distop.executor.sidecar", *given)
+    with Child(etcd, folder, "-m", "distop.executor.sidecar", *given) as sidecar:
+        await eventually(lambda: sidecar_pid(place) == sidecar.pid, 20.0)
+        yield sidecar

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from distop.errors import PreconditionFailed
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
 
@@ -68,7 +69,8 @@ class Clumsy(_Probe):
 class Hooked(_Probe):
     """``complete_operation`` writes a line into the file ``argument.log``: its token.
 
-    Then it raises as often as ``argument.raises`` says, or waits for the file ``argument.until``.
+    Then it raises as often as ``argument.raises`` says, or waits for the file ``argument.until``, or refuses
+    for good with a text of ``argument.refuses`` characters.
     """
 
     type = "hooked"
@@ -77,11 +79,13 @@ class Hooked(_Probe):
         argument = operation.arg.argument
         log = Path(argument["log"])
         with log.open("a") as file:
-            file.write(f"{operation.token} {os.getpid()} {','.join(sorted(operation.jobs))}\n")
+            file.write(f"{operation.token} {os.getpid()} {','.join(sorted(operation.jobs)) or '-'}\n")
         if len(log.read_text().splitlines()) <= argument.get("raises", 0):
             raise RuntimeError("not yet")
         if "until" in argument:
             _await_file(Path(argument["until"]))
+        if "refuses" in argument:
+            raise PreconditionFailed("x" * argument["refuses"])
 
 
 def _await_file(path: Path, timeout_s: float = 30.0) -> None:

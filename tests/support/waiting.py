@@ -5,14 +5,24 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
 
+@overload
 async def eventually(
-    condition: Callable[[], T | Awaitable[T]], timeout_s: float = 10.0, *, every_s: float = 0.01
-) -> T:
+    condition: Callable[[], Awaitable[T | None]], timeout_s: float = ..., *, every_s: float = ...
+) -> T: ...
+
+
+@overload
+async def eventually(
+    condition: Callable[[], T | None], timeout_s: float = ..., *, every_s: float = ...
+) -> T: ...
+
+
+async def eventually(condition: Callable[[], Any], timeout_s: float = 10.0, *, every_s: float = 0.01) -> Any:
     """The first true value of ``condition`` (a function or a coroutine function).
 
     Raises :class:`AssertionError` with its last value after ``timeout_s`` seconds.

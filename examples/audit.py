@@ -1,0 +1,39 @@
+"""``audit``: reads every data file of a table, and fails unless it holds the rows that the table says."""
+
+import json
+
+import fsspec
+import pyarrow.parquet as pq
+from pyiceberg.table import StaticTable
+
+from distop.errors import JobFailed, PreconditionFailed
+from distop.operations import DistributedOperation, Plan
+
+
+class Audit(DistributedOperation):
+    type = "audit"
+    resumable = True  # a job's checkpoint is handed to the next attempt
+
+    def plan(self, request):
+        if request.head is None:
+            raise PreconditionFailed(f"table {request.table.name!r} holds nothing yet")
+        table = StaticTable.from_metadata(request.head.metadata_location)
+        files = [[task.file.file_path, task.file.record_count] for task in table.scan().plan_files()]
+        return Plan(argument={"files": files}, partition_count=len(files))
+
+    def start_or_resume_job(self, job):
+        path, expected = job.operation.argument["files"][int(job.partition)]
+        done, rows = json.loads(job.load_checkpoint() or b"[0, 0]")
+        with fsspec.open(path) as file, pq.ParquetFile(file) as parquet:
+            for group in range(done, parquet.num_row_groups):
+                rows += parquet.read_row_group(group).num_rows
+                job.save_checkpoint(json.dumps([group + 1, rows]).encode())
+        if rows != expected:
+            raise JobFailed(f"{path} holds {rows:,} rows, the table says {expected:,}")
+        return {"rows": rows}
+
+    def complete_operation(self, operation):
+        rows = sum(job.result["rows"] for job in operation.jobs.values())
+        # The same name in every attempt at completing: a repeat after a crash writes the same report again.
+        with fsspec.open(f"{operation.arg.location}/audits/{operation.arg.uuid}.json", "w") as report:
+            json.dump({"operation": operation.token, "files": len(operation.jobs), "rows": rows}, report)

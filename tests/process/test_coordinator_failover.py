@@ -1,0 +1,209 @@
+"""Coordinators as processes: killed, stopped past their lease, told to go."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from distop.errors import DistopError
+from distop.metastore.client import EtcdClient
+from distop.metastore.config import EtcdConfig
+from distop.metastore.keyspace import OperationId, prefix_end
+from distop.metastore.records import COMMITTING, HistoryRecord, decode
+from distop.metastore.watch import watch
+from distop.proto import distop_pb2 as pb
+from support.coordinators import TTL_S, CoordinatorProcess, Service, leader_of, members
+from support.jobs import mark
+from support.starts import begin, make_table
+from support.waiting import eventually
+
+pytestmark = pytest.mark.process
+
+
+@dataclass
+class Pair:
+    """Two coordinators."""
+
+    client: EtcdClient
+    processes: list[CoordinatorProcess]
+
+    async def leader_and_other(self, table: str = "t") -> tuple[CoordinatorProcess, CoordinatorProcess]:
+        """Who leads, and who does not, once somebody does."""
+        member = await eventually(lambda: leader_of(self.client, table), 20.0)
+        pid = next(pid for pid, record in (await members(self.client)).items() if record.id == member)
+        first, second = self.processes
+        return (first, second) if first.pid == pid else (second, first)
+
+    async def led_by(self, process: CoordinatorProcess, table: str = "t") -> bool:
+        record = (await members(self.client)).get(process.pid)
+        return record is not None and await leader_of(self.client, table) == record.id
+
+
+@pytest_asyncio.fixture
+async def pair(etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path) -> AsyncIterator[Pair]:
+    await make_table(client)
+    one, other = (CoordinatorProcess(etcd_config, tmp_path) for _ in range(2))
+    async with one, other:
+        for process in (one, other):
+            await process.member(client)
+        yield Pair(client, [one, other])
+
+
+async def ended(client: EtcdClient, operation: OperationId) -> bool:
+    """Whether it is in the history, and its last key is gone."""
+    keys = client.keyspace.table(operation.table)
+    left = (await client.scan(keys.operation(operation).prefix)).kvs
+    active = await client.get(client.keyspace.active_operation(operation))
+    return (await client.get(keys.history(operation))).exists and not left and not active.exists
+
+
+async def epoch_of(client: EtcdClient, table: str = "t") -> int:
+    return (await client.get(client.keyspace.table(table).coordinator)).create_revision
+
+
+async def test_a_killed_leader_is_replaced_and_its_operation_finished(pair: Pair) -> None:
+    """O24, O26: by the other one, within the TTL and a bit, with a higher epoch."""
+    operation = await begin(pair.client, partition_count=3)
+    leader, other = await pair.leader_and_other()
+    epoch = await epoch_of(pair.client)
+    await mark(pair.client, operation, "0")
+    leader.kill()
+    killed = time.monotonic()
+    await mark(pair.client, operation, "1")
+    assert await eventually(lambda: pair.led_by(other))
+    assert time.monotonic() - killed < TTL_S + 1.0
+    assert await epoch_of(pair.client) > epoch
+    await mark(pair.client, operation, "2")
+    assert await eventually(lambda: ended(pair.client, operation))
+    async with Service(other.address) as service:
+        assert (await service.get(operation)).jobs.succeeded == 3
+
+
+async def test_a_leader_that_is_told_to_go_hands_over_and_leaves_nothing(pair: Pair) -> None:
+    """O26: at once, not when its lease runs out; the operation goes on."""
+    operation = await begin(pair.client, partition_count=1)
+    leader, other = await pair.leader_and_other()
+    member = await leader.member(pair.client)
+    leader.signal(signal.SIGTERM)
+    told = time.monotonic()
+    assert await eventually(lambda: pair.led_by(other))
+    assert time.monotonic() - told < TTL_S / 2
+    assert await leader.exit_code() == 0
+    assert not (await pair.client.get(pair.client.keyspace.coordinator(member))).exists
+    await mark(pair.client, operation, "0")
+    assert await eventually(lambda: ended(pair.client, operation))
+
+
+async def test_a_plan_that_hangs_does_not_keep_a_coordinator_from_ending(pair: Pair, tmp_path: Path) -> None:
+    """U4: nor does a hook; the thread is left behind."""
+    process = pair.processes[0]
+    async with Service(process.address) as service:
+        argument = {"until": str(tmp_path / "never")}
+        starting = asyncio.create_task(service.start("t", "slow", argument))
+        log = tmp_path / "log"
+        hooked = await begin(pair.client, kind="hooked", argument={"log": str(log), **argument})
+        await eventually(log.exists)
+        leader, other = await pair.leader_and_other()
+        for each in (process, leader):
+            each.signal(signal.SIGTERM)
+            assert await each.exit_code() == 0
+        with pytest.raises(DistopError):
+            await starting
+    assert not await ended(pair.client, hooked)
+
+
+async def _written_by_the_woken(pair: Pair, woken: CoordinatorProcess, revision: int) -> list[bytes]:
+    """What changes below the prefix from ``revision`` on, until the woken process is a member again."""
+    prefix = pair.client.keyspace.prefix
+    changed: list[bytes] = []
+    async with aclosing(
+        watch(pair.client, prefix, prefix_end(prefix), from_revision=revision + 1)
+    ) as changes:
+        async for batch in changes:
+            changed.extend(event.kv.key for event in batch.events)
+            if woken.pid in await members(pair.client):
+                return changed
+    raise AssertionError("unreachable: a watch does not end")
+
+
+@pytest.mark.parametrize("what", ["seal", "finish"])
+async def test_a_leader_that_wakes_after_its_time_writes_nothing(
+    pair: Pair, tmp_path: Path, what: str
+) -> None:
+    """O10, O24: stopped where its next step is to seal, or to finish; the other one does it meanwhile."""
+    client, keys = pair.client, pair.client.keyspace.table("t")
+    hook = {"log": str(tmp_path / "log"), "until": str(tmp_path / "go")}
+    if what == "seal":
+        operation = await begin(client, partition_count=1)
+        leader, other = await pair.leader_and_other()
+        leader.signal(signal.SIGSTOP)
+        await mark(client, operation, "0")
+    else:
+        operation = await begin(client, kind="hooked", argument=hook)
+        leader, other = await pair.leader_and_other()
+        await eventually((tmp_path / "log").exists)
+        assert (await client.get(keys.operation(operation).state)).value == COMMITTING
+        leader.signal(signal.SIGSTOP)
+    stale = await epoch_of(client)
+    assert await eventually(lambda: pair.led_by(other))
+    (tmp_path / "go").touch()
+    assert await eventually(lambda: ended(client, operation))
+    # Work under way for the new leader, which the old one might lay its hands on as well.
+    running = await begin(client, kind="per_object", object="o", partition_count=1)
+    history, epoch = await client.get(keys.history(operation)), await epoch_of(client)
+    assert epoch > stale
+    before = await client.scan(client.keyspace.prefix)
+
+    leader.signal(signal.SIGCONT)
+    woke = await _written_by_the_woken(pair, leader, before.revision)
+
+    assert [key for key in woke if not key.startswith(client.keyspace.coordinators)] == []
+    after = await client.scan(client.keyspace.prefix)
+    new = {kv.key for kv in after.kvs} - {kv.key for kv in before.kvs}
+    assert new == {client.keyspace.coordinator(await leader.member(client))}
+    assert [kv for kv in after.kvs if kv.key not in new] == before.kvs
+    assert await epoch_of(client) == epoch
+    assert await client.get(keys.history(operation)) == history
+    assert decode(history.value, HistoryRecord).outcome == "success"
+    if what == "finish":
+        calls = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
+        assert [pid for _, pid, _ in calls] == [str(leader.pid), str(other.pid)]
+        assert len({token for token, _, _ in calls}) == 1, "the hook was called twice, for the same thing"
+    await mark(client, running, "0")
+    assert await eventually(lambda: ended(client, running))
+    assert await client.get(keys.history(operation)) == history
+
+
+async def test_work_survives_the_loss_of_every_coordinator(
+    pair: Pair, etcd_config: EtcdConfig, tmp_path: Path
+) -> None:
+    """O24: all killed in the middle of several operations; new ones find everything in etcd."""
+    client = pair.client
+    anyone = {"compatible": lambda other: True}
+    marked = await begin(client, kind="noop", partition_count=2, **anyone)
+    failing = await begin(client, kind="friend", partition_count=2, **anyone)
+    log = tmp_path / "log"
+    hooked = await begin(client, kind="hooked", argument={"log": str(log), "raises": 1}, **anyone)
+    await pair.leader_and_other()
+    await eventually(log.exists)
+    for process in pair.processes:
+        process.kill()
+    await mark(client, marked, "0")
+    await mark(client, failing, "0", error="why")
+    async with CoordinatorProcess(etcd_config, tmp_path) as fresh, Service(fresh.address) as service:
+        await fresh.member(client)
+        assert (await service.ended(failing)).state == pb.FAILED
+        assert (await service.ended(hooked)).state == pb.SUCCEEDED
+        assert (await service.get(marked)).jobs.succeeded == 1
+        await mark(client, marked, "1")
+        assert (await service.ended(marked)).state == pb.SUCCEEDED
+        for operation in (marked, failing, hooked):
+            assert await eventually(lambda operation=operation: ended(client, operation))
