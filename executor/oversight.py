@@ -23,6 +23,9 @@ from distop.metastore.watch import Event, watch
 
 log = logging.getLogger(__name__)
 
+LOOK_AFTER_S = 0.01
+"""A run is looked at only after so long: many operations are over by then and cost no watch at all."""
+
 
 class RunListener(Protocol):
     """Whoever works for a run. Called on the event loop; must not block."""
@@ -62,7 +65,7 @@ class Oversight:
     def attach(
         self, run: Run, listener: RunListener, *, claims: ClaimListener | None = None, known_at: int = 0
     ) -> None:
-        """Tell ``listener`` when the run is over; at once, if it is.
+        """Tell ``listener`` when the run is over; also if it is already.
 
         Parameters
         ----------
@@ -102,6 +105,7 @@ class Oversight:
 
     async def _oversee(self, watched: _Watched, known_at: int) -> None:
         reason = ""
+        await asyncio.sleep(LOOK_AFTER_S)
         while not reason:
             try:
                 reason = await self._until_over(watched, known_at)

@@ -66,7 +66,7 @@ async def test_the_keys_of_a_running_operation_read_as_documented(
 
     def etcdctl() -> dict[str, str]:
         command = [
-            find_etcdctl(),
+            str(find_etcdctl()),
             f"--endpoints={etcd.endpoint}",
             "get",
             "--prefix",

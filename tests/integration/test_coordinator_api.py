@@ -47,12 +47,16 @@ async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
 
 async def operations(service: Service, **fields: Any) -> pb.ListOperationsResponse:
     with raising():
-        return await service.operations.ListOperations(pb.ListOperationsRequest(**fields), timeout=10)
+        request = pb.ListOperationsRequest(**fields)
+        page: pb.ListOperationsResponse = await service.operations.ListOperations(request, timeout=10)
+    return page
 
 
 async def tables(service: Service, **fields: Any) -> pb.ListTablesResponse:
     with raising():
-        return await service.tables.ListTables(pb.ListTablesRequest(**fields), timeout=10)
+        request = pb.ListTablesRequest(**fields)
+        page: pb.ListTablesResponse = await service.tables.ListTables(request, timeout=10)
+    return page
 
 
 async def everything(client: EtcdClient) -> list[KeyValue]:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -282,7 +283,7 @@ async def test_a_new_leader_derives_everything_from_etcd(etcd_config: EtcdConfig
     """O24: running, sealed either way, half collected; with jobs that finished while nobody led."""
     await make_table(client)
     keys = client.keyspace.table("t")
-    anyone = {"compatible": lambda other: True}
+    anyone: dict[str, Any] = {"compatible": lambda other: True}
     done = await begin(client, kind="friend", partition_count=2, **anyone)
     failed = await begin(client, kind="friendly", partition_count=2, **anyone)
     waiting = await begin(client, kind="per_object", object="o", partition_count=1, **anyone)
@@ -396,6 +397,23 @@ async def test_an_etcd_that_is_away_for_longer_than_a_lease(
         assert await leader_of(client, "t") != first
 
 
+async def test_an_etcd_that_restarts(tmp_path: Path, prefix: str) -> None:
+    """O27: with a job that finishes before, and one after."""
+    with EtcdProcess(tmp_path) as etcd:
+        config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix)
+        client = EtcdClient(config)
+        await make_table(client)
+        operation = await begin(client, partition_count=2)
+        async with running(config_of(config)):
+            await eventually(lambda: leader_of(client, "t"))
+            await mark(client, operation, "0")
+            await asyncio.to_thread(etcd.stop)
+            await asyncio.to_thread(etcd.start)
+            await mark(client, operation, "1")
+            assert await eventually(lambda: over(client, operation))
+        await client.close()
+
+
 async def test_lost_history_under_a_leader(
     etcd_config: EtcdConfig, etcd: EtcdProcess, client: EtcdClient
 ) -> None:
@@ -446,7 +464,7 @@ async def test_an_operation_that_cannot_be_read_blocks_only_itself(
 ) -> None:
     """C11, U1: written by a newer version, or by no version at all."""
     await make_table(client)
-    anyone = {"compatible": lambda other: True}
+    anyone: dict[str, Any] = {"compatible": lambda other: True}
     newer = await begin(client, kind="friend", **anyone)
     arg = OperationArg(table="t", type="friend", instance=newer.instance, version=9)
     await client.put(client.keyspace.operation(newer).arg, encode(arg))

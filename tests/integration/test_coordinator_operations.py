@@ -1,4 +1,4 @@
-"""Operations from the call that starts them to their end, by a live coordinator; the tests play the executor."""
+"""Operations from their start to their end, by a live coordinator; the tests play the executor."""
 
 from __future__ import annotations
 

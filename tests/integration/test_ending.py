@@ -437,8 +437,8 @@ async def test_neighbours_are_not_collected(led: Led) -> None:
     """O29: instance 1 beside 10 and 2."""
     ops = [await led.begin(kind="k", object=f"o{n}", compatible=lambda other: True) for n in range(3)]
     near = [replace(ops[0].operation, instance=10), replace(ops[0].operation, object="o00")]
-    for other in near:
-        await led.client.put(led.keys.operation(other).arg, b"")
+    for neighbour in near:
+        await led.client.put(led.keys.operation(neighbour).arg, b"")
     await seal(led.client, ops[0], led.epoch, before=RUNNING, after=COMMITTING)
     await led.finish(ops[0], await led.plan(leave_keys=True))
     await collect(led.client, led.keys, ops[0])

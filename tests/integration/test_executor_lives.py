@@ -107,7 +107,7 @@ class Flaky(LocalLauncher):
         self.failures, self.error = failures, error
         self.launches: list[list[str]] = []
 
-    def launch(self, launch: Launch):  # type: ignore[no-untyped-def]
+    def launch(self, launch: Launch):
         self.launches.append(list(launch.partitions))
         if len(self.launches) > self.failures:
             return super().launch(launch)

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from distop.executor.dial import SidecarUnavailable
 from distop.executor.place import Place
-from distop.executor.sidecar_client import SidecarClient, SidecarUnavailable
+from distop.executor.sidecar_client import SidecarClient
 from distop.executor.task import TaskSummary, Work, run_task
 from distop.metastore.config import EtcdConfig
 from distop.metastore.jobs import SUCCESS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest_asyncio
 
@@ -47,7 +48,7 @@ class Answers:
         return [self.verdicts[number].outcome for number in sorted(self.verdicts)]
 
 
-def mark(partition: str, attempt: str = "a", **fields: int) -> Mark:
+def mark(partition: str, attempt: str = "a", **fields: Any) -> Mark:
     return Mark(partition, attempt, success_record(attempt, {}, 1.0), **fields)
 
 
@@ -214,7 +215,7 @@ class SealsBeforeRepeat(EtcdClient):
         super().__init__(inner.config)
         self._inner, self._arg, self._state = inner, arg, state
 
-    async def txn(self, txn: Txn, *, timeout_s: float | None = None):  # type: ignore[no-untyped-def]
+    async def txn(self, txn: Txn, *, timeout_s: float | None = None):
         try:
             return await self._inner.txn(txn, timeout_s=timeout_s)
         except DistopError:

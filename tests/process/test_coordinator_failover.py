@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -111,7 +112,7 @@ async def test_a_plan_that_hangs_does_not_keep_a_coordinator_from_ending(pair: P
         log = tmp_path / "log"
         hooked = await begin(pair.client, kind="hooked", argument={"log": str(log), **argument})
         await eventually(log.exists)
-        leader, other = await pair.leader_and_other()
+        leader, _ = await pair.leader_and_other()
         for each in (process, leader):
             each.signal(signal.SIGTERM)
             assert await each.exit_code() == 0
@@ -187,7 +188,7 @@ async def test_work_survives_the_loss_of_every_coordinator(
 ) -> None:
     """O24: all killed in the middle of several operations; new ones find everything in etcd."""
     client = pair.client
-    anyone = {"compatible": lambda other: True}
+    anyone: dict[str, Any] = {"compatible": lambda other: True}
     marked = await begin(client, kind="noop", partition_count=2, **anyone)
     failing = await begin(client, kind="friend", partition_count=2, **anyone)
     log = tmp_path / "log"

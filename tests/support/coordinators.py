@@ -45,12 +45,13 @@ class Service:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.channel.close()
+        await self.channel.close(None)
 
     async def create_table(self, name: str, **fields: Any) -> pb.Table:
         request = pb.CreateTableRequest(name=name, location="/tmp/nowhere", **fields)
         with raising():
-            return await self.tables.CreateTable(request, timeout=10)
+            table: pb.Table = await self.tables.CreateTable(request, timeout=10)
+        return table
 
     async def start(
         self, table: str, kind: str = "noop", argument: dict[str, Any] | None = None, **fields: Any
@@ -62,12 +63,15 @@ class Service:
 
     async def get(self, operation: OperationId) -> pb.Operation:
         with raising():
-            return await self.operations.GetOperation(pb.GetOperationRequest(name=str(operation)), timeout=10)
+            request = pb.GetOperationRequest(name=str(operation))
+            seen: pb.Operation = await self.operations.GetOperation(request, timeout=10)
+        return seen
 
     async def cancel(self, operation: OperationId, **fields: Any) -> pb.Operation:
         request = pb.CancelOperationRequest(name=str(operation), **fields)
         with raising():
-            return await self.operations.CancelOperation(request, timeout=10)
+            seen: pb.Operation = await self.operations.CancelOperation(request, timeout=10)
+        return seen
 
     async def ended(self, operation: OperationId, timeout_s: float = 15.0) -> pb.Operation:
         """The operation once it is over and its last key is gone from the index."""

@@ -12,17 +12,17 @@ T = TypeVar("T")
 
 @overload
 async def eventually(
-    condition: Callable[[], Awaitable[T | None]], timeout_s: float = ..., *, every_s: float = ...
+    condition: Callable[..., Awaitable[T | None]], timeout_s: float = ..., *, every_s: float = ...
 ) -> T: ...
 
 
 @overload
 async def eventually(
-    condition: Callable[[], T | None], timeout_s: float = ..., *, every_s: float = ...
+    condition: Callable[..., T | None], timeout_s: float = ..., *, every_s: float = ...
 ) -> T: ...
 
 
-async def eventually(condition: Callable[[], Any], timeout_s: float = 10.0, *, every_s: float = 0.01) -> Any:
+async def eventually(condition: Callable[..., Any], timeout_s: float = 10.0, *, every_s: float = 0.01) -> Any:
     """The first true value of ``condition`` (a function or a coroutine function).
 
     Raises :class:`AssertionError` with its last value after ``timeout_s`` seconds.

@@ -23,7 +23,7 @@ from distop.metastore.keyspace import (
 )
 
 # What is awkward in names, more often than chance would bring it.
-AWKWARD = st.sampled_from(list('./%_ \n\0"\\0123456789aé日🦆') + ["%2E", "..", "state", "arg"])
+AWKWARD = st.sampled_from([*'./%_ \n\0"\\0123456789aé日🦆', "%2E", "..", "state", "arg"])
 TEXT = st.lists(st.one_of(AWKWARD, st.characters(codec="utf-8")), min_size=1, max_size=12).map("".join)
 NAMES = TEXT.filter(lambda name: not name.startswith("_"))
 OBJECTS = NAMES.filter(lambda name: name[0].isalpha() and _accepted(check_object, name))

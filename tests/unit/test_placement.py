@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ MEMBERS = st.lists(st.text(min_size=1), min_size=1, max_size=8, unique=True)
 
 
 @given(MEMBERS, st.text(), st.randoms())
-def test_everybody_computes_the_same(members: list[str], table: str, random: st.random.Random) -> None:
+def test_everybody_computes_the_same(members: list[str], table: str, random: Random) -> None:
     """O24: in whatever order a member learned of the others."""
     shuffled = members[:]
     random.shuffle(shuffled)

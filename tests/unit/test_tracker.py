@@ -146,8 +146,9 @@ def test_an_error_that_cannot_be_read_is_still_an_error() -> None:
 
 def situations() -> Iterator[tuple[Tracked, bool]]:
     """Every combination of what ``decide`` looks at, for three jobs."""
-    for state, succeeded, failed, cancel, gone, late in product(
-        (RUNNING, COMMITTING, ABORTING, b""), range(4), range(4), *[(False, True)] * 3
+    states, flags = (RUNNING, COMMITTING, ABORTING, b""), (False, True)
+    for state, succeeded, failed, (cancel, gone, late) in product(
+        states, range(4), range(4), product(flags, flags, flags)
     ):
         if succeeded + failed > 3:
             continue
