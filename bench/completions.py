@@ -3,8 +3,9 @@
     make bench-completions
 
 Real processes: etcd, a coordinator, a sidecar, and an executor whose tasks go through the sidecar as Spark's
-workers do. The clock runs from the StartOperation call until the caller has been told the end. The baseline
-of the same run and the same etcd: single conditional transactions, 32 in flight, from one process.
+workers do. The clock runs from the StartOperation call until the caller has been told the end; the next round
+begins once the collector has removed the keys of the one before. The baseline of the same run and the same
+etcd: single conditional transactions, 32 in flight, from one process.
 """
 
 from __future__ import annotations
@@ -62,13 +63,19 @@ async def measure(config: EtcdConfig, folder: Path, processes: Processes) -> Non
         async def served() -> bool | None:
             return any("noop" in member.types for member in await client.members()) or None
 
+        async def at_rest() -> bool | None:
+            return not (await etcd.scan(etcd.keyspace.active, keys_only=True)).kvs or None
+
         await until(served, "an executor")
         await one_operation(client, TABLE, 1000)  # connections, imports, leadership
         raw = await raw_rate(etcd)
         one_job = sorted([await one_operation(client, TABLE, 1) for _ in range(ONE_JOB_ROUNDS)])
         taken, marks = {}, {}
         for size in SIZES:
-            taken[size] = [await one_operation(client, TABLE, size) for _ in range(ROUNDS[size])]
+            taken[size] = []
+            for _ in range(ROUNDS[size]):
+                await until(at_rest, "the collector")
+                taken[size].append(await one_operation(client, TABLE, size))
             marks[size] = json.loads(results.read_text().splitlines()[-1])
     await etcd.close()
     memory = peak_mb(coordinator)
