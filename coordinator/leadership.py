@@ -171,6 +171,8 @@ class Leadership:
                 self._metrics.leadership_lost()
                 log.warning("leadership_lost", extra={"table": table, "error": str(error)})
             except LeaseLost:
+                # The session may learn of it a little later; until then a new try would meet the same.
+                await asyncio.sleep(RETRY_S)
                 return
             except Exception as error:
                 # Whatever it is, the table is tried again, and not without a pause.

@@ -80,6 +80,11 @@ class MarkBatcher:
         self._idle = asyncio.Event()
         self._idle.set()
 
+    @property
+    def waiting(self) -> int:
+        """Marks that wait for a transaction."""
+        return sum(len(queue.waiting) for queue in self._queues.values())
+
     def submit(self, run: Run, submitter: Submitter, marks: list[tuple[int, Mark]]) -> None:
         """Take marks on. Bounding how many it has waiting here is up to the submitter."""
         queue = self._queues.get(run.key)

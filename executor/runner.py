@@ -155,6 +155,11 @@ class Runner:
                 task.cancel()
             await asyncio.gather(*self._working, return_exceptions=True)
 
+    @property
+    def resting(self) -> list[OperationId]:
+        """Operations that could not be finished here, and are left to others for a while."""
+        return list(self._resting)
+
     # -- when to look --------------------------------------------------------------------------------
 
     async def _resync(self) -> None:

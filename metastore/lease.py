@@ -46,12 +46,19 @@ class LeaseSession:
         self._clock = clock
         self._margin_s = max(0.2, ttl_s * 0.1)
         self._deadline = 0.0
+        self._closing = False
         self._task: asyncio.Task[None] | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether the lease certainly still stands in etcd, by this process's own clock."""
-        return not self.lost.is_set() and self._clock() < self._deadline
+        """Whether the lease certainly still stands in etcd, by this process's own clock.
+
+        Once it was seen not to, it never is again: whoever saw it has stopped acting, and nobody would tell
+        him to begin again if a renewal that was under way came through after all.
+        """
+        if self.lease_id and self._clock() >= self._deadline:
+            self.lost.set()
+        return self.lease_id != 0 and not self.lost.is_set()
 
     def check(self) -> None:
         """Raise :class:`~distop.errors.LeaseLost` unless :attr:`alive`."""
@@ -61,13 +68,15 @@ class LeaseSession:
     async def start(self) -> LeaseSession:
         """Grant the lease and begin to renew it."""
         sent = self._clock()
-        self.lease_id = await self.client.lease_grant(self.ttl_s)
+        lease = await self.client.lease_grant(self.ttl_s)
         self._deadline = sent + self.ttl_s - self._margin_s
+        self.lease_id = lease
         self._task = asyncio.create_task(self._keep_alive(), name=f"lease-{self.lease_id:x}")
         return self
 
     async def close(self, *, revoke: bool = True) -> None:
         """Stop renewing; ``revoke`` drops the lease's keys at once (best effort: else they expire)."""
+        self._closing = True
         self.lost.set()
         if self._task is not None:
             self._task.cancel()
@@ -98,12 +107,12 @@ class LeaseSession:
                     log.warning("lease_renewal_failed", extra={"lease": self.lease_id, "error": str(error)})
                     await asyncio.sleep(min(0.1, interval))
                     continue
-                if ttl <= 0:
+                if ttl <= 0 or not self.alive:
                     return
                 self._deadline = sent + min(ttl, self.ttl_s) - self._margin_s
                 # Until the next renewal is due, but never past the deadline without noticing it.
                 await asyncio.sleep(max(0.0, min(interval, self._deadline - self._clock())))
         finally:
-            if not self.lost.is_set():
+            if not self._closing:
                 log.warning("lease_lost", extra={"lease": self.lease_id})
             self.lost.set()

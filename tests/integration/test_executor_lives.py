@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from distop.errors import UnknownOperationType
-from distop.executor.launch import Launch, LauncherBroken, LaunchFailed, LocalLauncher
+from distop.executor.claims import ClaimDesk
+from distop.executor.launch import Launch, LauncherBroken, LaunchFailed, LocalLauncher, LocalTasks
 from distop.executor.ledger import Ledger
 from distop.executor.operation_run import MAX_LAUNCHES
 from distop.executor.oversight import Oversight
@@ -18,9 +19,10 @@ from distop.executor.runner import Runner, RunnerOptions
 from distop.executor.service import ExecutorConfig, serve
 from distop.executor.task import TaskSummary
 from distop.executor.types import ServedTypes
-from distop.metastore.claims import claim_txn
+from distop.metastore.claims import Claimed, claim_txn
 from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
+from distop.metastore.embedded import EtcdProcess
 from distop.metastore.jobs import FAILED, SUCCESS
 from distop.metastore.lease import LeaseSession
 from distop.metastore.records import ABORTING, ClaimRecord, MemberRecord, decode
@@ -96,6 +98,30 @@ async def test_registration_survives_a_lost_reply(client: LossyClient) -> None:
         assert list(await members(client)) == [serving.member]
 
 
+@pytest.mark.parametrize("again", [EtcdProcess.stop, EtcdProcess.suspend], ids=["restarted", "halted"])
+async def test_an_executor_waits_out_an_absence_of_etcd(
+    prefix: str, tmp_path: Path, again: Callable[[EtcdProcess], None]
+) -> None:
+    """O27: jobs that end meanwhile are marked afterwards."""
+    with EtcdProcess(tmp_path / "etcd") as etcd:
+        config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix, timeout_s=1.0)
+        client, own = EtcdClient(config), EtcdClient(config)
+        argument = {"folder": str(tmp_path), "hold": ["0", "1"]}
+        async with runner(own, lease_ttl_s=10):
+            arg = await start_operation(client, "traced", argument, jobs=20)
+            await eventually(lambda: len(traces(tmp_path, "holds")) == 2)
+            again(etcd)
+            (tmp_path / "release").touch()
+            await eventually(lambda: len(traces(tmp_path, "did")) == 20)
+            etcd.start()
+            etcd.resume()
+            records = await all_done(client, arg, 30.0)
+        await client.close()
+        await own.close()
+    assert files(tmp_path) == sorted(f"{record.attempt}.out" for record in records.values())
+    assert len(traces(tmp_path, "began")) == 20
+
+
 # -- launches ----------------------------------------------------------------------------------------
 
 
@@ -168,6 +194,42 @@ async def test_jobs_of_a_type_that_cannot_fail_are_launched_for_ever(
         assert {record.state for record in records.values()} == {SUCCESS}
 
 
+class Clumsy(LocalLauncher):
+    """Has a defect."""
+
+    def launch(self, launch: Launch) -> LocalTasks:
+        raise ZeroDivisionError
+
+
+async def test_an_operation_that_cannot_be_run_here_is_left_to_others(client: LossyClient) -> None:
+    arg = await start_operation(client, jobs=2)
+    ledger, stop = Ledger(client), asyncio.Event()
+    clumsy = Runner(ledger, Clumsy(ledger), ServedTypes(REGISTRY), OPTIONS)
+    task = asyncio.create_task(clumsy.serve(stop))
+    await eventually(lambda: clumsy.resting)
+    async with runner(client) as (other, _):
+        await all_done(client, arg)
+        assert await runner_of(client, arg) == other.member
+    stop.set()
+    await task
+    await ledger.close()
+
+
+async def test_the_key_of_a_runner_whose_jobs_stage_files_goes_when_nothing_runs_any_more(
+    client: LossyClient, tmp_path: Path
+) -> None:
+    """Only then may those files be swept."""
+    arg = await start_operation(client, "traced", {"folder": str(tmp_path)}, jobs=3, stages_files=True)
+    async with runner(client), runner(client):
+        await all_done(client, arg)
+
+        async def released() -> bool:
+            return await runner_of(client, arg) == ""
+
+        await eventually(released)
+    assert len(traces(tmp_path, "began")) == 3
+
+
 async def test_a_launcher_that_is_broken_ends_its_runner_and_frees_its_operations(
     client: LossyClient,
 ) -> None:
@@ -205,19 +267,59 @@ async def test_the_next_runner_resumes_from_the_checkpoint(client: LossyClient, 
         assert (await all_done(client, arg))["0"].result == {"from": 2}
 
 
-async def test_a_claim_that_is_nobodys_does_not_block_its_job(client: LossyClient, tmp_path: Path) -> None:
-    """A copy of a claim that arrives after its attempt has ended, under a lease that lives on."""
-    argument = {"folder": str(tmp_path), "steps": 1, "hold_at": 0}
-    arg = await start_operation(client, "owned", argument, jobs=2, exclusive=True)
-    async with runner(client, slots=1) as (serving, _):
-        await eventually(lambda: traces(tmp_path, "holds"))
-        lease = (await members(client))[serving.member]
-        held = await client.get(client.keyspace.operation(arg.id).runner)
-        run = Run(client.keyspace.operation(arg.id), held.create_revision)
-        ghost = claim_txn(run, "1", ClaimRecord(attempt="long-gone"), lease)
+class Claimant:
+    """Somebody who claims."""
+
+    closed = False
+
+    def claim_lost(self, run: Run, partition: str, claim: int, reason: str) -> None:
+        """Nothing to stop."""
+
+
+@asynccontextmanager
+async def ghost_claim(client: LossyClient) -> AsyncIterator[tuple[ClaimDesk, Run]]:
+    """A desk, and a claim under its lease of an attempt that has ended: a copy that was long on its way."""
+    arg = await start_operation(client, exclusive=True)
+    async with LeaseSession(client, 5) as session:
+        run = (await take(client, arg, session)).run
+        desk = ClaimDesk(client)
+        desk.begin("tester", session)
+        ghost = claim_txn(run, "0", ClaimRecord(attempt="long-gone"), session.lease_id)
         assert (await client.txn(ghost)).succeeded
-        (tmp_path / "release").touch()
-        await all_done(client, arg)
+        yield desk, run
+        await desk.close()
+
+
+async def test_a_claim_that_is_nobodys_does_not_keep_others_waiting(client: LossyClient) -> None:
+    async with ghost_claim(client) as (desk, run), asyncio.timeout(5):
+        assert isinstance(await desk.claim(run, Claimant(), "0", "mine"), Claimed)
+
+
+async def test_a_claim_that_is_nobodys_is_noticed_by_the_watch(client: LossyClient) -> None:
+    async with ghost_claim(client) as (desk, run):
+        oversight = Oversight(client)
+        oversight.attach(run, Told(), claims=desk)
+
+        async def gone() -> bool:
+            return not (await client.get(run.keys.claim("0"))).exists
+
+        await eventually(gone)
+        await oversight.close()
+
+
+async def test_a_claim_that_is_held_or_asked_for_is_let_be(client: LossyClient) -> None:
+    async with ghost_claim(client) as (desk, run):
+        oversight = Oversight(client)
+        oversight.attach(run, Told(), claims=desk)
+        held = await desk.claim(run, Claimant(), "0", "mine")
+        assert isinstance(held, Claimed)
+        other = asyncio.create_task(desk.claim(run, Claimant(), "0", "other"))
+        await set_state(client, await start_operation(client), ABORTING)  # time passes
+        assert not other.done()
+        assert (await client.get(run.keys.claim("0"))).create_revision == held.claim
+        await desk.release(run, "0", held.claim)
+        assert isinstance(await other, Claimed)
+        await oversight.close()
 
 
 # -- the watch over runs -----------------------------------------------------------------------------

@@ -174,3 +174,42 @@ async def test_an_operation_that_is_committed_is_forgotten(client: LossyClient) 
         assert await runner_of(client, arg) == serving.member
         await remove_operation(client, arg)
         await all_done(client, await start_operation(client))
+
+
+async def test_a_runner_whose_key_was_removed_takes_the_operation_again(
+    client: LossyClient, tmp_path: Path
+) -> None:
+    """The jobs of the run that ended are stopped, and count for nothing."""
+    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0"]}, jobs=1)
+    async with runner(client):
+        await eventually(lambda: traces(tmp_path, "holds"))
+        await client.delete(client.keyspace.operation(arg.id).runner)
+        await eventually(lambda: len(traces(tmp_path, "holds")) == 2)
+        (tmp_path / "release").touch()
+        records = await all_done(client, arg)
+    (first, _), (second, _) = [(line[2], line) for line in traces(tmp_path, "began")]
+    assert records["0"].attempt == second
+    assert int(second.split("-")[0]) > int(first.split("-")[0])
+    assert files(tmp_path) == [f"{second}.out"]
+
+
+async def test_an_operation_without_jobs_is_nothing_to_do(client: LossyClient) -> None:
+    """O6"""
+    async with runner(client):
+        empty = await start_operation(client, jobs=0)
+        await all_done(client, await start_operation(client))
+        assert await job_records(client, empty) == {}
+
+
+async def test_tables_take_turns(client: LossyClient, tmp_path: Path) -> None:
+    """A table with many operations does not keep others waiting."""
+    held = {"folder": str(tmp_path), "hold": ["0"]}
+    many = [await start_operation(client, "traced", held, table="many") for _ in range(4)]
+    one = await start_operation(client, "traced", held, table="one")
+    async with runner(client, max_operations=2):
+        await eventually(lambda: len(traces(tmp_path, "holds")) == 2)
+        assert await runner_of(client, one)
+        assert len([arg for arg in many if await runner_of(client, arg)]) == 1
+        (tmp_path / "release").touch()
+        for arg in [*many, one]:
+            await all_done(client, arg)

@@ -3,88 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
+from distop.executor import wire
+from distop.executor.connection import HIGH_WATER
 from distop.executor.dial import SidecarUnavailable
 from distop.executor.place import Place
+from distop.executor.sidecar import Sidecar, SidecarConfig
 from distop.executor.sidecar_client import SidecarClient
-from distop.executor.task import TaskSummary, Work, run_task
+from distop.executor.task import TaskSummary
 from distop.metastore.config import EtcdConfig
-from distop.metastore.jobs import SUCCESS
+from distop.metastore.jobs import Mark, success_record
 from distop.metastore.lease import LeaseSession
-from distop.metastore.records import ABORTING, ClaimRecord, OperationArg, decode
-from distop.metastore.runs import Taken
-from distop.operations import Registry
+from distop.metastore.records import ABORTING
 from support.executing import (
-    Child,
     all_done,
     job_records,
-    place_in,
     set_state,
-    short_folder,
     sidecar_pid,
     sidecar_process,
     start_operation,
     take,
 )
 from support.lossy import LossyClient
+from support.proxy import Proxy
+from support.sidecars import connected, task, worker_process
+from support.sidecars import place as place
+from support.sidecars import session as session
 from support.waiting import eventually
-from support.work_types import WORK_TYPES, files, traces
-
-REGISTRY = Registry(WORK_TYPES.split(","))
-
-
-@pytest.fixture
-def place(etcd_config: EtcdConfig) -> Iterator[Place]:
-    """Where sidecars of this test serve. Those that tests made tasks start are ended."""
-    with short_folder() as folder:
-        place = place_in(folder, etcd_config)
-        yield place
-        end_sidecar(place)
-
-
-@pytest_asyncio.fixture
-async def session(client: LossyClient) -> AsyncIterator[LeaseSession]:
-    """The lease of whoever plays the runner."""
-    async with LeaseSession(client, 5) as session:
-        yield session
-
-
-def end_sidecar(place: Place, number: signal.Signals = signal.SIGTERM) -> int:
-    """Signal the sidecar that serves there; its pid."""
-    pid = sidecar_pid(place)
-    if pid:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-    return pid
-
-
-@contextmanager
-def connected(place: Place, etcd: EtcdConfig) -> Iterator[SidecarClient]:
-    """A worker's connection, as of a process of its own."""
-    client = SidecarClient(place, etcd.to_env())
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-def work_of(taken: Taken) -> Work:
-    return Work(operation=REGISTRY.get(taken.arg.type), arg=taken.arg, run_token=taken.run.token)
-
-
-def task(client: SidecarClient, taken: Taken, name: str = "a") -> asyncio.Future[TaskSummary]:
-    """Run a task over all unfinished jobs, in a thread."""
-    loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(1)
-    return loop.run_in_executor(pool, run_task, client, work_of(taken), taken.unfinished, name)
+from support.work_types import files, traces
 
 
 async def test_marks_jobs_of_several_connections(
@@ -191,141 +142,37 @@ async def test_a_runner_that_is_gone_cancels_its_tasks(
             assert await asyncio.wait_for(running, 1) == TaskSummary(gone=1)
 
 
-# -- claims ------------------------------------------------------------------------------------------
-
-
-async def claim_of(client: LossyClient, arg: OperationArg) -> ClaimRecord | None:
-    kv = await client.get(client.keyspace.operation(arg.id).claim("0"))
-    return decode(kv.value, ClaimRecord, kv.key) if kv.exists else None
-
-
-def owned(folder: Path, **argument: int) -> dict[str, object]:
-    return {"folder": str(folder), "steps": 4, **argument}
-
-
-async def test_a_claimed_job_leaves_neither_claim_nor_checkpoint(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+async def test_a_flood_is_not_read_faster_than_etcd_takes_it(
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place
 ) -> None:
-    arg = await start_operation(client, "owned", owned(tmp_path), jobs=2, exclusive=True)
-    taken = await take(client, arg, session)
-    with connected(place, etcd_config) as worker:
-        assert await task(worker, taken) == TaskSummary(won=2)
-    keys = client.keyspace.operation(arg.id)
-    left = [kv.key.removeprefix(keys.prefix) for kv in (await client.scan(keys.prefix)).kvs]
-    assert left == [b"0.state", b"1.state", b"arg", b"runner", b"state"]
-
-
-async def test_a_second_attempt_waits_for_the_owner_and_learns_that_it_is_done(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
-) -> None:
-    arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
-    taken = await take(client, arg, session)
-    with connected(place, etcd_config) as one, connected(place, etcd_config) as other:
-        first = task(one, taken, "a")
-        await eventually(lambda: traces(tmp_path, "holds"))
-        second = task(other, taken, "b")
-        (tmp_path / "release").touch()
-        assert await first == TaskSummary(won=1)
-        assert await second == TaskSummary(lost=1)
-    assert len(traces(tmp_path, "began@0")) == 1
-
-
-async def test_a_worker_that_dies_frees_its_job_and_the_next_one_resumes(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
-) -> None:
-    """O9: without waiting for a lease that the sidecar goes on renewing."""
-    arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
-    taken = await take(client, arg, session)
-    with connected(place, etcd_config):  # keeps the sidecar
-        worker = worker_process(etcd_config, place, tmp_path, taken)
-        with worker:
-            await eventually(lambda: traces(tmp_path, "holds"), 20.0)
-            worker.kill()
-            (tmp_path / "release").touch()
-            with connected(place, etcd_config) as other:
-                assert await asyncio.wait_for(task(other, taken, "b"), 1.5) == TaskSummary(won=1)
-    assert traces(tmp_path, "began@2")
-    assert (await job_records(client, arg))["0"].result == {"from": 2}
-
-
-async def test_an_owner_whose_sidecar_slept_past_its_lease_saves_and_marks_nothing(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
-) -> None:
-    """O10, O13"""
-    arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
-    taken = await take(client, arg, session)
-    keys = client.keyspace.operation(arg.id)
-    async with sidecar_process(etcd_config, place, tmp_path) as sidecar:
-        with connected(place, etcd_config) as worker:
-            running = task(worker, taken)
-            await eventually(lambda: traces(tmp_path, "holds"))
-            owner = await claim_of(client, arg)
-            sidecar.stop()
-
-            async def expired() -> bool:
-                return await claim_of(client, arg) is None
-
-            await eventually(expired, 10.0)
-            checkpoint = await client.get(keys.progress("0"))
-            (tmp_path / "release").touch()  # the job goes on and tries to save, through a halted sidecar
-            sidecar.resume()
-            summary = await asyncio.wait_for(running, 20)
-    # It was cancelled and tried again under a new claim, from what it had saved while it owned the job.
-    assert checkpoint.value == b"2"
-    assert summary == TaskSummary(won=1)
-    assert [line[2] for line in traces(tmp_path, "began@0")] == [owner.attempt if owner else ""]
-    assert [line[2] for line in traces(tmp_path, "cleaned")] == [owner.attempt if owner else ""]
-    saved = {line[0] for line in traces(tmp_path) if owner and line[2] == owner.attempt}
-    assert "saved@3" not in saved
-    assert (await job_records(client, arg))["0"].result == {"from": 2}
-
-
-@pytest.mark.parametrize("end", [Child.kill, Child.terminate], ids=["killed", "ended"])
-async def test_a_claim_moves_to_the_next_sidecar(
-    client: LossyClient,
-    session: LeaseSession,
-    etcd_config: EtcdConfig,
-    place: Place,
-    tmp_path: Path,
-    end: Callable[[Child], None],
-) -> None:
-    """The attempt goes on as if nothing had happened: its claim's key was never gone."""
-    arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
-    taken = await take(client, arg, session)
-    claim = client.keyspace.operation(arg.id).claim("0")
-    # The next one must start within the time to live of its claims.
-    async with sidecar_process(etcd_config, place, tmp_path, ttl_s=20) as first:
-        with connected(place, etcd_config) as worker:
-            running = task(worker, taken)
-            await eventually(lambda: traces(tmp_path, "holds"))
-            before = await client.get(claim)
-            end(first)
-
-            async def moved() -> bool:
-                return (await client.get(claim)).lease not in (0, before.lease)
-
-            await eventually(moved, 15.0)
-            assert (await client.get(claim)).create_revision == before.create_revision
-            (tmp_path / "release").touch()
-            assert await asyncio.wait_for(running, 10) == TaskSummary(won=1)
-    assert len(traces(tmp_path, "began@0")) == 1
-    assert (await job_records(client, arg))["0"].state == SUCCESS
-
-
-async def test_a_claim_that_is_taken_away_cancels_its_job(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
-) -> None:
-    """O9: the loser is cancelled by push, then tries for the job again."""
-    arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
-    taken = await take(client, arg, session)
-    with connected(place, etcd_config) as worker:
-        running = task(worker, taken)
-        await eventually(lambda: traces(tmp_path, "holds"))
-        await client.delete(client.keyspace.operation(arg.id).claim("0"))
-        await eventually(lambda: traces(tmp_path, "cleaned"), 1.0)
-        (tmp_path / "release").touch()
-        assert await asyncio.wait_for(running, 5) == TaskSummary(won=1)
-    assert traces(tmp_path, "began@2")
+    """A connection that sends without waiting for answers fills the socket, not the sidecar."""
+    count = 50_000
+    taken = await take(client, await start_operation(client, jobs=count), session)
+    async with Proxy(etcd_config.endpoints[0]) as proxy:
+        through = replace(etcd_config, endpoints=(proxy.endpoint,), timeout_s=60.0)
+        stop, sidecar = asyncio.Event(), Sidecar(SidecarConfig(etcd=through, folder=place.folder))
+        serving = asyncio.create_task(sidecar.serve(stop))
+        await eventually(place.socket.exists)
+        await eventually(lambda: proxy.connections)
+        proxy.hold_requests()
+        reader, writer = await asyncio.open_unix_connection(str(place.socket))
+        writer.write(wire.frame(wire.Attach(1, str(taken.arg.id), taken.run.token, False)))
+        for start in range(0, count, 100):
+            numbers = range(start, start + 100)
+            marks = [(n, Mark(str(n), "a", success_record("a", {}, 1.0))) for n in numbers]
+            writer.write(wire.frame(wire.Marks(1, marks)))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(writer.drain(), 0.5)
+        assert 0 < sidecar.ledger.batcher.waiting < 3 * HIGH_WATER
+        proxy.flow()
+        frames, answered = wire.Frames(wire.FromSidecar), 0
+        while answered < count:
+            for message in frames.feed(await asyncio.wait_for(reader.read(1 << 16), 10)):
+                answered += len(message.answers) if isinstance(message, wire.Verdicts) else 0
+        writer.close()
+        stop.set()
+        await serving
+    assert len(await job_records(client, taken.arg)) == count
 
 
 async def test_without_etcd_a_sidecar_serves_and_its_tasks_wait(
@@ -379,14 +226,6 @@ async def test_scratch_of_operations_that_are_over_is_removed(
         await eventually(lambda: not gone.exists())
     assert kept.exists()
     assert stranger.exists()
-
-
-def worker_process(etcd: EtcdConfig, place: Place, folder: Path, taken: Taken) -> Child:
-    """A worker as a process of its own, which runs all jobs."""
-    arg = folder / "arg.json"
-    arg.write_bytes(taken.arg_value)
-    given = [str(place.folder), str(arg), str(taken.run.token)]
-    return Child(etcd, folder, "-m", "support.worker_main", *given)
 
 
 async def test_all_jobs_of_a_worker_process_are_marked(

@@ -48,6 +48,14 @@ async def missing(client: EtcdClient, key: bytes) -> bool:
     return not await exists(client, key)
 
 
+async def test_before_its_grant_it_is_neither_alive_nor_lost(client: EtcdClient) -> None:
+    session = LeaseSession(client, TTL_S)
+    assert not session.alive
+    assert not session.lost.is_set()
+    async with session:
+        assert session.alive
+
+
 async def test_its_keys_vanish_when_it_is_closed(client: EtcdClient) -> None:
     """O26: at once, not after the TTL."""
     async with LeaseSession(client, TTL_S) as session:
@@ -125,11 +133,25 @@ async def test_who_was_paused_knows_it_by_the_clock_alone(client: EtcdClient) ->
     assert session.alive
     now = 109.1
     assert not session.alive
-    with pytest.raises(LeaseLost):
-        session.check()
-    await asyncio.wait_for(session.lost.wait(), 10 / 3 + 1.0)
+    assert session.lost.is_set()
     now = 100.0
     assert not session.alive, "once lost is lost"
+    with pytest.raises(LeaseLost):
+        session.check()
+    await session.close()
+
+
+async def test_a_renewal_that_comes_too_late_brings_nothing_back(victim: EtcdClient, proxy: Proxy) -> None:
+    """O25: who was seen to have lost its lease has stopped acting, and must not be believed to act again."""
+    now = 100.0
+    session = await LeaseSession(victim, TTL_S, clock=lambda: now).start()
+    now = 101.0
+    proxy.hold_replies()
+    await eventually(lambda: proxy.held)
+    now = 102.0
+    proxy.flow()
+    await asyncio.wait_for(session.lost.wait(), 2.0)
+    assert not session.alive
     await session.close()
 
 

@@ -113,7 +113,7 @@ async def test_a_plan_that_hangs_does_not_keep_a_coordinator_from_ending(pair: P
         hooked = await begin(pair.client, kind="hooked", argument={"log": str(log), **argument})
         await eventually(log.exists)
         leader, _ = await pair.leader_and_other()
-        for each in (process, leader):
+        for each in {process, leader}:
             each.signal(signal.SIGTERM)
             assert await each.exit_code() == 0
         with pytest.raises(DistopError):

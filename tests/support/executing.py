@@ -54,6 +54,7 @@ async def start_operation(
     partitions: list[str] | None = None,
     table: str = "flights",
     exclusive: bool = False,
+    stages_files: bool = False,
     **options: Any,
 ) -> OperationArg:
     """Write the keys of a running operation, as a coordinator's start does."""
@@ -66,6 +67,7 @@ async def start_operation(
         partition_count=jobs if partitions is None else len(partitions),
         partitions=partitions,
         exclusive=exclusive,
+        stages_files=stages_files,
         options=OperationOptions(**options),
     )
     keys = client.keyspace.operation(arg.id)

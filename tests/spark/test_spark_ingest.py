@@ -1,0 +1,54 @@
+"""Ingest on a real Spark, end to end, with a driver that is killed half-way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from distop.client import OperationState
+from distop.executor.place import BASE_VARIABLE
+from distop.metastore.config import EtcdConfig
+from support.executing import executor_process, place_in, short_folder, sidecar_pid
+from support.lossy import LossyClient
+from support.waiting import eventually
+from support.whole import coordinated, write_csv
+
+pytestmark = pytest.mark.spark
+
+ROWS = 24_000
+
+
+async def test_a_killed_driver_costs_time_and_no_row(
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """P2, P3, O11: what was done stays done, the next driver does the rest, every row is there once."""
+    source = write_csv(tmp_path / "src" / "a", "1.csv", 0, ROWS)
+    with short_folder() as base:
+        place, environment = place_in(base, etcd_config), {BASE_VARIABLE: str(base)}
+        async with coordinated(etcd_config, tmp_path, client) as service:
+            argument = {"paths": [str(source)], "split_bytes": 8192}
+            operation = await service.client.start("t", "ingest", argument)
+            assert operation.jobs.total > 40
+            with executor_process(etcd_config, tmp_path, "local[2]", **environment) as first:
+
+                async def under_way() -> bool:
+                    return (await service.client.get(operation.name)).jobs.succeeded > 5
+
+                await eventually(under_way, 60.0)
+                first.kill()
+            kept = (await service.client.get(operation.name)).jobs.succeeded
+            assert 5 < kept < operation.jobs.total
+            with executor_process(etcd_config, tmp_path, "local[2]", **environment) as second:
+                ended = await service.client.wait(operation.name, timeout_s=90)
+                assert ended.state is OperationState.SUCCEEDED, ended.error
+                await service.at_rest()
+                second.terminate()
+                second.wait(20)
+            assert await asyncio.to_thread(service.ids) == list(range(ROWS))
+            assert service.data_files() == await asyncio.to_thread(service.published_files)
+        if pid := sidecar_pid(place):
+            os.kill(pid, signal.SIGTERM)
