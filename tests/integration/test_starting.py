@@ -20,7 +20,7 @@ from distop.errors import (
 from distop.metastore.client import EtcdClient
 from distop.metastore.keyspace import OperationId
 from distop.metastore.records import RUNNING, OperationArg, decode, decode_run_ops
-from distop.metastore.starting import MAX_TRIES, digest_of
+from distop.metastore.starting import digest_of
 from distop.metastore.txn import MAX_OPS, MAX_REQUEST_BYTES, KeyValue
 from support.lossy import Fault, LossyClient
 from support.starts import begin, make_table
@@ -197,12 +197,16 @@ async def test_what_certainly_did_not_happen_is_not_called_unknown(
     assert await running(client) == {}
 
 
-async def test_a_table_that_is_too_busy_says_try_again(client: LossyClient) -> None:
+async def test_a_table_that_is_too_busy_says_try_again(
+    client: LossyClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """U3: nothing is tried for ever."""
-    client.fail(*[Fault.LOST_REQUEST] * MAX_TRIES)
+    monkeypatch.setattr("distop.metastore.starting.MAX_TRIES", 5)
+    client.fail(*[Fault.LOST_REQUEST] * 5)
     with pytest.raises(DistopError) as caught:
         await begin(client)
     assert caught.value.retryable
+    assert client.spent
     assert await running(client) == {}
 
 

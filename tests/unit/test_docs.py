@@ -1,0 +1,135 @@
+"""What the documentation lists is what the code has: nothing more, nothing less."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import distop
+from distop.cli.exits import EPILOG, exit_code
+from distop.coordinator.prometheus import PrometheusMetrics
+from distop.errors import DistopError
+from distop.spark_jobs.ingest_argument import IngestArgument
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+REMEDY = "correct the document"
+
+
+def section(document: str, name: str) -> str:
+    """What stands between the marks ``name:begin`` and ``name:end`` of a document."""
+    text = (ROOT / document).read_text()
+    found = re.search(rf"<!-- {name}:begin -->\n(.*?)<!-- {name}:end -->", text, re.DOTALL)
+    assert found, f"{document} lacks its section {name}"
+    return found[1]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of a table's rows, without its heading."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def modules() -> Iterator[str]:
+    """All modules of the packages, but those that run a program when they are loaded."""
+    for package in PACKAGES["tool"]["setuptools"]["packages"]:
+        folder = ROOT / package.removeprefix("distop.")
+        for module in pkgutil.iter_modules([str(folder)], f"{package}."):
+            if not module.name.endswith("__main__"):
+                yield module.name
+
+
+def all_errors(kind: type[DistopError] = DistopError) -> Iterator[type[DistopError]]:
+    if kind.__module__.startswith(f"{distop.__name__}."):
+        yield kind
+    for narrower in kind.__subclasses__():
+        yield from all_errors(narrower)
+
+
+def test_every_error_is_documented_with_its_exit_code() -> None:
+    for name in modules():
+        importlib.import_module(name)
+    known = {(e.code, str(exit_code(e())), "yes" if e.retryable else "") for e in all_errors()}
+    documented = [tuple(row[:3]) for row in rows(section("docs/operating.md", "errors"))]
+    assert set(documented) == known, REMEDY
+    assert len(documented) == len(known)
+
+
+def test_every_exit_code_is_documented() -> None:
+    documented = rows(section("docs/operating.md", "exit-codes"))
+    assert ", ".join(f"{code} {meaning}" for code, meaning in documented) in EPILOG, REMEDY
+    assert len(documented) == EPILOG.count(",") + 1
+
+
+def test_every_environment_variable_is_documented() -> None:
+    sources = [
+        path
+        for package in PACKAGES["tool"]["setuptools"]["package-dir"].values()
+        for path in (ROOT / package).glob("*.py")
+    ]
+    sources.append(ROOT / "deploy" / "setup.sh")
+    used = {name for path in sources for name in re.findall(r"\bDISTOP_[A-Z_]+\b", path.read_text())}
+    text = (ROOT / "docs" / "operating.md").read_text()
+    documented = {
+        name
+        for row in re.findall(r"^\| (`DISTOP_.*?) \|", text, re.MULTILINE)
+        for name in re.findall(r"DISTOP_[A-Z_]+", row)
+    }
+    assert documented == used, REMEDY
+
+
+def test_every_field_of_ingest_is_documented() -> None:
+    text = (ROOT / "docs" / "ingest.md").read_text().partition("## The argument")[2].partition("\n## ")[0]
+    assert {row[0] for row in rows(text)} == {
+        field.name for field in msgspec.structs.fields(IngestArgument)
+    }, REMEDY
+
+
+def test_every_metric_is_documented() -> None:
+    text = (ROOT / "docs" / "operating.md").read_text()
+    registry = PrometheusMetrics().registry
+    families = {family.name for family in registry.collect() if family.name.startswith("distop_")}
+    named = {re.sub(r"_(total|info)$", "", name) for name in re.findall(r"distop_[a-z_]+", text)}
+    assert families <= named, REMEDY
+    assert named <= families, REMEDY
+
+
+def test_every_dependency_has_a_reason() -> None:
+    extras = PACKAGES["project"]["optional-dependencies"]
+    declared = [*PACKAGES["project"]["dependencies"], *(one for extra in extras.values() for one in extra)]
+    text = (ROOT / "README.md").read_text().partition("## Why each dependency is there")[2]
+    named = {
+        name for line in text.splitlines() for name in re.findall(r"`([\w-]+)`", line[: line.find("|", 1)])
+    }
+    assert named - set(extras) == {re.split(r"[<>=\[]", requirement)[0] for requirement in declared}, REMEDY
+
+
+def test_the_example_in_the_text_is_the_one_that_runs() -> None:
+    shown = section("docs/writing-operations.md", "example")
+    example = (ROOT / "examples" / "audit.py").read_text()
+    assert shown == f"```python\n{example}```\n", REMEDY
+
+
+def anchors(document: Path) -> set[str]:
+    """What links into a document may name: its headings, as they are rendered."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", document.read_text()):
+        path, _, anchor = target.partition("#")
+        if "://" in path:
+            continue
+        wanted = (document.parent / path).resolve() if path else document
+        assert wanted.exists(), target
+        assert not anchor or anchor in anchors(wanted), target
