@@ -77,7 +77,7 @@ def distop(
 ) -> None:
     """Operations over partitioned tables, exactly once.
 
-    Begin with: distop dev, and in another terminal: distop start demo noop --arg partitions=100 --wait
+    Begin with: distop dev. It says what to type in another terminal.
 
     These options may also stand behind the name of the command.
     """

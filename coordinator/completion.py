@@ -235,7 +235,8 @@ class Completion:
         cancel = await self._client.get(tracked.keys.cancel)
         state = await self._client.get(tracked.keys.state)
         tracked.cancel_requested = tracked.cancel_requested or cancel.exists
-        tracked.set_state(state.value, max(state.mod_revision, tracked.state_revision))
+        # Of a state that somebody has removed by hand: it was missing when the transaction was refused.
+        tracked.set_state(state.value, state.mod_revision or revision)
         return False
 
     async def _discard(self, contributions: list[Contribution] | tuple[()]) -> None:

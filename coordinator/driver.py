@@ -39,6 +39,8 @@ class _Slot:
         self.tracked = tracked
         self.deadline = deadline
         self.task: asyncio.Task[None] | None = None
+        self.action: Action = Wait()
+        """What is being done, or was done last."""
         self.not_before = 0.0
         self.failures = 0
 
@@ -217,8 +219,6 @@ class TableDriver:
         slot = self._slot_of(kv.key)
         if slot is not None:
             slot.tracked.apply_put(kv)
-            if kv.key == slot.tracked.keys.cancel:
-                slot.not_before = 0.0  # whatever has failed so far and waits, this is something else
             if kv.key in slot.tracked.unreadable:
                 self._report_unreadable(str(slot.tracked.arg.id), slot.tracked.unreadable[kv.key])
         elif kv.key.endswith(b".arg") and kv.create_revision == kv.mod_revision:
@@ -264,7 +264,7 @@ class TableDriver:
         for slot in list(self._slots.values()):
             if slot.task is not None and slot.task.done():
                 self._reap(slot, now)
-            if slot.task is not None or slot.not_before > now:
+            if slot.task is not None:
                 continue
             if slot.tracked.gone:
                 self._slots.pop(slot.tracked.keys.root, None)
@@ -272,7 +272,10 @@ class TableDriver:
                 continue
             late = slot.deadline is not None and slot.deadline <= now
             action = decide(slot.tracked, deadline_passed=late)
-            if not isinstance(action, Wait):
+            # What has failed stands back; a cancellation does not wait for the next try to publish.
+            stands_back = slot.not_before > now and action == slot.action
+            if not isinstance(action, Wait) and not stands_back:
+                slot.action = action
                 slot.task = asyncio.create_task(self._perform(slot.tracked, action))
                 slot.task.add_done_callback(lambda _: self._wake.set())
 
@@ -281,7 +284,7 @@ class TableDriver:
         task, slot.task = slot.task, None
         error = None if task is None or task.cancelled() else task.exception()
         if error is None:
-            slot.failures = 0
+            slot.failures, slot.not_before = 0, 0.0
         elif isinstance(error, LeadershipLost | LeaseLost):
             raise error
         else:

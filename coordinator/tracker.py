@@ -11,6 +11,7 @@ from distop.metastore.records import (
     ABORTING,
     COMMITTING,
     RUNNING,
+    CancelRecord,
     ErrorRecord,
     JobRecord,
     OperationArg,
@@ -34,6 +35,8 @@ class Tracked:
     succeeded: set[bytes] = field(default_factory=set)
     failed: dict[bytes, JobRecord] = field(default_factory=dict)
     cancel_requested: bool = False
+    cancel_text: str = "cancelled on request"
+    """Who asked for it, and why."""
     error: ErrorRecord | None = None
     gone: bool = False
     """Its last key has been removed: nothing is left to do."""
@@ -73,7 +76,7 @@ class Tracked:
         if kv.key == self.keys.state:
             self.set_state(kv.value, kv.mod_revision)
         elif kv.key == self.keys.cancel:
-            self.cancel_requested = True
+            self.cancel_requested, self.cancel_text = True, _how_cancelled(kv)
         elif kv.key == self.keys.error:
             try:
                 self.error = decode(kv.value, ErrorRecord, kv.key)
@@ -92,6 +95,15 @@ class Tracked:
             self.set_state(b"", revision)
         elif key.endswith(b".state"):
             self._forget_job(key)
+
+
+def _how_cancelled(kv: KeyValue) -> str:
+    try:
+        record = decode(kv.value, CancelRecord, kv.key)
+    except CorruptRecord:
+        return "cancelled on request"
+    by = f" by {record.by}" if record.by else " on request"
+    return f"cancelled{by}{f': {record.reason}' if record.reason else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +143,7 @@ def decide(tracked: Tracked, *, deadline_passed: bool) -> Action:
     if tracked.state not in (RUNNING, COMMITTING):
         return Wait()  # of a newer version, which knows what to do about it
     if tracked.cancel_requested:
-        return Seal(tracked.state, ABORTING, "CANCELLED", "cancelled on request")
+        return Seal(tracked.state, ABORTING, "CANCELLED", tracked.cancel_text)
     if tracked.state == COMMITTING:
         return Finish()
     if tracked.failed:

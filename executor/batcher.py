@@ -18,7 +18,17 @@ import msgspec
 
 from distop.errors import DistopError, OutcomeUnknown
 from distop.metastore.client import EtcdClient
-from distop.metastore.jobs import MAX_GROUP, Mark, Verdict, mark_txn, take_group, verdicts
+from distop.metastore.jobs import (
+    MAX_GROUP,
+    WON,
+    Mark,
+    Verdict,
+    flat_txn,
+    is_plain,
+    mark_txn,
+    take_group,
+    verdicts,
+)
 from distop.metastore.runs import Run
 from distop.metastore.settle import PATIENCE_S, settle
 from distop.metastore.txn import Txn
@@ -137,18 +147,33 @@ class MarkBatcher:
                 self._idle.set()
             self._send_what_fits()
 
-    async def _settle(self, run: Run, entries: list[_Entry]) -> None:
-        marks = [mark for _, _, mark in entries]
+    async def _answers(self, run: Run, marks: list[Mark]) -> list[Verdict]:
+        """Send a group until it is known what became of each mark: all at once, or else each for itself."""
+        doubt = False
+        if all(is_plain(mark) for mark in marks):
+            try:
+                if (await self._client.txn(flat_txn(run, marks))).succeeded:
+                    return [WON] * len(marks)
+            except OutcomeUnknown:
+                doubt = True
+            except DistopError as error:
+                if not error.retryable:
+                    raise
+                # Nothing was written; what follows is sent again for as long as it takes.
 
         def build(repeated: bool) -> Txn:
             nonlocal marks
-            if repeated:
+            if repeated or doubt:
                 marks = [msgspec.structs.replace(mark, repeated=True) for mark in marks]
             return mark_txn(run, marks)
 
+        result = await settle(self._client, build, patience_s=self._patience_s)
+        return verdicts(run, marks, result)
+
+    async def _settle(self, run: Run, entries: list[_Entry]) -> None:
+        marks = [mark for _, _, mark in entries]
         try:
-            result = await settle(self._client, build, patience_s=self._patience_s)
-            answers = verdicts(run, marks, result)
+            answers = await self._answers(run, marks)
         except Exception as error:
             # Whatever it is: nobody may wait for ever for an answer, or take this for one.
             failure = (

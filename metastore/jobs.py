@@ -130,6 +130,22 @@ def take_group(run: Run, marks: Sequence[Mark]) -> int:
     return min(len(marks), MAX_GROUP)
 
 
+def is_plain(mark: Mark) -> bool:
+    """Whether a mark can go into a :func:`flat_txn`: no claim, no checkpoint, sent for the first time."""
+    return not (mark.claim or mark.checkpointed or mark.repeated)
+
+
+def flat_txn(run: Run, marks: Sequence[Mark]) -> Txn:
+    """IF the run is held AND none of these jobs has a result THEN all the results.
+
+    All or nothing, and much cheaper than nested transactions, for etcd as for us: it is tried first, since a
+    job that already has a result is rare. If it fails nothing was written, and :func:`mark_txn` follows.
+    """
+    keys = [run.keys.job_state(mark.partition) for mark in marks]
+    free = tuple(absent(key) for key in keys)
+    return Txn(run.held() + free, tuple(Put(key, mark.value) for key, mark in zip(keys, marks, strict=True)))
+
+
 def mark_txn(run: Run, marks: Sequence[Mark]) -> Txn:
     """IF the run is held THEN, for each mark on its own, IF its job has no result (and its claim stands)
     THEN the result, and claim and checkpoint gone.

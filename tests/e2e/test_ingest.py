@@ -219,6 +219,8 @@ async def test_cancelling_a_running_operation_leaves_nothing(
             assert asked.cancel_requested
             ended = await service.client.wait(operation.name, timeout_s=20)
             assert ended.state is OperationState.CANCELLED
+            assert ended.error is not None
+            assert ended.error.message == f"cancelled by {service.client.identity}: changed my mind"
             assert not [key for key in await service.at_rest() if not AT_REST.fullmatch(key)]
             await eventually(lambda: not service.data_files())
             assert (await service.client.cancel(operation.name)).state is OperationState.CANCELLED

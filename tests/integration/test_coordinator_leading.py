@@ -21,7 +21,7 @@ from distop.metastore.config import EtcdConfig
 from distop.metastore.election import MAX_TRIES, campaign
 from distop.metastore.embedded import EtcdProcess
 from distop.metastore.ending import Finish, finish, seal
-from distop.metastore.keyspace import OperationId, OperationKeys
+from distop.metastore.keyspace import OperationId, OperationKeys, prefix_end
 from distop.metastore.lease import LeaseSession
 from distop.metastore.records import (
     ABORTING,
@@ -483,6 +483,29 @@ async def test_an_operation_that_cannot_be_read_blocks_only_itself(
         await service.cancel(strange)
         assert (await service.ended(strange)).state == pb.CANCELLED
         assert await state_of(client, newer) == RUNNING
+
+
+async def test_an_operation_that_is_removed_by_hand_is_forgotten(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
+) -> None:
+    """O15: it does not keep its leader busy for ever."""
+    await make_table(client)
+    hook = {"log": str(tmp_path / "log"), "until": str(tmp_path / "go")}
+    async with running(config_of(etcd_config, linger_s=0.2)):
+        operation = await begin(client, kind="hooked", argument=hook)
+        await eventually((tmp_path / "log").exists)
+        keys = client.keyspace.operation(operation)
+        await client.delete(keys.prefix, prefix_end(keys.prefix))
+        await client.delete(client.keyspace.active_operation(operation))
+        await client.delete(client.keyspace.table("t").run_ops)
+        (tmp_path / "go").touch()
+
+        async def idle() -> bool:
+            return not await leader_of(client, "t")
+
+        assert await eventually(idle)
+        again = await begin(client)
+        assert await eventually(lambda: over(client, again))
 
 
 async def test_a_full_etcd_does_not_end_a_coordinator(tmp_path: Path, prefix: str) -> None:

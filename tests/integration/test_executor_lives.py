@@ -27,6 +27,7 @@ from distop.metastore.jobs import FAILED, SUCCESS
 from distop.metastore.lease import LeaseSession
 from distop.metastore.records import ABORTING, ClaimRecord, MemberRecord, decode
 from distop.metastore.runs import Run
+from distop.metastore.txn import Put, Txn
 from distop.operations import Registry
 from support.executing import (
     TTL_S,
@@ -389,6 +390,7 @@ async def test_a_repeated_mark_recognises_itself_after_the_reply_was_lost(client
         assert await job_records(client, arg)
 
 
-def puts_a_job(txn: object) -> bool:
-    """Whether it marks."""
-    return any(hasattr(op, "then") for op in txn.then)  # type: ignore[attr-defined]
+def puts_a_job(txn: Txn) -> bool:
+    """Whether it marks: jobs all at once, or each for itself."""
+    records = (op for op in txn.then if isinstance(op, Put) and op.value.startswith(b"{"))
+    return any(isinstance(op, Txn) for op in txn.then) or any(op.key.endswith(b".state") for op in records)

@@ -69,6 +69,18 @@ async def running(client: LossyClient, session: LeaseSession, jobs: int = 3) -> 
 # -- one transaction ---------------------------------------------------------------------------------
 
 
+async def test_a_group_that_meets_a_result_is_marked_one_by_one(
+    client: LossyClient, session: LeaseSession
+) -> None:
+    """O11: the cheap transaction is all or nothing; a job that has a result must not hold up the others."""
+    _, taken = await running(client, session, 4)
+    assert await send(client, taken.run, mark("2", "other")) == [Outcome.WON]
+    submitter, batcher = Answers(), MarkBatcher(client)
+    batcher.submit(taken.run, submitter, [(number, mark(str(number))) for number in range(4)])
+    assert await submitter.outcomes(4) == [Outcome.WON, Outcome.WON, Outcome.LOST, Outcome.WON]
+    await batcher.close()
+
+
 async def test_the_first_mark_wins_and_its_neighbours_are_not_concerned(
     client: LossyClient, session: LeaseSession
 ) -> None:
