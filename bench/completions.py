@@ -70,7 +70,8 @@ async def measure(config: EtcdConfig, folder: Path, processes: Processes) -> Non
         await one_operation(client, TABLE, 1000)  # connections, imports, leadership
         raw = await raw_rate(etcd)
         one_job = sorted([await one_operation(client, TABLE, 1) for _ in range(ONE_JOB_ROUNDS)])
-        taken, marks = {}, {}
+        taken: dict[int, list[float]] = {}
+        marks: dict[int, dict[str, float]] = {}
         for size in SIZES:
             taken[size] = []
             for _ in range(ROUNDS[size]):
