@@ -46,7 +46,6 @@ class Demo:
         self.crew = Crew(FOLDER / "logs", config.to_env())
         self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
         self.client = Client(",".join(self.addresses), timeout_s=30, connect_timeout_s=30)
-        self.account = Table("month", "operation", "jobs", "rows", "seconds", "on the way", box=None)
 
     def start_coordinator(self, number: int) -> None:
         listen = ("--listen", self.addresses[number], "--lease-ttl", str(LEASE_TTL_S))
@@ -79,14 +78,6 @@ class Demo:
             note = self.kill_the_runner(operation)
         ended = self.client.wait(operation.name, timeout_s=90)
         ended.raise_for_outcome()
-        self.account.add_row(
-            month,
-            ended.name,
-            str(ended.jobs.total),
-            f"{ended.facts.get('rows', 0):,}",
-            f"{time.monotonic() - began:.1f}",
-            note,
-        )
         console.print(f"  {month}  {ended.jobs.total:>2} jobs  {time.monotonic() - began:5.1f} s  {note}")
 
     def start(self, client: Client, month: str) -> Operation:
