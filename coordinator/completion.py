@@ -35,6 +35,7 @@ from distop.metastore.keyspace import OperationKeys, TableKeys
 from distop.metastore.records import (
     ABORTING,
     COMMITTING,
+    RUNNING,
     ErrorRecord,
     HistoryRecord,
     JobRecord,
@@ -71,6 +72,10 @@ class _Base:
     run_ops: KeyValue
 
 
+def _is_hooked(kind: DistributedOperation) -> bool:
+    return type(kind).complete_operation is not DistributedOperation.complete_operation
+
+
 class Completion:
     """Ends operations for the drivers of one coordinator.
 
@@ -105,8 +110,31 @@ class Completion:
 
     # -- finish ----------------------------------------------------------------------------------------
 
-    async def finish(self, keys: TableKeys, tracked: Tracked, epoch: Epoch) -> None:
-        """Bring a sealed operation to its end; returns when it has one, or must be looked at again."""
+    def publishes(self, arg: OperationArg) -> bool:
+        """Whether more than a history entry comes of it: outputs, watermarks, or the effect of a hook."""
+        try:
+            kind = self._registry.get(arg.type)
+        except UnknownOperationType:
+            return True  # nobody here can say
+        return bool(arg.watermarks) or _is_hooked(kind) or bool(kind.commit_steps(arg))
+
+    async def finish(
+        self, keys: TableKeys, tracked: Tracked, epoch: Epoch, *, run_ops: KeyValue | None = None
+    ) -> None:
+        """Bring an operation whose outcome is fixed to its end.
+
+        Returns when it has one, or must be looked at again.
+
+        Parameters
+        ----------
+        run_ops:
+            The table's ``runOps`` if it is known, perhaps no longer as it is; spares a read.
+        """
+        if tracked.state == RUNNING and run_ops is not None:
+            async with self._turn(keys):
+                done = await self._send(keys, tracked, epoch, run_ops, self._history(tracked, "success"), ())
+            if done or tracked.state != RUNNING or tracked.cancel_requested:
+                return
         if tracked.state == ABORTING:
             await self._bury(keys, tracked, epoch)
         else:
@@ -130,12 +158,12 @@ class Completion:
         history = self._history(tracked, outcome, error=error)
         async with self._turn(keys):
             base = await self._read_base(keys)
-            await self._send(keys, tracked, epoch, base, history, ())
+            await self._send(keys, tracked, epoch, base.run_ops, history, ())
 
     async def _publish(self, keys: TableKeys, tracked: Tracked, epoch: Epoch) -> None:
         kind = self._registry.get(tracked.arg.type)
         steps = list(kind.commit_steps(tracked.arg))
-        hooked = type(kind).complete_operation is not DistributedOperation.complete_operation
+        hooked = _is_hooked(kind)
         # Operations that publish nothing need not read what their jobs said.
         view: OperationView | None = None
         if steps or hooked:
@@ -153,7 +181,7 @@ class Completion:
                 for contribution in contributions:
                     facts.update(contribution.facts)
                 history = self._history(tracked, "success", facts=facts)
-                if await self._send(keys, tracked, epoch, base, history, contributions):
+                if await self._send(keys, tracked, epoch, base.run_ops, history, contributions):
                     return
             if not tracked.state or tracked.cancel_requested:
                 return
@@ -197,7 +225,7 @@ class Completion:
         keys: TableKeys,
         tracked: Tracked,
         epoch: Epoch,
-        base: _Base,
+        run_ops: KeyValue,
         history: HistoryRecord,
         contributions: list[Contribution] | tuple[()],
     ) -> bool:
@@ -207,7 +235,7 @@ class Completion:
             publication += contribution.txn
         plan = Finish(
             sealed=tracked.state,
-            run_ops=base.run_ops,
+            run_ops=run_ops,
             history=history,
             publication=publication,
             leave_keys=tracked.arg.stages_files or tracked.total > MAX_KEYS_IN_FINISH,
@@ -245,7 +273,7 @@ class Completion:
 
     async def _read_base(self, keys: TableKeys) -> _Base:
         wanted = (keys.table, keys.head, keys.watermarks, keys.run_ops)
-        result = await self._client.txn(Txn(then=tuple(Get(key) for key in wanted)))
+        result = await self._client.read_at_once([Get(key) for key in wanted])
         table, head, watermarks, run_ops = (result.one(index, key) for index, key in enumerate(wanted))
         record = decode(table.value, TableRecord, table.key) if table.exists else None
         return _Base(record, head, watermarks, run_ops)

@@ -79,6 +79,8 @@ class TableDriver:
         self._wall = wall
         self._slots: dict[bytes, _Slot] = {}
         self._wake = asyncio.Event()
+        self._run_ops: KeyValue | None = None
+        """The newest ``runOps`` seen; of its removal nothing is heard."""
         self.idle_since: float | None = None
         """When the table was last seen without any operation, by ``clock``."""
 
@@ -154,7 +156,7 @@ class TableDriver:
             # A newer version has started it, and will have to end it. The table's other operations go on.
             self._report_unreadable(str(keys.operation), error)
             return None
-        tracked = Tracked(keys, arg)
+        tracked = Tracked(keys, arg, publishes=self._completion.publishes(arg))
         deadline = None
         if arg.options.deadline_s is not None:
             # Wall clocks of hosts are compared once, here; from now on this one's monotonic clock counts.
@@ -228,6 +230,8 @@ class TableDriver:
             if operation is not None:
                 self._begin(self._keys.operation(operation), kv)
                 self.idle_since = None
+        elif kv.key == self._keys.run_ops:
+            self._run_ops = kv
 
     def _operation_of(self, arg_key: bytes) -> OperationId | None:
         parts = arg_key[len(self._keys.prefix) :].decode().split(".")
@@ -329,7 +333,7 @@ class TableDriver:
                 tracked.set_state(now, revision)
                 tracked.error = error or tracked.error
             case Finish():
-                await self._completion.finish(self._keys, tracked, self._epoch)
+                await self._completion.finish(self._keys, tracked, self._epoch, run_ops=self._run_ops)
             case Collect():
                 await self._completion.collect(self._keys, tracked)
             case Wait():

@@ -40,6 +40,8 @@ class Tracked:
     error: ErrorRecord | None = None
     gone: bool = False
     """Its last key has been removed: nothing is left to do."""
+    publishes: bool = True
+    """Whether its end has outputs, watermarks or a hook; if not, there is nothing a seal would freeze."""
     unreadable: dict[bytes, str] = field(default_factory=dict)
     """Marks that this version does not understand, and why. Such a job is neither done nor failed."""
 
@@ -123,7 +125,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Publish (committing) or bury (aborting) it."""
+    """Publish (committing) or bury (aborting) it; one that publishes nothing ends from running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ def decide(tracked: Tracked, *, deadline_passed: bool) -> Action:
         return Seal(RUNNING, ABORTING, "JOB_FAILED", message)
     if len(tracked.succeeded) >= tracked.total:
         # Also when the deadline has just passed: the work is done.
-        return Seal(RUNNING, COMMITTING)
+        return Seal(RUNNING, COMMITTING) if tracked.publishes else Finish()
     if deadline_passed:
         limit = tracked.arg.options.deadline_s
         done = f"{len(tracked.succeeded)} of {tracked.total} jobs were done"

@@ -128,7 +128,8 @@ class Finish:
     """Everything a finishing transaction consists of."""
 
     sealed: bytes
-    """``committing`` or ``aborting``."""
+    """``committing`` or ``aborting``; or ``running``, when all jobs have succeeded and nothing is published:
+    no mark can land any more, and none of those that stand is looked at."""
     run_ops: KeyValue
     """As read."""
     history: HistoryRecord
@@ -154,7 +155,7 @@ def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: Finish)
         epoch.held(),
         unchanged(finish.run_ops),
     )
-    if finish.sealed == COMMITTING:
+    if finish.sealed != ABORTING:
         compares += (absent(op.cancel),)
     left = slots_without(finish.run_ops, op.operation)
     run_ops: Op = Delete(keys.run_ops) if left is None else Put(keys.run_ops, left)

@@ -108,7 +108,7 @@ async def read_table_state(
         keys.head,
         keys.watermarks,
     )
-    result = await client.txn(Txn(then=tuple(Get(key) for key in wanted)))
+    result = await client.read_at_once([Get(key) for key in wanted])
     table, run_ops, next_instance, request, head, watermarks = (
         result.one(index, key) for index, key in enumerate(wanted)
     )
