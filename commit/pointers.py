@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from distop.errors import DistopError, Exhausted, IncompatibleOperation, OutcomeUnknown
+from distop.metastore.crashpoints import reached
 from distop.metastore.keyspace import Keyspace, OperationId, TableKeys, escape, prefix_end, unescape
 from distop.metastore.records import Head, TableRecord, decode, decode_run_ops, encode
 from distop.metastore.sync import SyncEtcd
@@ -208,7 +209,9 @@ class Pointers:
         in_doubt = False
         for _ in range(MAX_TRIES):
             try:
+                reached("catalog.swap.before")
                 result = self.etcd.txn(txn)
+                reached("catalog.swap.after")
             except OutcomeUnknown:
                 in_doubt = True
                 continue

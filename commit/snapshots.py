@@ -24,6 +24,7 @@ from pyiceberg.table.update import (
 )
 
 from distop.commit.layout import FORMAT_VERSION
+from distop.metastore.crashpoints import reached
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class Draft:
             FORMAT_VERSION, self.io.new_output(list_path), snapshot_id, parent_id, sequence_number, "deflate"
         ) as writer:
             writer.add_manifests(list(manifests))
+        reached("snapshot.middle")
         fields: dict[str, Any] = {
             "snapshot-id": snapshot_id,
             "parent-snapshot-id": parent_id,
@@ -110,7 +112,9 @@ class Draft:
         """Write the metadata file of the base with the updates; its location."""
         metadata = update_table_metadata(self.base, updates, metadata_location=self._base_location)
         path = self._place(f"{self._next_version():05d}-{uuid4()}.metadata.json")
+        reached("snapshot.before")
         ToOutputFile.table_metadata(metadata, self.io.new_output(path))
+        reached("snapshot.after")
         return path
 
     def _next_version(self) -> int:

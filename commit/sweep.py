@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from distop.commit.folders import Folder
 from distop.commit.layout import file_io
+from distop.metastore.crashpoints import reached
 from distop.metastore.records import HistoryRecord, JobRecord, OperationArg
 from distop.operations.job import staging_folder, staging_stem
 
@@ -94,6 +95,7 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
     layout = operation.argument.get("layout")
     properties = layout.get("properties") if isinstance(layout, Mapping) else None
     io = file_io(operation.location, properties)
+    reached("sweep.before")
     removed = 0
     for name in FOLDERS:
         folder = Folder(io, staging_folder(operation, name))
@@ -101,5 +103,7 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
             for batch in folder.listing():
                 victims = [file for file in batch if file not in keep]
                 removed += sum(pool.map(folder.remove, victims))
+        reached("sweep.middle")
         folder.remove_if_empty()
+    reached("sweep.after")
     return removed

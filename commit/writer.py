@@ -32,6 +32,7 @@ from distop.commit.layout import Layout, file_io
 from distop.commit.manifests import ManifestBuilder, summaries_to_json
 from distop.commit.partitioning import Partitioner, PartitionKey
 from distop.errors import BadRow, InvalidArgument
+from distop.metastore.crashpoints import reached
 
 log = logging.getLogger(__name__)
 
@@ -252,11 +253,13 @@ class StagedWriter:
         """
         if self._ended:
             raise RuntimeError("this writer has ended")
+        reached("job.file.before")
         for partition in self._partitions.values():
             if partition.waiting:
                 self._flush(partition)
             if partition.key in self._open:
                 self._close(partition.key)
+        reached("job.file.middle")
         result: dict[str, Any] = {"rows": self.rows, "files": self.files, "bytes": self.bytes}
         if not self._manifest.empty:
             self._paths.append(self._manifest_path)
@@ -265,6 +268,7 @@ class StagedWriter:
             result["manifestLength"] = written.manifest_length
             result = _with_summaries(result, summaries_to_json(self._manifest.summaries()))
         self._ended = True
+        reached("job.file.after")
         return result
 
     def abort(self) -> None:

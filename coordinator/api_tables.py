@@ -22,6 +22,7 @@ from distop.errors import (
     TableNotFound,
 )
 from distop.metastore.client import EtcdClient
+from distop.metastore.crashpoints import reached
 from distop.metastore.keyspace import OperationId, check_name
 from distop.metastore.records import (
     Head,
@@ -60,7 +61,9 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
                 details={"field": "options"},
             )
         try:
+            reached("table.create.before")
             result = await self._client.txn(txn)
+            reached("table.create.after")
         except OutcomeUnknown:
             # The record carries an id of its own, so a repeat recognises what the first try has written.
             result = await self._client.txn(txn)

@@ -29,6 +29,7 @@ from distop.errors import (
 )
 from distop.metastore import retention
 from distop.metastore.client import EtcdClient
+from distop.metastore.crashpoints import reached
 from distop.metastore.election import Epoch
 from distop.metastore.ending import MAX_KEYS_IN_FINISH, Finish, Finished, collect, finish, seal
 from distop.metastore.keyspace import OperationKeys, TableKeys
@@ -170,7 +171,9 @@ class Completion:
             jobs = await self._jobs(tracked.keys)
             view = OperationView(arg=tracked.arg, jobs=jobs, token=f"{tracked.arg.id}/{tracked.arg.uuid}")
         if hooked and view is not None:
+            reached("hook.before")
             await self._blocking(kind.complete_operation, view)
+            reached("hook.after")
         for _ in range(MAX_REBASES):
             async with self._turn(keys):
                 base = await self._read_base(keys)

@@ -28,6 +28,7 @@ from distop.coordinator.server import start_server
 from distop.errors import DistopError, InvalidArgument
 from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
+from distop.metastore.crashpoints import reached
 from distop.metastore.lease import LeaseSession
 from distop.metastore.records import MemberRecord, encode
 from distop.operations.registry import Registry
@@ -160,6 +161,7 @@ class Coordinator:
                 started_at=time.time(),
             )
             await client.put(client.keyspace.coordinator(member.id), encode(member), lease=session.lease_id)
+            reached("coordinator.register.after")
             self.member = member.id
             leadership = Leadership(
                 client, session, member, completion, linger_s=self.config.linger_s, metrics=metrics

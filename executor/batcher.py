@@ -18,6 +18,7 @@ import msgspec
 
 from distop.errors import DistopError, OutcomeUnknown
 from distop.metastore.client import EtcdClient
+from distop.metastore.crashpoints import reached
 from distop.metastore.jobs import (
     MAX_GROUP,
     WON,
@@ -152,7 +153,10 @@ class MarkBatcher:
         doubt = False
         if all(is_plain(mark) for mark in marks):
             try:
-                if (await self._client.txn(flat_txn(run, marks))).succeeded:
+                reached("mark.before")
+                result = await self._client.txn(flat_txn(run, marks))
+                reached("mark.after")
+                if result.succeeded:
                     return [WON] * len(marks)
             except OutcomeUnknown:
                 doubt = True
@@ -167,7 +171,13 @@ class MarkBatcher:
                 marks = [msgspec.structs.replace(mark, repeated=True) for mark in marks]
             return mark_txn(run, marks)
 
-        result = await settle(self._client, build, patience_s=self._patience_s)
+        reached("mark_each.before")
+        result = await settle(
+            self._client,
+            build,
+            patience_s=self._patience_s,
+            replied=lambda: reached("mark_each.after"),
+        )
         return verdicts(run, marks, result)
 
     async def _settle(self, run: Run, entries: list[_Entry]) -> None:

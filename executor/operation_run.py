@@ -15,6 +15,7 @@ from distop.errors import DistopError
 from distop.executor.launch import Launch, Launched, Launcher, LauncherBroken, LaunchFailed
 from distop.executor.ledger import Ledger
 from distop.executor.task import Work
+from distop.metastore.crashpoints import reached
 from distop.metastore.jobs import Mark, Verdict, failure_record
 from distop.metastore.runs import Run, Taken, unfinished_partitions
 from distop.operations import DistributedOperation
@@ -122,11 +123,14 @@ class OperationRun:
         operation = str(self.run.keys.operation)
         log.info("launching", extra={"operation": operation, "jobs": len(partitions)})
         launch = Launch(run=self.run, work=self._work, arg_value=self.taken.arg_value, partitions=partitions)
+        reached("launch.before")
         self._launched = self._launcher.launch(launch)
+        reached("launch.middle")
         if self.over:
             self._launched.cancel(self.over)
         try:
             summary = await self._launched.wait()
+            reached("launch.after")
         except LauncherBroken:
             raise
         except LaunchFailed as error:

@@ -27,6 +27,7 @@ from distop.executor.ledger import Ledger
 from distop.executor.operation_run import End, OperationRun
 from distop.executor.types import ServedTypes
 from distop.metastore.client import Snapshot
+from distop.metastore.crashpoints import reached
 from distop.metastore.keyspace import OperationId
 from distop.metastore.lease import LeaseSession
 from distop.metastore.records import RUNNING, MemberRecord, RunnerRecord, encode
@@ -135,7 +136,12 @@ class Runner:
             types=self._types.names,
         )
         put = Put(self._keyspace.executor(self.member), encode(record), self._session.lease_id)
-        await settle(self._client, Txn(then=(put,)), patience_s=self._options.lease_ttl_s)
+        await settle(
+            self._client,
+            Txn(then=(put,)),
+            patience_s=self._options.lease_ttl_s,
+            replied=lambda: reached("runner.register.after"),
+        )
         log.info("runner_registered", extra={"member": self.member, "types": self._types.names})
 
     async def _let_go(self, reason: str) -> None:

@@ -28,6 +28,7 @@ from distop.executor.loop import event_loop, settle_heap
 from distop.executor.place import SCRATCH_OWNER, Place, take_lock
 from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
+from distop.metastore.crashpoints import reached
 from distop.metastore.keyspace import OperationId
 from distop.metastore.lease import LeaseSession
 from distop.metastore.records import RUNNING
@@ -78,6 +79,7 @@ class Sidecar:
         server = await loop.create_unix_server(self._connected, str(place.socket), backlog=128)
         lease = asyncio.create_task(self._keep_lease(client), name="sidecar-lease")
         sweep = asyncio.create_task(sweep_scratch(client, place.scratch), name="sidecar-scratch")
+        reached("sidecar.middle")
         place.pid_file.write_text(f"{os.getpid()}\n")
         log.info("sidecar_started", extra={"socket": str(place.socket)})
         try:
@@ -146,7 +148,9 @@ async def sweep_scratch(client: EtcdClient, scratch: Path) -> list[OperationId]:
             log.warning("scratch_not_swept", extra={"operation": str(operation), "error": str(error)})
             continue
         if state.value != RUNNING:
+            reached("scratch.before")
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            reached("scratch.after")
             removed.append(operation)
     return removed
 

@@ -19,6 +19,7 @@ import msgspec
 
 from distop.errors import Cancelled, DistopError, InvalidArgument, JobFailed
 from distop.executor.session import Port, Session
+from distop.metastore.crashpoints import reached
 from distop.metastore.jobs import Mark, Outcome, Verdict, failure_record, success_record
 from distop.metastore.records import OperationArg, decode
 from distop.operations import DistributedOperation, JobContext
@@ -161,7 +162,9 @@ class Task:
                 return
             tries += 1
             try:
+                reached("job.before")
                 result = self.work.operation.start_or_resume_job(job)
+                reached("job.after")
                 value = success_record(job.attempt, result or {}, self.clock())
             except Exception as error:
                 if not self._goes_on(job, error, tries):
@@ -238,8 +241,10 @@ class Task:
         if job.cleaned:
             return
         job.cleaned = True
+        reached("job.clean.before")
         try:
             self.work.operation.cancel_job_and_cleanup(job)
+            reached("job.clean.after")
         except Exception:
             # Nothing is lost: what an attempt leaves is private to it, and is swept after the operation.
             log.warning("job_cleanup_failed", extra={"partition": job.partition}, exc_info=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distop.errors import InvalidArgument
+from distop.metastore.crashpoints import reached
 from distop.metastore.jobs import Outcome, Verdict
 from distop.metastore.records import ClaimRecord, decode, encode
 from distop.metastore.runs import Run
@@ -96,7 +97,8 @@ async def claim(
             if held
             else claim_txn(run, partition, record, lease)
         )
-        result = await settle(client, txn)
+        reached("claim.before")
+        result = await settle(client, txn, replied=lambda: reached("claim.after"))
         if result.succeeded:
             return Claimed(held or result.revision, result.one(1, run.keys.progress(partition)))
         reason = run.why_over(result.one(0, run.keys.state), result.one(1, run.keys.runner))
@@ -117,7 +119,9 @@ async def claim(
 async def release_claim(client: EtcdClient, run: Run, partition: str, claim: int) -> None:
     """Give a claim up; of one that is lost already: nothing happens."""
     key = run.keys.claim(partition)
-    await settle(client, Txn((created_at(key, claim),), (Delete(key),)))
+    reached("unclaim.before")
+    txn = Txn((created_at(key, claim),), (Delete(key),))
+    await settle(client, txn, replied=lambda: reached("unclaim.after"))
 
 
 def checkpoint_txn(run: Run, partition: str, claim: int, value: bytes, before: KeyValue) -> Txn:
@@ -161,7 +165,8 @@ async def save_checkpoint(
         raise InvalidArgument("only a claimed job has checkpoints", details={"field": "claim"})
     while True:
         txn = checkpoint_txn(run, partition, claim, value, before)
-        result = await settle(client, txn)
+        reached("checkpoint.before")
+        result = await settle(client, txn, replied=lambda: reached("checkpoint.after"))
         if result.succeeded:
             created = before.create_revision or result.revision
             return KeyValue(before.key, value, result.revision, created)

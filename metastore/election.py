@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from distop.errors import OutcomeUnknown
 from distop.metastore.client import EtcdClient
+from distop.metastore.crashpoints import reached
 from distop.metastore.keyspace import TableKeys
 from distop.metastore.lease import LeaseSession
 from distop.metastore.records import LeaderRecord, encode
@@ -50,7 +51,9 @@ async def campaign(
     for _ in range(MAX_TRIES):
         session.check()
         try:
+            reached("lead.before")
             result = await client.txn(txn)
+            reached("lead.after")
         except OutcomeUnknown:
             continue
         if result.succeeded:
@@ -71,7 +74,9 @@ async def resign(client: EtcdClient, epoch: Epoch) -> None:
     txn = Txn((epoch.held(),), (Delete(epoch.key),))
     for _ in range(MAX_TRIES):
         try:
+            reached("resign.before")
             await client.txn(txn)
+            reached("resign.after")
             return
         except OutcomeUnknown:
             continue

@@ -7,7 +7,7 @@ changes nothing. All are safe to send twice.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,6 +17,7 @@ from distop.errors import (
     PreconditionFailed,
 )
 from distop.metastore.client import EtcdClient
+from distop.metastore.crashpoints import reached
 from distop.metastore.election import Epoch
 from distop.metastore.keyspace import OperationKeys, TableKeys, prefix_end
 from distop.metastore.records import (
@@ -55,9 +56,10 @@ COLLECT_BITE = 2000
 """Keys removed by one transaction of the collector."""
 
 
-def _settle(client: EtcdClient, txn: Txn) -> Awaitable[TxnResult]:
+def _settle(client: EtcdClient, txn: Txn, replied: Callable[[], None]) -> Awaitable[TxnResult]:
     # Whoever ends operations looks again by itself; only a lost reply must be settled here and now.
-    return settle(client, txn, patience_s=4 * client.config.timeout_s, tries=MAX_TRIES, insist=False)
+    patience_s = 4 * client.config.timeout_s
+    return settle(client, txn, patience_s=patience_s, tries=MAX_TRIES, insist=False, replied=replied)
 
 
 async def request_cancel(client: EtcdClient, keys: OperationKeys, cancel: CancelRecord) -> bool:
@@ -82,7 +84,8 @@ async def request_cancel(client: EtcdClient, keys: OperationKeys, cancel: Cancel
             (Put(keys.cancel, encode(cancel)),),
             (Get(keys.cancel),),
         )
-        result = await _settle(client, txn)
+        reached("cancel.before")
+        result = await _settle(client, txn, lambda: reached("cancel.after"))
         if result.succeeded:
             return True
         found = result.one(0, keys.cancel)
@@ -114,7 +117,8 @@ async def seal(
     if error is not None:
         puts += (Put(keys.error, encode(error)),)
     txn = Txn((equals(keys.state, before), epoch.held()), puts, (Get(keys.state), Get(epoch.key)))
-    result = await _settle(client, txn)
+    reached("seal.before")
+    result = await _settle(client, txn, lambda: reached("seal.after"))
     if result.succeeded:
         return after, result.revision
     state, leader = result.one(0, keys.state), result.one(1, epoch.key)
@@ -187,7 +191,9 @@ async def finish(
     OutcomeUnknown
         etcd does not answer: nothing may be concluded, and no file may be deleted.
     """
-    result = await _settle(client, finish_txn(keys, op, epoch, plan))
+    reached("finish.before")
+    txn = finish_txn(keys, op, epoch, plan)
+    result = await _settle(client, txn, lambda: reached("finish.after"))
     if result.succeeded:
         return Finished.DONE, result.revision
     leader, history = result.one(1, epoch.key), result.one(2, keys.history(op.operation))
@@ -219,11 +225,12 @@ async def collect(client: EtcdClient, keys: TableKeys, op: OperationKeys) -> int
             txn = Txn((absent(op.state),), (low, high))
         else:
             txn = Txn((absent(op.state),), (bite,))
-        if not (await _settle(client, txn)).succeeded:
+        reached("collect.before")
+        if not (await _settle(client, txn, lambda: reached("collect.middle"))).succeeded:
             return removed
         removed += len(victims)
-    last = (Delete(op.arg), Delete(keys.keyspace.active_operation(op.operation)))
-    if (await _settle(client, Txn((absent(op.state),), last))).succeeded:
+    last = Txn((absent(op.state),), (Delete(op.arg), Delete(keys.keyspace.active_operation(op.operation))))
+    if (await _settle(client, last, lambda: reached("collect.after"))).succeeded:
         removed += 1
     return removed
 

@@ -16,6 +16,7 @@ from types import TracebackType
 
 from distop.errors import DistopError, LeaseLost
 from distop.metastore.client import EtcdClient
+from distop.metastore.crashpoints import reached
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,9 @@ class LeaseSession:
     async def start(self) -> LeaseSession:
         """Grant the lease and begin to renew it."""
         sent = self._clock()
+        reached("lease.grant.before")
         lease = await self.client.lease_grant(self.ttl_s)
+        reached("lease.grant.after")
         self._deadline = sent + self.ttl_s - self._margin_s
         self.lease_id = lease
         self._task = asyncio.create_task(self._keep_alive(), name=f"lease-{self.lease_id:x}")
@@ -84,7 +87,9 @@ class LeaseSession:
             self._task = None
         if revoke and self.lease_id:
             try:
+                reached("lease.revoke.before")
                 await self.client.lease_revoke(self.lease_id)
+                reached("lease.revoke.after")
             except DistopError as error:
                 log.info("lease_revoke_failed", extra={"lease": self.lease_id, "error": str(error)})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from distop.errors import OutcomeUnknown
 from distop.metastore.client import EtcdClient
+from distop.metastore.crashpoints import reached
 from distop.metastore.keyspace import TableKeys, escape
 from distop.metastore.records import HistoryRecord, decode
 from distop.metastore.txn import Delete, Op, Txn
@@ -40,7 +41,9 @@ async def prune(client: EtcdClient, keys: TableKeys, *, keep: int = KEEP) -> int
             if record.request_id:
                 deletes.append(Delete(keys.request(record.request_id)))
         try:
+            reached("prune.before")
             await client.txn(Txn(then=tuple(deletes)))
+            reached("prune.after")
         except OutcomeUnknown:
             continue
     return len(victims)

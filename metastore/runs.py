@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distop.errors import CorruptRecord, InvalidArgument
+from distop.metastore.crashpoints import reached
 from distop.metastore.keyspace import OperationKeys, prefix_end
 from distop.metastore.records import RUNNING, OperationArg, RunnerRecord, decode, encode
 from distop.metastore.settle import settle
@@ -99,7 +100,8 @@ async def take_runner(
         (Put(keys.runner, encode(record), lease), *_reads_of_taken(keys)),
         (Get(keys.state), *_reads_of_taken(keys)),
     )
-    result = await settle(client, txn)
+    reached("take.before")
+    result = await settle(client, txn, replied=lambda: reached("take.after"))
     runner = result.one(1, keys.runner)
     if not result.succeeded:
         ours = runner.exists and runner.lease == lease and result.one(0, keys.state).value == RUNNING
@@ -143,4 +145,6 @@ def _without_result(keys: OperationKeys, arg: OperationArg, kvs: Iterable[KeyVal
 async def release_runner(client: EtcdClient, run: Run) -> None:
     """Let go of an operation; of one that is lost already: nothing happens."""
     runner = created_at(run.keys.runner, run.token)
-    await settle(client, Txn((runner,), (Delete(run.keys.runner),)))
+    reached("release.before")
+    txn = Txn((runner,), (Delete(run.keys.runner),))
+    await settle(client, txn, replied=lambda: reached("release.after"))

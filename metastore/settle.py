@@ -33,6 +33,7 @@ async def settle(
     patience_s: float = PATIENCE_S,
     tries: int = MAX_TRIES,
     insist: bool = True,
+    replied: Callable[[], None] | None = None,
 ) -> TxnResult:
     """Send a transaction until its outcome is known.
 
@@ -46,6 +47,8 @@ async def settle(
         How often it is sent at most.
     insist:
         Whether to wait for an etcd that is away, too. Else only a lost reply is a reason to send again.
+    replied:
+        Called with each reply; where the crash point after the transaction stands, so that it can lose one.
 
     Raises
     ------
@@ -60,7 +63,10 @@ async def settle(
     async def send() -> TxnResult:
         nonlocal doubt
         try:
-            return await client.txn(txn if isinstance(txn, Txn) else txn(doubt))
+            result = await client.txn(txn if isinstance(txn, Txn) else txn(doubt))
+            if replied is not None:
+                replied()
+            return result
         except OutcomeUnknown:
             doubt = True
             raise

@@ -27,6 +27,7 @@ from distop.errors import (
     TableNotFound,
 )
 from distop.metastore.client import EtcdClient
+from distop.metastore.crashpoints import reached
 from distop.metastore.keyspace import OperationId, TableKeys
 from distop.metastore.records import (
     RUNNING,
@@ -230,7 +231,9 @@ async def start(
                 details={"field": "argument"},
             )
         try:
+            reached("start.before")
             result = await client.txn(txn)
+            reached("start.after")
             if result.succeeded:
                 return Started(operation=arg.id, arg=arg, revision=result.revision)
         except OutcomeUnknown:

@@ -1,0 +1,140 @@
+"""Named places where a process can be made to die, to pause, or not to hear an answer.
+
+Every durable step of the system stands between ``reached("<step>.before")`` and ``reached("<step>.after")``.
+Unless ``DISTOP_CRASH_POINTS`` is set, reaching one costs a look at an empty string; `make chaos` sets it, and
+kills every one of them in turn. The idea is that of etcd's own gofail.
+
+The plan is ``name=action``, several separated by commas, or ``@file``: a file that holds such a plan, read
+again each time, so that processes that run already can be armed. Actions:
+
+- ``die``: the process is killed (SIGKILL): nothing is flushed, closed, or told to anybody;
+- ``lost``: the step was done, and its answer never came: :class:`~distop.errors.OutcomeUnknown`;
+- ``sleep:7``: the whole process is stopped (SIGSTOP) for 7 seconds, all its threads included.
+
+``name=die@3`` fires the third time this process comes by. With ``DISTOP_CRASH_ONCE`` set to a folder a point
+fires once altogether, whoever reaches it first: the others go on, as does whoever takes over from the dead.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from distop.errors import InvalidArgument, OutcomeUnknown
+
+VARIABLE = "DISTOP_CRASH_POINTS"
+ONCE_VARIABLE = "DISTOP_CRASH_ONCE"
+
+_PLAN = os.environ.get(VARIABLE, "")
+_hits: Counter[str] = Counter()
+_ITEM = re.compile(r"(?P<name>[a-z0-9_.]+)=(?P<action>die|lost|sleep:\d+(?:\.\d+)?)(?:@(?P<hit>[1-9]\d*))?")
+
+
+class Armed(NamedTuple):
+    """What happens at a point, and the how many-th time it is reached."""
+
+    action: str
+    hit: int = 1
+
+
+def reached(name: str) -> None:
+    """This step has come here. ``name`` is a literal, since :func:`points` finds it in the source.
+
+    Raises
+    ------
+    OutcomeUnknown
+        The point is armed to lose the answer of what has just been done.
+    """
+    if _PLAN:
+        _come_by(name)
+
+
+def parse(plan: str) -> dict[str, Armed]:
+    """The points of a plan; raises :class:`~distop.errors.InvalidArgument` if it is none."""
+    armed = {}
+    for item in filter(None, (part.strip() for part in plan.split(","))):
+        found = _ITEM.fullmatch(item)
+        if found is None:
+            raise InvalidArgument(
+                f"{item!r} arms no crash point", hint="write name=die, name=lost or name=sleep:SECONDS"
+            )
+        armed[found["name"]] = Armed(found["action"], int(found["hit"] or 1))
+    return armed
+
+
+def _come_by(name: str) -> None:
+    armed = parse(_present_plan()).get(name)
+    if armed is None:
+        return
+    _hits[name] += 1
+    if _hits[name] >= armed.hit and _is_first(name, armed.action):
+        _fire(name, armed.action)
+
+
+def _present_plan() -> str:
+    if not _PLAN.startswith("@"):
+        return _PLAN
+    try:
+        return Path(_PLAN[1:]).read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def record_name(name: str, action: str) -> str:
+    """The file in the folder of ``DISTOP_CRASH_ONCE`` that says that a point has fired; holds the pid."""
+    return f"{name}={action}"
+
+
+def _is_first(name: str, action: str) -> bool:
+    """Whether nobody has fired this point before; writes down that it has fired now."""
+    folder = os.environ.get(ONCE_VARIABLE)
+    if not folder:
+        return True
+    try:
+        with Path(folder, record_name(name, action)).open("x") as record:
+            record.write(str(os.getpid()))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _fire(name: str, action: str) -> None:
+    if action == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif action == "lost":
+        raise OutcomeUnknown(f"the answer was lost at crash point {name}")
+    else:
+        # Whoever is stopped cannot wake itself.
+        seconds, pid = action.partition(":")[2], os.getpid()
+        waker = ["/bin/sh", "-c", f"sleep {seconds}; kill -CONT {pid}"]
+        # The process outlives this function, and is left to init when ours dies meanwhile.
+        subprocess.Popen(waker, stdin=subprocess.DEVNULL, start_new_session=True)
+        os.kill(pid, signal.SIGSTOP)
+
+
+def points() -> dict[str, str]:
+    """All crash points of the installed packages, each with the module where it stands, in order of names."""
+    import distop
+
+    found: dict[str, str] = {}
+    for folder in distop.__path__:
+        for path in sorted(Path(folder).glob("*/*.py")):
+            for name in _named_in(path.read_text()):
+                found.setdefault(name, f"distop.{path.parent.name}.{path.stem}")
+    return dict(sorted(found.items()))
+
+
+def _named_in(source: str) -> Iterator[str]:
+    if "reached(" not in source:
+        return
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(func=ast.Name(id="reached"), args=[ast.Constant(value=str(name))]):
+                yield name
