@@ -72,6 +72,11 @@ class ClaimDesk:
         self._member, self._session = member, session
         self._renewed.set()
 
+    @property
+    def owned_until(self) -> float:
+        """Until when all claims are certainly held, by :func:`~distop.metastore.clocks.boot_clock`."""
+        return self._session.deadline if self._session is not None else 0.0
+
     def lease_lost(self) -> None:
         """All claims are lost with the lease; requests wait for the next :meth:`begin`."""
         self._session = None

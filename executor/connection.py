@@ -36,6 +36,7 @@ class Connection(asyncio.Protocol):
         self._frames = wire.Frames(wire.FromTask)
         self._runs: dict[int, Run] = {}
         self._requests: set[asyncio.Task[None]] = set()
+        self._claims = False
         self._unanswered = 0
         self._paused = False
 
@@ -86,6 +87,7 @@ class Connection(asyncio.Protocol):
                 run = Run(self._ledger.client.keyspace.operation(operation), message.token)
                 self._runs[message.run] = run
                 desk = self._ledger.desk if message.claims else None
+                self._claims = self._claims or message.claims
                 self._ledger.oversight.attach(run, self, claims=desk)
             case wire.Detach():
                 self._ledger.oversight.detach(self._runs.pop(message.run), self)
@@ -119,7 +121,8 @@ class Connection(asyncio.Protocol):
             case claims.Claimed():
                 found = answer.checkpoint
                 checkpoint = found.value if found.exists else None
-                self._reply(wire.Claimed(asked.number, answer.claim, checkpoint))
+                until = self._ledger.desk.owned_until
+                self._reply(wire.Claimed(asked.number, answer.claim, checkpoint, until))
             case claims.Busy():
                 self._reply(wire.Busy(asked.number, answer.holder))
             case Verdict():
@@ -178,6 +181,11 @@ class Connection(asyncio.Protocol):
         """See :class:`~distop.executor.claims.Claimant`."""
         for number in self._numbers_of(run):
             self._reply(wire.ClaimLost(number, partition, claim, reason))
+
+    def renewed(self, until: float) -> None:
+        """The lease of all claims was renewed."""
+        if self._claims:
+            self._reply(wire.Renewed(until))
 
     def _numbers_of(self, run: Run) -> list[int]:
         return [number for number, known in self._runs.items() if known.key == run.key]

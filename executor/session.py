@@ -8,6 +8,7 @@ straight to the event loop of the same process.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from distop.errors import Cancelled, DistopError, Unavailable
+from distop.metastore.clocks import boot_clock
 from distop.metastore.jobs import Mark, Verdict
 
 WINDOW = 1024
@@ -78,6 +80,9 @@ class Session(Generic[T]):
         """Why the run is over; empty while it is held. Set by push."""
         self.lost_claim = 0
         """The youngest claim that was lost. Set by push."""
+        self.owned_until = math.inf
+        """When, by :func:`~distop.metastore.clocks.boot_clock`, the lease of all claims may be over. Whoever
+        renews it may have been halted, and cannot push then."""
         self.closed = False
         self._port = port
         self._window = window
@@ -131,6 +136,12 @@ class Session(Generic[T]):
     def release(self, partition: str, claim: int) -> None:
         """Give a job up, so that the next attempt need not wait."""
         self._port.release(self, partition, claim)
+
+    def owns(self, claim: int) -> bool:
+        """Whether a claim is certainly still held. Once it was seen not to be, it never is again."""
+        if boot_clock() >= self.owned_until:
+            self.lost_claim = max(self.lost_claim, claim)
+        return claim > self.lost_claim
 
     def save(self, partition: str, claim: int, value: bytes) -> None:
         """Save a job's checkpoint.

@@ -105,6 +105,10 @@ class Sidecar:
         full = len(self.connections) >= MAX_CONNECTIONS
         return Connection(self.ledger, self.connections, refuse=full)
 
+    def _renewed(self, until: float) -> None:
+        for connection in self.connections:
+            connection.renewed(until)
+
     async def _until_idle(self, stop: asyncio.Event) -> None:
         idle_s, clock = self.config.idle_exit_s, asyncio.get_running_loop().time
         self._last_connected = clock()
@@ -121,7 +125,7 @@ class Sidecar:
         """One lease after the other, each a new incarnation; ends (with its lease) when it is cancelled."""
         desk = self.ledger.desk
         while True:
-            session = LeaseSession(client, self.config.lease_ttl_s)
+            session = LeaseSession(client, self.config.lease_ttl_s, renewed=self._renewed)
             try:
                 await session.start()
                 desk.begin(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}", session)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import os
 import socket
 import threading
@@ -58,6 +59,7 @@ class SidecarClient:
         self._outbox: list[int] = []
         """Numbers of those that were not sent yet."""
         self._frames = wire.Frames(wire.FromSidecar)
+        self._owned_until = math.inf
         self.dead: DistopError | None = None
         """Why it can be used no more."""
         connection = dial(place, environment)
@@ -79,6 +81,7 @@ class SidecarClient:
                 self._runs[run.operation, run.token] = run
                 self._send(run.attach())
             run.sessions.append(session)
+            session.owned_until = self._owned_until
             over = run.over
         if over:
             session.end(over)
@@ -255,7 +258,9 @@ class SidecarClient:
                 moved = moving.pop(numbers[0], None) if numbers else None
                 if moved is None:
                     self._handle(message)
-                elif not isinstance(message, wire.Claimed):
+                elif isinstance(message, wire.Claimed):
+                    self._renew(message.until)
+                else:
                     self._lose_claim(*moved, "it could not be moved to another sidecar")
         with self._lock:
             self._socket = connection
@@ -284,6 +289,8 @@ class SidecarClient:
             case wire.ClaimLost():
                 for run in self._numbered(message.run):
                     self._lose_claim(run, message.partition, message.claim, message.reason)
+            case wire.Renewed():
+                self._renew(message.until)
             case wire.Failed() if message.numbers:
                 self._fail(message.numbers, wire.error_of(message))
             case wire.Failed():
@@ -299,6 +306,7 @@ class SidecarClient:
             claim = asked.message
             if isinstance(message, wire.Claimed) and isinstance(claim, wire.Claim):
                 # Before the task knows: should this connection break now, the claim must move with it.
+                self._renew(message.until)
                 for run in self._numbered(claim.run):
                     run.held[claim.partition] = (claim.attempt, message.claim)
         asked.settle(message)
@@ -317,6 +325,13 @@ class SidecarClient:
                 self._send_marks()
         for session, verdicts in told.items():
             session.answered(verdicts)
+
+    def _renew(self, until: float) -> None:
+        with self._lock:
+            self._owned_until = until
+            for run in self._runs.values():
+                for session in run.sessions:
+                    session.owned_until = until
 
     def _lose_claim(self, run: KnownRun, partition: str, claim: int, reason: str) -> None:
         with self._lock:

@@ -89,7 +89,7 @@ class TaskJob(JobContext):
 
     @property
     def cancelled(self) -> bool:
-        return bool(self._session.over) or (self.claim != 0 and self._session.lost_claim == self.claim)
+        return bool(self._session.over) or (self.claim != 0 and not self._session.owns(self.claim))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +193,9 @@ class Task:
         if job.cancelled:
             log.info("job_cancelled", extra=fields)
             self._clean(job)
+            if job.claim and not self.session.over:
+                # Only our own clock may have said that it is lost: then it keeps others waiting, us too.
+                self.session.release(job.partition, job.claim)
             return True  # the run may go on without this claim; if not, the caller's loop ends
         permanent = isinstance(error, InvalidArgument | JobFailed | Cancelled)
         last = permanent or tries >= job.operation.options.max_job_attempts

@@ -14,7 +14,7 @@ import msgspec
 from distop.errors import CorruptRecord, DistopError, EtcdUnavailable
 from distop.metastore.jobs import Mark, Outcome
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of these messages. Part of the socket's path, so that versions never meet."""
 
 MAX_FRAME_BYTES = 8 << 20
@@ -86,6 +86,8 @@ class Claimed(_Message, frozen=True):
     number: int
     claim: int
     checkpoint: bytes | None
+    until: float
+    """As of :class:`Renewed`."""
 
 
 class Busy(_Message, frozen=True):
@@ -132,8 +134,15 @@ class ClaimLost(_Message, frozen=True):
     reason: str
 
 
+class Renewed(_Message, frozen=True):
+    """Pushed: the lease of all claims holds until this reading of :func:`~distop.metastore.clocks.boot_clock`
+    at least, whatever becomes of the sidecar."""
+
+    until: float
+
+
 FromTask: TypeAlias = Attach | Detach | Marks | Claim | Release | Save
-FromSidecar: TypeAlias = Verdicts | Claimed | Busy | Refused | Done | Failed | Over | ClaimLost
+FromSidecar: TypeAlias = Verdicts | Claimed | Busy | Refused | Done | Failed | Over | ClaimLost | Renewed
 Answer: TypeAlias = Claimed | Busy | Refused | Done | Failed
 
 _encoder = msgspec.msgpack.Encoder()

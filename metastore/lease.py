@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from types import TracebackType
 
 from distop.errors import DistopError, LeaseLost
 from distop.metastore.client import EtcdClient
+from distop.metastore.clocks import boot_clock
 from distop.metastore.crashpoints import reached
+
+__all__ = ["LeaseSession", "boot_clock"]
 
 log = logging.getLogger(__name__)
 
 
-def boot_clock() -> float:
-    """Seconds that also pass while the machine is suspended, where the system can tell."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+def _nobody(deadline: float) -> None:
+    pass
 
 
 class LeaseSession:
@@ -35,18 +36,29 @@ class LeaseSession:
         Seconds after the last renewal at which etcd drops the lease's keys; at least 2.
     clock:
         Seconds, monotonic.
+    renewed:
+        Told the new :attr:`deadline` whenever there is one.
 
     ``lost`` is set once, when the lease has ended for whatever reason. A new session is a new identity.
     """
 
-    def __init__(self, client: EtcdClient, ttl_s: int, *, clock: Callable[[], float] = boot_clock) -> None:
+    def __init__(
+        self,
+        client: EtcdClient,
+        ttl_s: int,
+        *,
+        clock: Callable[[], float] = boot_clock,
+        renewed: Callable[[float], None] = _nobody,
+    ) -> None:
         self.client = client
         self.ttl_s = ttl_s
         self.lease_id = 0
         self.lost = asyncio.Event()
+        self.deadline = 0.0
+        """Until when, by the clock, it certainly stands if it is not renewed again."""
         self._clock = clock
+        self._renewed = renewed
         self._margin_s = max(0.2, ttl_s * 0.1)
-        self._deadline = 0.0
         self._closing = False
         self._task: asyncio.Task[None] | None = None
 
@@ -57,7 +69,7 @@ class LeaseSession:
         Once it was seen not to, it never is again: whoever saw it has stopped acting, and nobody would tell
         him to begin again if a renewal that was under way came through after all.
         """
-        if self.lease_id and self._clock() >= self._deadline:
+        if self.lease_id and self._clock() >= self.deadline:
             self.lost.set()
         return self.lease_id != 0 and not self.lost.is_set()
 
@@ -72,8 +84,8 @@ class LeaseSession:
         reached("lease.grant.before")
         lease = await self.client.lease_grant(self.ttl_s)
         reached("lease.grant.after")
-        self._deadline = sent + self.ttl_s - self._margin_s
         self.lease_id = lease
+        self._holds_until(sent + self.ttl_s - self._margin_s)
         self._task = asyncio.create_task(self._keep_alive(), name=f"lease-{self.lease_id:x}")
         return self
 
@@ -101,6 +113,10 @@ class LeaseSession:
     ) -> None:
         await self.close()
 
+    def _holds_until(self, deadline: float) -> None:
+        self.deadline = deadline
+        self._renewed(deadline)
+
     async def _keep_alive(self) -> None:
         interval = self.ttl_s / 3
         try:
@@ -114,9 +130,9 @@ class LeaseSession:
                     continue
                 if ttl <= 0 or not self.alive:
                     return
-                self._deadline = sent + min(ttl, self.ttl_s) - self._margin_s
+                self._holds_until(sent + min(ttl, self.ttl_s) - self._margin_s)
                 # Until the next renewal is due, but never past the deadline without noticing it.
-                await asyncio.sleep(max(0.0, min(interval, self._deadline - self._clock())))
+                await asyncio.sleep(max(0.0, min(interval, self.deadline - self._clock())))
         finally:
             if not self._closing:
                 log.warning("lease_lost", extra={"lease": self.lease_id})

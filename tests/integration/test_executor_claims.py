@@ -17,6 +17,8 @@ from distop.metastore.records import ClaimRecord, OperationArg, decode
 from support.executing import (
     Child,
     job_records,
+    place_in,
+    short_folder,
     sidecar_process,
     start_operation,
     take,
@@ -113,6 +115,64 @@ async def test_an_owner_whose_sidecar_slept_past_its_lease_saves_and_marks_nothi
     saved = {line[0] for line in traces(tmp_path) if owner and line[2] == owner.attempt}
     assert "saved@3" not in saved
     assert (await job_records(client, arg))["0"].result == {"from": 2}
+
+
+async def test_a_job_whose_sidecar_was_halted_past_its_lease_is_done_once_by_another_host(
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+) -> None:
+    """O9, O10: nobody can push to it, and yet it is cancelled: its own clock says that its claim is over.
+    When the sidecar wakes up it saves and marks nothing."""
+    arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
+    taken = await take(client, arg, session)
+    with short_folder() as elsewhere:
+        other_place = place_in(elsewhere, etcd_config)
+        async with (
+            sidecar_process(etcd_config, place, tmp_path) as sidecar,
+            sidecar_process(etcd_config, other_place, tmp_path),
+        ):
+            with connected(place, etcd_config) as worker, connected(other_place, etcd_config) as other:
+                loser = task(worker, taken, "a")
+                await eventually(lambda: traces(tmp_path, "holds"))
+                first = (await claim_of(client, arg) or ClaimRecord(attempt="")).attempt
+                sidecar.stop()
+                winner = task(other, taken, "b")
+                await eventually(lambda: [line[2] for line in traces(tmp_path, "cleaned")] == [first])
+                await eventually(lambda: len(traces(tmp_path, "holds")) == 2)
+                second = (await claim_of(client, arg) or ClaimRecord(attempt="")).attempt
+                (tmp_path / "release").touch()
+                assert await asyncio.wait_for(winner, 20) == TaskSummary(won=1)
+                sidecar.resume()
+                assert await asyncio.wait_for(loser, 20) == TaskSummary(lost=1)
+    assert second != first
+    assert traces(tmp_path, "began@2")[0][2] == second
+    by = {line[0]: line[2] for line in traces(tmp_path) if line[0].startswith(("saved@", "did"))}
+    assert by == {"saved@1": first, "saved@2": first, "saved@3": second, "saved@4": second, "did": second}
+    assert (await job_records(client, arg))["0"].attempt == second
+
+
+async def test_a_deaf_owner_whose_sidecar_was_halted_saves_nothing_and_loses(
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+) -> None:
+    """O10: it never looks whether it is cancelled; its next save tells it, and its claim is another's."""
+    arg = await start_operation(client, "owned", owned(tmp_path, deaf_at=2), jobs=1, exclusive=True)
+    taken = await take(client, arg, session)
+    async with sidecar_process(etcd_config, place, tmp_path) as sidecar:
+        with connected(place, etcd_config) as worker:
+            running = task(worker, taken)
+            await eventually(lambda: traces(tmp_path, "deaf"))
+            first = (await claim_of(client, arg) or ClaimRecord(attempt="")).attempt
+            sidecar.stop()
+
+            async def expired() -> bool:
+                return await claim_of(client, arg) is None
+
+            await eventually(expired, 10.0)
+            sidecar.resume()
+            (tmp_path / "release").touch()
+            assert await asyncio.wait_for(running, 20) == TaskSummary(won=1)
+    assert [line[2] for line in traces(tmp_path, "cleaned")] == [first]
+    saved = [(line[0], line[2] == first) for line in traces(tmp_path) if line[0].startswith("saved@")]
+    assert saved == [("saved@1", True), ("saved@2", True), ("saved@3", False), ("saved@4", False)]
 
 
 @pytest.mark.parametrize("end", [Child.kill, Child.terminate], ids=["killed", "ended"])

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from distop.metastore.config import EtcdConfig
 from distop.metastore.jobs import FAILED, SUCCESS
+from distop.metastore.keyspace import prefix_end
 from distop.metastore.records import ABORTING, COMMITTING
+from distop.metastore.txn import Delete, Txn
 from support.executing import (
     all_done,
     executor_process,
@@ -80,6 +82,27 @@ async def test_an_operation_whose_keys_vanish_stops_its_jobs(client: LossyClient
         await remove_operation(client, arg)
         await eventually(lambda: traces(tmp_path, "cleaned"), 1.0)
     assert files(tmp_path) == []
+
+
+async def test_keys_removed_by_hand_stop_the_jobs_and_the_runner_does_not_spin(
+    client: LossyClient, tmp_path: Path
+) -> None:
+    """O15: as with ``etcdctl del --prefix``, which leaves the index entry behind."""
+    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0", "1"]}, jobs=2)
+    keys = client.keyspace.operation(arg.id)
+    async with runner(client, slots=2, max_operations=1):
+        await eventually(lambda: len(traces(tmp_path, "holds")) == 2)
+        await client.txn(Txn(then=(Delete(keys.prefix, prefix_end(keys.prefix)),)))
+        await eventually(lambda: len(traces(tmp_path, "cleaned")) == 2)
+        before = len(client.sent)
+        # The only place is free again, and every one of these makes it look at what there is to do.
+        for _ in range(5):
+            await all_done(client, await start_operation(client))
+    about_it = [txn for txn in client.sent[before:] if any(c.key.startswith(keys.root) for c in txn.compares)]
+    assert files(tmp_path) == []
+    assert len(traces(tmp_path, "began")) == 2
+    assert not about_it
+    assert (await client.scan(keys.prefix)).kvs == []
 
 
 async def test_another_runner_goes_on_with_the_remaining_jobs_only(

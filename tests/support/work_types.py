@@ -103,7 +103,7 @@ class Deaf(Traced):
 class Owned(Traced):
     """Owned by one attempt at a time; saves how far it came, ``argument.steps`` times; goes on from there.
 
-    Holds before step ``argument.hold_at``.
+    Holds before step ``argument.hold_at``; before ``argument.deaf_at``, too, and hears of no cancellation.
     """
 
     type = "owned"
@@ -117,6 +117,9 @@ class Owned(Traced):
         for step in range(begin, argument["steps"]):
             if step == argument.get("hold_at"):
                 hold(job, Path(argument["folder"], "release"))
+            if step == argument.get("deaf_at"):
+                trace(job, "deaf")
+                await_file(Path(argument["folder"], "release"))
             job.save_checkpoint(str(step + 1).encode())
             trace(job, f"saved@{step + 1}")
         trace(job, "did")
