@@ -1,8 +1,11 @@
-"""The contract of a transactional commit step, and how steps are found.
+"""The contracts of commit steps, and how steps are found.
 
-A transactional step writes nothing that anybody sees. It contributes compares and puts to the transaction
+A *transactional* step writes nothing that anybody sees. It contributes compares and puts to the transaction
 that finishes an operation, and so happens exactly once, together with everything else in it. What it prepares
 beside (metadata files nobody refers to yet) it can take back once that transaction has certainly failed.
+
+An *external* step acts on something that etcd's transaction cannot reach. It is logged before it is executed,
+and executed again after a crash unless it can see that it is done.
 """
 
 from __future__ import annotations
@@ -10,22 +13,30 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache, cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 from distop.errors import InvalidArgument, UnknownCommitStep
 from distop.metastore.keyspace import TableKeys
-from distop.metastore.records import StepRecord, TableRecord
+from distop.metastore.records import OperationArg, StepRecord, TableRecord
 from distop.metastore.txn import KeyValue, Txn
 from distop.operations.api import OperationView
 
 GROUP = "distop.commit_steps"
 VARIABLE = "DISTOP_COMMIT_STEPS"
 """Environment variable: more steps as ``name=module:Class``, separated by commas."""
+
+
+def _nothing() -> None:
+    return None
+
+
+# -- transactional steps -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +52,6 @@ class FinishContext:
     view: OperationView
     now: Callable[[], float] = time.time
     """Seconds since the Unix epoch."""
-
-
-def _nothing() -> None:
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +83,88 @@ class TransactionalStep(ABC):
         """
 
 
+# -- external steps ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepContext:
+    """What an external step knows besides its argument. The same on every host that may execute it (C13)."""
+
+    table: TableRecord
+    arg: OperationArg
+    token: str
+    """Of the operation, the same in every attempt: what a step leaves behind to recognise itself by."""
+    check: Callable[[], None] = _nothing
+    """Raises when this process may not act any more. To be called right before what cannot be taken back."""
+
+
+class Verdict(Enum):
+    """What a look at the world says of a step."""
+
+    DONE = "done"
+    """It has been executed, completely: it need not be again (C3)."""
+    NOT_DONE = "not done"
+    """It has not, or not completely."""
+    UNKNOWN = "unknown"
+    """Nobody can tell. It is executed (again), and so must bear that."""
+
+
+class ExternalStep(ABC):
+    """One step, made from the argument of its record. All methods block and run in threads.
+
+    A step may be executed several times, by several hosts, after any part of an earlier execution; in the end
+    the world must look as if it had been executed once.
+    """
+
+    skippable: ClassVar[bool] = False
+    """Whether a person may leave it out, when it cannot be done, without losing rows."""
+
+    def __init__(self, argument: dict[str, Any] | None = None) -> None:
+        self.argument = dict(argument or {})
+
+    @abstractmethod
+    def verify(self, context: StepContext) -> Verdict:
+        """Whether it is done: told by content, never by mere existence (C5).
+
+        Raises
+        ------
+        PermanentStepError
+            It is not done and never can be. Everything else that is raised is tried again.
+        """
+
+    @abstractmethod
+    def execute(self, context: StepContext) -> None:
+        """Do it. Raises as :meth:`verify`."""
+
+    def undo(self, context: StepContext) -> bool:
+        """Take back what was executed, as far as it was; whether nothing of it is left.
+
+        For operations that are aborted after some of their steps were executed. May be called of a step that
+        never was, and again.
+        """
+        return False
+
+
+class StepPlan(ABC):
+    """A step that stands for many external ones, which are only known once the jobs are done."""
+
+    def __init__(self, argument: dict[str, Any] | None = None) -> None:
+        self.argument = dict(argument or {})
+
+    @abstractmethod
+    def expand(self, context: FinishContext) -> Sequence[StepRecord]:
+        """The external steps, worked out from the results of the jobs.
+
+        Runs in a thread and changes nothing. What it returns is logged and never worked out again, unless
+        this process dies before it is logged. Raises as :meth:`TransactionalStep.prepare`.
+        """
+
+
+AnyStep: TypeAlias = TransactionalStep | ExternalStep | StepPlan
+
+# -- finding them ------------------------------------------------------------------------------------
+
+
 class StepRegistry:
     """The steps this process knows: entry points, and steps named by hand. Loaded when first asked for."""
 
@@ -91,26 +180,49 @@ class StepRegistry:
         """All steps, sorted, without loading them."""
         return sorted({*self._entries, *self._extra})
 
-    def load(self, record: StepRecord) -> TransactionalStep:
-        """The step of a record.
+    def kind(self, name: str) -> type[AnyStep]:
+        """The class of the steps of this name.
 
         Raises
         ------
         UnknownCommitStep
-            No step of this name is registered here; says which are. Nothing is wrong with the operation.
+            No step of this name is registered here; says which are. Nothing is wrong with the operation
+            (C11).
         """
         kind: Any = None
-        if record.step in self._extra:
-            module, _, name = self._extra[record.step].partition(":")
-            kind = getattr(import_module(module), name, None)
-        elif record.step in self._entries:
-            kind = self._entries[record.step].load()
-        if not (isinstance(kind, type) and issubclass(kind, TransactionalStep)):
+        if name in self._extra:
+            module, _, attribute = self._extra[name].partition(":")
+            kind = getattr(import_module(module), attribute, None)
+        elif name in self._entries:
+            kind = self._entries[name].load()
+        if not (isinstance(kind, type) and issubclass(kind, TransactionalStep | ExternalStep | StepPlan)):
             raise UnknownCommitStep(
-                f"no commit step {record.step!r} is registered here, known are: {', '.join(self.names())}",
-                details={"step": record.step},
+                f"no commit step {name!r} is registered here, known are: {', '.join(self.names())}",
+                details={"step": name},
             )
-        return kind(record.argument)
+        return kind
+
+    def load(self, record: StepRecord) -> TransactionalStep:
+        """The transactional step of a record; raises as :meth:`kind`, also of a step of another kind."""
+        step = self.kind(record.step)(record.argument)
+        if not isinstance(step, TransactionalStep):
+            raise _not_a(record, "transactional")
+        return step
+
+    def load_external(self, record: StepRecord) -> ExternalStep:
+        """The external step of a record; raises as :meth:`kind`, also of a step of another kind."""
+        step = self.kind(record.step)(record.argument)
+        if not isinstance(step, ExternalStep):
+            raise _not_a(record, "external")
+        return step
+
+
+def _not_a(record: StepRecord, kind: str) -> UnknownCommitStep:
+    return UnknownCommitStep(
+        f"commit step {record.step!r} is not {kind}",
+        hint="another version of it made this record: use that version here too",
+        details={"step": record.step},
+    )
 
 
 def _named(item: str) -> tuple[str, str]:
@@ -127,5 +239,5 @@ def default_registry() -> StepRegistry:
 
 
 def load_step(record: StepRecord) -> TransactionalStep:
-    """The step of a record; raises :class:`~distop.errors.UnknownCommitStep`."""
+    """The transactional step of a record; raises :class:`~distop.errors.UnknownCommitStep`."""
     return default_registry().load(record)

@@ -314,3 +314,32 @@ class FutureRevision(InvalidArgument):
     """The revision asked for has not happened yet."""
 
     code = "FUTURE_REVISION"
+
+
+class TooLateToCancel(DistopError):
+    """The operation is past the point where it could be cancelled."""
+
+    code = "TOO_LATE_TO_CANCEL"
+    kind = Kind.PRECONDITION
+    default_hint = "it is being published: wait for its end, then undo what it did with another operation"
+
+
+class PermanentStepError(DistopError):
+    """A commit step can never succeed as it was planned."""
+
+    code = "STEP_IMPOSSIBLE"
+    kind = Kind.PRECONDITION
+    default_hint = "put right what it names, then resolve the operation"
+
+
+class StepConflict(PermanentStepError):
+    """A commit step found something else than what it was planned on."""
+
+    code = "STEP_CONFLICT"
+    kind = Kind.CONFLICT
+
+
+class StepSourceMissing(PermanentStepError):
+    """What a commit step is to publish is gone."""
+
+    code = "STEP_SOURCE_MISSING"

@@ -15,6 +15,7 @@ from distop.errors import (
     LeadershipLost,
     OperationNotFound,
     PreconditionFailed,
+    TooLateToCancel,
 )
 from distop.metastore.client import EtcdClient
 from distop.metastore.crashpoints import reached
@@ -72,6 +73,8 @@ async def request_cancel(client: EtcdClient, keys: OperationKeys, cancel: Cancel
     ------
     OperationNotFound
         It has no state any more (or never had).
+    TooLateToCancel
+        Its commit sequence stands, and some steps of it may have been executed.
     """
     for _ in range(MAX_TRIES):
         state = await client.get(keys.state)
@@ -80,17 +83,20 @@ async def request_cancel(client: EtcdClient, keys: OperationKeys, cancel: Cancel
         if state.value == ABORTING:
             return False
         txn = Txn(
-            (unchanged(state), absent(keys.cancel)),
+            # The log of the commit steps compares .cancel as absent: one of the two wins, never both.
+            (unchanged(state), absent(keys.cancel), absent(keys.commit)),
             (Put(keys.cancel, encode(cancel)),),
-            (Get(keys.cancel),),
+            (Get(keys.cancel), Get(keys.commit)),
         )
         reached("cancel.before")
         result = await _settle(client, txn, lambda: reached("cancel.after"))
         if result.succeeded:
             return True
-        found = result.one(0, keys.cancel)
+        found, log = result.one(0, keys.cancel), result.one(1, keys.commit)
         if found.exists:
             return decode(found.value, CancelRecord, found.key) == cancel
+        if log.exists:
+            raise TooLateToCancel(f"the commit steps of operation {keys.operation} are being executed")
     raise PreconditionFailed(f"operation {keys.operation} changes too fast to be cancelled")
 
 

@@ -150,6 +150,9 @@ class OperationKeys:
         self.cancel = root + b".cancel"
         self.error = root + b".error"
         self.commit = root + b".commit"
+        """The header of the commit sequence; where it stands, the sequence is whole."""
+        self.commit_chunks = root + b".commit."
+        """What the keys of its chunks begin with."""
 
     def job_state(self, partition: str) -> bytes:
         return b"%s.%s.state" % (self.root, escape(partition).encode())
@@ -159,6 +162,10 @@ class OperationKeys:
 
     def progress(self, partition: str) -> bytes:
         return b"%s.%s.progress" % (self.root, escape(partition).encode())
+
+    def commit_chunk(self, index: int) -> bytes:
+        """One chunk of the commit sequence; in key order they are in order."""
+        return b"%s%06d" % (self.commit_chunks, index)
 
     def partition_of(self, key: bytes) -> tuple[str, str] | None:
         """``(partition, word)`` of a key of a job (``word`` is state, claim or progress), else ``None``."""

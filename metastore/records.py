@@ -284,6 +284,8 @@ class StepRecord(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
 
     step: str
     argument: dict[str, Any] = {}
+    stage: int = 0
+    """Of an external step: those of a stage run side by side, once all steps of lower stages are done."""
 
 
 Watermarks = dict[str, dict[str, str]]

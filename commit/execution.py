@@ -1,0 +1,250 @@
+"""Executing a commit sequence: verify, execute, verify; stage after stage, in bounded parallel.
+
+Nothing is remembered between two executions. What is done is seen in the world itself, so any host can take
+over after any crash, and a sequence that was executed twice looks as if it had been once (C3, C4, C13).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from distop.commit.step import StepContext, StepRegistry, Verdict, default_registry
+from distop.errors import (
+    CorruptRecord,
+    DistopError,
+    Kind,
+    LeadershipLost,
+    LeaseLost,
+    PermanentStepError,
+    PreconditionFailed,
+)
+from distop.metastore.records import StepRecord
+from distop.metastore.sequence import CommitSequence
+
+log = logging.getLogger(__name__)
+
+WORKERS = 16
+"""Steps executed at a time: they wait for storage far more than they compute."""
+
+MAX_DESCRIBED = 300
+"""Characters of a step's argument that stand in an error."""
+
+
+class StepFailed(DistopError):
+    """A commit step failed."""
+
+    code = "STEP_FAILED"
+    kind = Kind.PRECONDITION
+
+    def __init__(self, index: int, record: StepRecord, cause: Exception, *, permanent: bool) -> None:
+        code = str(getattr(cause, "code", type(cause).__name__))
+        super().__init__(
+            f"commit step {index} ({describe(record)}) failed: {code}: {cause}",
+            details={"step": record.step, "index": str(index), "cause": code},
+        )
+        self.index = index
+        """Which step of the sequence, from 0 on."""
+        self.record = record
+        self.cause = cause
+        """What it raised."""
+        self.permanent = permanent
+        """Whether another attempt would meet the same."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (self.index, self.record, self.cause, self.permanent)
+
+
+def _rebuild(index: int, record: StepRecord, cause: Exception, permanent: bool) -> StepFailed:
+    return StepFailed(index, record, cause, permanent=permanent)
+
+
+def describe(record: StepRecord) -> str:
+    """A step in one line, for people."""
+    argument = msgspec.json.encode(record.argument).decode()
+    if len(argument) > MAX_DESCRIBED:
+        argument = argument[:MAX_DESCRIBED] + "..."
+    return f"{record.step} {argument}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executed:
+    """What an execution came to."""
+
+    executed: int = 0
+    found_done: int = 0
+    """Steps that were true already."""
+    skipped: int = 0
+
+
+def execute(
+    sequence: CommitSequence,
+    context: StepContext,
+    *,
+    check: Callable[[], None],
+    workers: int = WORKERS,
+    skip: Collection[int] = (),
+    registry: StepRegistry | None = None,
+) -> Executed:
+    """Make every step of a sequence true. Blocking.
+
+    Steps of a stage run side by side; a stage begins when all steps of the ones before are done. When one
+    fails no further one is begun, and those under way are waited for.
+
+    Parameters
+    ----------
+    check:
+        Called before every step and again before it acts; raises when this process may not act any more.
+    workers:
+        Steps executed at a time.
+    skip:
+        Indexes of steps that are left out, because a person said so.
+
+    Raises
+    ------
+    StepFailed
+        Names the step; a permanent failure comes before one that may pass.
+    LeadershipLost, LeaseLost
+        As ``check`` raised it; says nothing about the steps.
+    CorruptRecord
+        The sequence belongs to another operation.
+    PreconditionFailed
+        ``skip`` names a step that does not exist, or may not be left out.
+    """
+    registry = registry or default_registry()
+    _check_owner(sequence, context)
+    for index in skip:
+        check_skippable(sequence, index, registry)
+    context = replace(context, check=check)
+
+    def one(index: int, record: StepRecord) -> bool:
+        check()
+        step = registry.load_external(record)
+        if step.verify(context) is Verdict.DONE:
+            return False
+        check()
+        step.execute(context)
+        if step.verify(context) is Verdict.NOT_DONE:
+            raise RuntimeError("it was executed, and is not done")
+        return True
+
+    done = found = 0
+    for stage in sequence.stages():
+        wanted = [(index, record) for index, record in stage.items() if index not in skip]
+        acted = _run(one, wanted, workers)
+        done, found = done + sum(acted), found + len(acted) - sum(acted)
+    outcome = Executed(executed=done, found_done=found, skipped=len(skip))
+    fields = {"operation": sequence.operation, "executed": done, "found_done": found, "skipped": len(skip)}
+    log.info("commit_steps_executed", extra=fields)
+    return outcome
+
+
+def undo(
+    sequence: CommitSequence,
+    context: StepContext,
+    *,
+    check: Callable[[], None],
+    workers: int = WORKERS,
+    registry: StepRegistry | None = None,
+) -> list[int]:
+    """Take back what was executed of a sequence, the last stage first. Blocking.
+
+    Returns the indexes of the steps that could not be taken back, in order: a step that raises, one that is
+    not known here, and one whose kind cannot. Raises as :func:`execute`, but no :class:`StepFailed`.
+    """
+    registry = registry or default_registry()
+    _check_owner(sequence, context)
+    context = replace(context, check=check)
+
+    def one(index: int, record: StepRecord) -> bool:
+        check()
+        try:
+            return registry.load_external(record).undo(context)
+        except (LeadershipLost, LeaseLost):
+            raise
+        except Exception as error:
+            fields = {"operation": sequence.operation, "step": record.step, "index": index}
+            log.warning("commit_step_not_undone", extra={**fields, "error": str(error)})
+            return False
+
+    left: list[int] = []
+    for stage in reversed(sequence.stages()):
+        numbered = list(stage.items())
+        undone = _run(one, numbered, workers)
+        left += [index for (index, _), gone in zip(numbered, undone, strict=True) if not gone]
+    return sorted(left)
+
+
+def _check_owner(sequence: CommitSequence, context: StepContext) -> None:
+    arg = context.arg
+    if (sequence.operation, sequence.uuid) != (str(arg.id), arg.uuid):
+        raise CorruptRecord(
+            f"these commit steps are of {sequence.operation} ({sequence.uuid}), not of {arg.id} ({arg.uuid})"
+        )
+
+
+def check_skippable(
+    sequence: CommitSequence, index: int, registry: StepRegistry | None = None
+) -> None:
+    """Raise :class:`~distop.errors.PreconditionFailed` unless a person may leave this step out."""
+    registry = registry or default_registry()
+    if not 0 <= index < len(sequence):
+        raise PreconditionFailed(f"{sequence.operation} has no commit step {index}")
+    record = sequence.steps[index]
+    if not getattr(registry.kind(record.step), "skippable", False):
+        raise PreconditionFailed(
+            f"commit step {index} of {sequence.operation} ({describe(record)}) cannot be left out: "
+            "rows would be lost"
+        )
+
+
+def _run(
+    one: Callable[[int, StepRecord], bool], numbered: Iterable[tuple[int, StepRecord]], workers: int
+) -> list[bool]:
+    """What ``one`` says of each step, in order. At most ``workers`` at a time; after a failure none is begun."""
+    waiting: Iterator[tuple[int, tuple[int, StepRecord]]] = enumerate(numbered)
+    answers: dict[int, bool] = {}
+    failures: list[tuple[int, StepRecord, Exception]] = []
+    lock, stop = threading.Lock(), threading.Event()
+
+    def work() -> None:
+        # Each worker takes the next step by itself: 10,000 steps are no 10,000 futures.
+        while not stop.is_set():
+            with lock:
+                taken = next(waiting, None)
+            if taken is None:
+                return
+            place, (index, record) = taken
+            try:
+                answers[place] = one(index, record)
+            except Exception as error:
+                failures.append((index, record, error))
+                stop.set()
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="step") as pool:
+        for running in [pool.submit(work) for _ in range(workers)]:
+            running.result()
+    if failures:
+        raise _worst(failures)
+    return [answers[place] for place in sorted(answers)]
+
+
+def _worst(failures: list[tuple[int, StepRecord, Exception]]) -> Exception:
+    """What to raise: who lost its leadership knows nothing else; a permanent failure outlives the others."""
+    for _, _, error in failures:
+        if isinstance(error, LeadershipLost | LeaseLost):
+            return error
+    ordered = sorted(failures, key=lambda failure: (not _is_permanent(failure[2]), failure[0]))
+    index, record, error = ordered[0]
+    failed = StepFailed(index, record, error, permanent=_is_permanent(error))
+    failed.__cause__ = error
+    return failed
+
+
+def _is_permanent(error: Exception) -> bool:
+    return isinstance(error, PermanentStepError)
