@@ -42,26 +42,26 @@ class StepFailed(DistopError):
     code = "STEP_FAILED"
     kind = Kind.PRECONDITION
 
-    def __init__(self, index: int, record: StepRecord, cause: Exception, *, permanent: bool) -> None:
+    index: int = -1
+    """Which step of the sequence, from 0 on."""
+    record: StepRecord = StepRecord(step="")
+    cause: Exception | None = None
+    """What it raised."""
+    permanent: bool = False
+    """Whether another attempt would meet the same."""
+
+    @classmethod
+    def of(cls, index: int, record: StepRecord, cause: Exception) -> StepFailed:
+        """The failure of one step."""
         code = str(getattr(cause, "code", type(cause).__name__))
-        super().__init__(
+        failed = cls(
             f"commit step {index} ({describe(record)}) failed: {code}: {cause}",
             details={"step": record.step, "index": str(index), "cause": code},
         )
-        self.index = index
-        """Which step of the sequence, from 0 on."""
-        self.record = record
-        self.cause = cause
-        """What it raised."""
-        self.permanent = permanent
-        """Whether another attempt would meet the same."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self.index, self.record, self.cause, self.permanent)
-
-
-def _rebuild(index: int, record: StepRecord, cause: Exception, permanent: bool) -> StepFailed:
-    return StepFailed(index, record, cause, permanent=permanent)
+        failed.index, failed.record, failed.cause = index, record, cause
+        failed.permanent = _is_permanent(cause)
+        failed.__cause__ = cause
+        return failed
 
 
 def describe(record: StepRecord) -> str:
@@ -188,9 +188,7 @@ def _check_owner(sequence: CommitSequence, context: StepContext) -> None:
         )
 
 
-def check_skippable(
-    sequence: CommitSequence, index: int, registry: StepRegistry | None = None
-) -> None:
+def check_skippable(sequence: CommitSequence, index: int, registry: StepRegistry | None = None) -> None:
     """Raise :class:`~distop.errors.PreconditionFailed` unless a person may leave this step out."""
     registry = registry or default_registry()
     if not 0 <= index < len(sequence):
@@ -206,7 +204,7 @@ def check_skippable(
 def _run(
     one: Callable[[int, StepRecord], bool], numbered: Iterable[tuple[int, StepRecord]], workers: int
 ) -> list[bool]:
-    """What ``one`` says of each step, in order. At most ``workers`` at a time; after a failure none is begun."""
+    """What ``one`` says of each step, in order. At most ``workers`` at a time; none after a failure."""
     waiting: Iterator[tuple[int, tuple[int, StepRecord]]] = enumerate(numbered)
     answers: dict[int, bool] = {}
     failures: list[tuple[int, StepRecord, Exception]] = []
@@ -240,10 +238,7 @@ def _worst(failures: list[tuple[int, StepRecord, Exception]]) -> Exception:
         if isinstance(error, LeadershipLost | LeaseLost):
             return error
     ordered = sorted(failures, key=lambda failure: (not _is_permanent(failure[2]), failure[0]))
-    index, record, error = ordered[0]
-    failed = StepFailed(index, record, error, permanent=_is_permanent(error))
-    failed.__cause__ = error
-    return failed
+    return StepFailed.of(*ordered[0])
 
 
 def _is_permanent(error: Exception) -> bool:
