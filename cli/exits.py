@@ -6,6 +6,7 @@ from distop.errors import DistopError, Kind
 
 OPERATION_FAILED = 20
 OPERATION_CANCELLED = 21
+SOMETHING_WRONG = 22
 INTERRUPTED = 130
 
 _MEANINGS = {
@@ -13,6 +14,7 @@ _MEANINGS = {
     **{kind.exit_code: kind.grpc_status.lower().replace("_", " ") for kind in Kind},
     OPERATION_FAILED: "the operation failed",
     OPERATION_CANCELLED: "the operation was cancelled",
+    SOMETHING_WRONG: "the doctor has found something wrong",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
 

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from distop.cli.output import Output
 from distop.cli.progress import follow
-from distop.cli.style import STATE_STYLES, counts, duration, printable
-from distop.client import Leader, Member, Operation, OperationUpdate, Table, Watermarks
+from distop.cli.style import SEVERITY_STYLES, STATE_STYLES, counts, duration, printable
+from distop.client import Diagnosis, Leader, Member, Operation, OperationUpdate, Table, Watermarks
 from distop.errors import DistopError
 
 _WIDE = 10_000
@@ -131,6 +131,18 @@ class HumanOutput(Output):
                 leads,
             )
         self._list(grid, "no members", more=False)
+
+    def diagnosis(self, diagnosis: Diagnosis) -> None:
+        for one in diagnosis.findings:
+            mark = "fixed" if one.fixed else one.severity.value
+            style = "green" if one.fixed else SEVERITY_STYLES[one.severity]
+            line = Text.assemble((f"{mark}: ", style), (f"{one.code}: ", "bold"), printable(one.sentence))
+            self._out.print(line, soft_wrap=True)
+            told = [one.outcome, "" if one.fixed else one.remedy]
+            for text in filter(None, told):
+                self._out.print(Text(f"    {printable(text)}"), soft_wrap=True)
+        looked = f"{diagnosis.tables:,} tables and {diagnosis.operations:,} operations"
+        self.note(f"looked at {looked}" + ("" if diagnosis.findings else ": everything is as it should be"))
 
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
         if list(facts) == ["version"]:

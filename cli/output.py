@@ -19,7 +19,7 @@ from distop.cli.exits import exit_code
 from distop.errors import DistopError
 
 if TYPE_CHECKING:
-    from distop.client import Leader, Member, Operation, OperationUpdate, Table, Watermarks
+    from distop.client import Diagnosis, Leader, Member, Operation, OperationUpdate, Table, Watermarks
 
 Format = Literal["table", "json"]
 
@@ -62,6 +62,10 @@ class Output(ABC):
     @abstractmethod
     def members(self, members: Iterable[Member], leaders: Iterable[Leader]) -> None:
         """Who is there, and what each leads."""
+
+    @abstractmethod
+    def diagnosis(self, diagnosis: Diagnosis) -> None:
+        """What the doctor has found."""
 
     @abstractmethod
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
@@ -127,6 +131,9 @@ class JsonOutput(Output):
         for leader in leaders:
             led.setdefault(leader.member, []).append(leader.table)
         _print([plain(member) | {"leads": led.get(member.id, [])} for member in members])
+
+    def diagnosis(self, diagnosis: Diagnosis) -> None:
+        _print(plain(diagnosis) | {"wrong": diagnosis.wrong})
 
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
         _print(facts)

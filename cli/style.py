@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distop.client import JobCounts, OperationState
+from distop.client import JobCounts, OperationState, Severity
 
 STATE_STYLES = {
     OperationState.RUNNING: "cyan",
@@ -12,6 +12,13 @@ STATE_STYLES = {
     OperationState.FAILED: "red",
     OperationState.CANCELLED: "yellow",
     OperationState.UNKNOWN: "",
+}
+
+SEVERITY_STYLES = {
+    Severity.NOTICE: "cyan",
+    Severity.WARNING: "yellow",
+    Severity.ERROR: "bold red",
+    Severity.UNKNOWN: "",
 }
 
 

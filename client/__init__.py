@@ -4,6 +4,7 @@ from distop.client.aio import AsyncClient
 from distop.client.blocking import Client
 from distop.client.cluster import Leader, Member
 from distop.client.connection import DEFAULT_ADDRESS
+from distop.client.diagnosis import Diagnosis, Finding, Severity
 from distop.client.operation import (
     JobCounts,
     JobUpdate,
@@ -19,6 +20,8 @@ __all__ = [
     "DEFAULT_ADDRESS",
     "AsyncClient",
     "Client",
+    "Diagnosis",
+    "Finding",
     "JobCounts",
     "JobUpdate",
     "Leader",
@@ -28,6 +31,7 @@ __all__ = [
     "OperationFailed",
     "OperationState",
     "OperationUpdate",
+    "Severity",
     "Table",
     "Watermarks",
 ]

@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 from distop.client.cluster import Leader, Member
 from distop.client.connection import DEFAULT_ADDRESS, Connection, parse_addresses
 from distop.client.convert import to_struct
+from distop.client.diagnosis import Diagnosis, diagnose
 from distop.client.follow import follow
 from distop.client.operation import Operation, OperationState, OperationUpdate
 from distop.client.table import Table, Watermarks, watermarks_from_proto
@@ -281,6 +282,24 @@ class AsyncClient:
             lambda service: service.cluster.ListLeaders, pb.ListLeadersRequest()
         )
         return [Leader.from_proto(leader) for leader in reply.leaders]
+
+    async def diagnose(
+        self, table: str = "", *, deep: bool = False, fix: bool = False, patience_s: float = 10.0
+    ) -> Diagnosis:
+        """Look for what should not be, in one table or in the whole installation.
+
+        Parameters
+        ----------
+        deep:
+            Also read the manifests of tables, and see whether their files exist.
+        fix:
+            Put right what is safe to put right.
+        patience_s:
+            Seconds that a table may be without a leader, or an operation without a runner.
+        """
+        request = _request(pb.DiagnoseRequest, table=table, deep=deep, fix=fix)
+        request.patience.FromNanoseconds(int(patience_s * 1e9))
+        return await diagnose(self._connection, request)
 
     async def close(self) -> None:
         """Close the channels."""

@@ -72,6 +72,7 @@ class Client:
     watermarks = _blocking(AsyncClient.watermarks)
     members = _blocking(AsyncClient.members)
     leaders = _blocking(AsyncClient.leaders)
+    diagnose = _blocking(AsyncClient.diagnose)
 
     def __init__(
         self,

@@ -1,13 +1,20 @@
-"""``ClusterService``: who is there, who leads what."""
+"""``ClusterService``: who is there, who leads what, what is wrong."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from concurrent.futures import Executor
+from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
 
+from distop.coordinator.doctor import Told
+from distop.coordinator.doctor_liveness import Patience
+from distop.coordinator.doctor_rounds import Doctor, Examination
 from distop.coordinator.views import timestamp
 from distop.metastore.client import EtcdClient
+from distop.metastore.keyspace import check_name
 from distop.metastore.records import LeaderRecord, MemberRecord, decode
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
@@ -16,8 +23,9 @@ from distop.proto import distop_pb2_grpc
 class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
     """The handlers; stateless."""
 
-    def __init__(self, client: EtcdClient) -> None:
+    def __init__(self, client: EtcdClient, threads: Executor) -> None:
         self._client = client
+        self._threads = threads
 
     async def ListMembers(  # noqa: N802 - the name of the RPC
         self, request: pb.ListMembersRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -59,3 +67,37 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
                     )
                 )
         return response
+
+    async def Diagnose(  # noqa: N802
+        self, request: pb.DiagnoseRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncGenerator[pb.DiagnoseResponse, None]:
+        if request.table:
+            check_name(request.table, "table")
+        patience = Patience()
+        if request.HasField("patience"):
+            patience = Patience(hand_over_s=request.patience.ToNanoseconds() / 1e9)
+        what = Examination(table=request.table, deep=request.deep, fix=request.fix, patience=patience)
+        doctor = Doctor(self._client, self._threads)
+        async with aclosing(doctor.examine(what)) as examined:
+            async for progress in examined:
+                yield pb.DiagnoseResponse(
+                    findings=[_finding(told) for told in progress.told],
+                    tables=progress.tables,
+                    operations=progress.operations,
+                    done=progress.done,
+                )
+
+
+def _finding(told: Told) -> pb.Finding:
+    finding = told.finding
+    return pb.Finding(
+        code=finding.code,
+        severity=int(finding.severity),  # type: ignore[arg-type]  # the same numbers
+        table=finding.table,
+        operation=finding.operation,
+        sentence=finding.sentence,
+        remedy=finding.remedy,
+        fixable=finding.fix is not None,
+        fixed=told.fixed,
+        outcome=told.outcome,
+    )

@@ -124,7 +124,7 @@ async def start_server(
         OperationService(client, registry, threads, metrics, stopping), server
     )
     distop_pb2_grpc.add_TableServiceServicer_to_server(TableService(client, threads), server)
-    distop_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterService(client), server)
+    distop_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterService(client, threads), server)
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     services = [

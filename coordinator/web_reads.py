@@ -100,7 +100,7 @@ class Reads:
     def __init__(self, client: EtcdClient, *, wall: Callable[[], float] = time.time) -> None:
         self.client = client
         self.tables = TableService(client, _NO_THREADS)
-        self.cluster = ClusterService(client)
+        self.cluster = ClusterService(client, _NO_THREADS)
         self.following = Following(client)
         self.wall = wall
         self._answers = Answers()

@@ -274,6 +274,10 @@ class EtcdClient:
         request = rpc_pb2.CompactionRequest(revision=revision)
         await self._call(lambda c: c.kv.Compact, request, writes=False)
 
+    async def maintenance(self, method: Callable[[Any], Any], request: Any) -> Any:
+        """A reading call of etcd's maintenance service; see ``health.py``."""
+        return await self._call(lambda c: method(c.maintenance), request, writes=False)
+
     async def open_watch(self, request: Any) -> grpc.aio.StreamStreamCall[Any, Any]:
         """A watch stream on the current endpoint; ends with an error when it breaks. See ``watch.py``."""
         # "hasleader": a member cut off from the cluster ends the stream instead of staying silent.
@@ -388,6 +392,7 @@ class _Stubs:
         self.lease: Any = rpc_pb2_grpc.LeaseStub(channel)
         self.watch: Any = rpc_pb2_grpc.WatchStub(channel)
         self.auth: Any = rpc_pb2_grpc.AuthStub(channel)
+        self.maintenance: Any = rpc_pb2_grpc.MaintenanceStub(channel)
 
 
 def _open_channel(config: EtcdConfig, endpoint: str) -> grpc.aio.Channel:

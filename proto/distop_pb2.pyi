@@ -21,6 +21,13 @@ class OperationState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SUCCEEDED: _ClassVar[OperationState]
     FAILED: _ClassVar[OperationState]
     CANCELLED: _ClassVar[OperationState]
+
+class FindingSeverity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FINDING_SEVERITY_UNSPECIFIED: _ClassVar[FindingSeverity]
+    NOTICE: _ClassVar[FindingSeverity]
+    WARNING: _ClassVar[FindingSeverity]
+    ERROR: _ClassVar[FindingSeverity]
 OPERATION_STATE_UNSPECIFIED: OperationState
 RUNNING: OperationState
 COMMITTING: OperationState
@@ -28,6 +35,10 @@ ABORTING: OperationState
 SUCCEEDED: OperationState
 FAILED: OperationState
 CANCELLED: OperationState
+FINDING_SEVERITY_UNSPECIFIED: FindingSeverity
+NOTICE: FindingSeverity
+WARNING: FindingSeverity
+ERROR: FindingSeverity
 
 class OperationOptions(_message.Message):
     __slots__ = ("deadline", "max_job_attempts")
@@ -318,3 +329,49 @@ class ListLeadersResponse(_message.Message):
     LEADERS_FIELD_NUMBER: _ClassVar[int]
     leaders: _containers.RepeatedCompositeFieldContainer[Leader]
     def __init__(self, leaders: _Optional[_Iterable[_Union[Leader, _Mapping]]] = ...) -> None: ...
+
+class DiagnoseRequest(_message.Message):
+    __slots__ = ("table", "deep", "fix", "patience")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    DEEP_FIELD_NUMBER: _ClassVar[int]
+    FIX_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    deep: bool
+    fix: bool
+    patience: _duration_pb2.Duration
+    def __init__(self, table: _Optional[str] = ..., deep: _Optional[bool] = ..., fix: _Optional[bool] = ..., patience: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class Finding(_message.Message):
+    __slots__ = ("code", "severity", "table", "operation", "sentence", "remedy", "fixable", "fixed", "outcome")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    SEVERITY_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    REMEDY_FIELD_NUMBER: _ClassVar[int]
+    FIXABLE_FIELD_NUMBER: _ClassVar[int]
+    FIXED_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    severity: FindingSeverity
+    table: str
+    operation: str
+    sentence: str
+    remedy: str
+    fixable: bool
+    fixed: bool
+    outcome: str
+    def __init__(self, code: _Optional[str] = ..., severity: _Optional[_Union[FindingSeverity, str]] = ..., table: _Optional[str] = ..., operation: _Optional[str] = ..., sentence: _Optional[str] = ..., remedy: _Optional[str] = ..., fixable: _Optional[bool] = ..., fixed: _Optional[bool] = ..., outcome: _Optional[str] = ...) -> None: ...
+
+class DiagnoseResponse(_message.Message):
+    __slots__ = ("findings", "tables", "operations", "done")
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    findings: _containers.RepeatedCompositeFieldContainer[Finding]
+    tables: int
+    operations: int
+    done: bool
+    def __init__(self, findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., tables: _Optional[int] = ..., operations: _Optional[int] = ..., done: _Optional[bool] = ...) -> None: ...

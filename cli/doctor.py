@@ -1,0 +1,45 @@
+"""The command that looks for what should not be: doctor."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from distop.cli.bundles import command
+from distop.cli.exits import SOMETHING_WRONG
+from distop.cli.parsing import parse_duration
+from distop.cli.session import Connected
+from distop.cli.tables import PANEL
+
+app = typer.Typer()
+
+
+@command(app, rich_help_panel=PANEL)
+def doctor(
+    session: Connected,
+    table: Annotated[
+        str, typer.Option(metavar="NAME", help="Only this table. Default: all, the members and etcd.")
+    ] = "",
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Put right what is safe to put right, and say what was done.")
+    ] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also read manifests, and see whether data files exist.")
+    ] = False,
+    patience: Annotated[
+        str, typer.Option(metavar="TIME", help="How long a table may be without a leader or a runner.")
+    ] = "10s",
+) -> int:
+    """Look for what should not be, and say what to do.
+
+    Operations that nobody drives, keys and files without an owner, watermarks that do not match the rows,
+    clocks, etcd without room. What may pass by itself is looked at again before it is told.
+
+    Exit code 22 when something is wrong (and was not put right); notices do not count.
+    """
+    found = session.client.diagnose(
+        table, deep=deep, fix=fix, patience_s=parse_duration(patience, "patience")
+    )
+    session.out.diagnosis(found)
+    return SOMETHING_WRONG if found.wrong else 0

@@ -1,0 +1,273 @@
+"""One table as it stands in etcd at one revision, in bounded pages: what the doctor looks at.
+
+Reads at one revision show what transactions left, never half of one. So whatever contradicts itself there is
+wrong, and not merely under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+from distop.errors import Compacted, CorruptRecord
+from distop.metastore.client import EtcdClient
+from distop.metastore.keyspace import OperationId, OperationKeys, TableKeys, escape, prefix_end, unescape
+from distop.metastore.records import JobRecord, MemberRecord, OperationArg, decode
+from distop.metastore.txn import KeyValue
+
+PAGE = 5000
+MAX_LEASELESS = 100
+"""Claims without a lease that are named."""
+
+_TABLE_LEVEL = frozenset(
+    {"table", "coordinator", "runOps", "head", "watermarks", "ordering", "backlog", "request", "history"}
+)
+_WORDS = frozenset({"arg", "state", "runner", "cancel", "error", "commit", "completion", "resolve", "pause"})
+"""Keys directly below a root whose values are read."""
+
+
+@dataclass(slots=True)
+class OperationSeen:
+    """An operation of which at least one key stands, or its index entry."""
+
+    id: OperationId
+    keys: OperationKeys
+    active: KeyValue
+    """Its entry in the index."""
+    words: dict[str, KeyValue] = field(default_factory=dict)
+    """The keys directly below its root."""
+    arg: OperationArg | None = None
+    unreadable: str = ""
+    """Why its argument cannot be read."""
+    jobs: int = 0
+    """Jobs with a result."""
+    claims: int = 0
+    leaseless: list[KeyValue] = field(default_factory=list)
+    """Claims that no lease holds."""
+    keys_count: int = 0
+    newest: KeyValue = KeyValue.missing(b"")  # noqa: RUF009 - a frozen value
+    """The key that was written last."""
+    last_mark_at: float = 0.0
+
+    def word(self, name: str) -> KeyValue:
+        return self.words.get(name, KeyValue.missing(self.keys.prefix + name.encode()))
+
+    @property
+    def state(self) -> KeyValue:
+        return self.word("state")
+
+    @property
+    def last_change_at(self) -> float:
+        """When something of it is known to have happened last, seconds since the epoch; 0: not known."""
+        started = self.arg.started_at if self.arg is not None else 0.0
+        return max(started, self.last_mark_at)
+
+
+@dataclass(slots=True)
+class MemberSeen:
+    """A live member's key."""
+
+    kv: KeyValue
+    role: str
+    record: MemberRecord
+
+
+@dataclass(slots=True)
+class Members:
+    """Who is there."""
+
+    members: list[MemberSeen] = field(default_factory=list)
+    unreadable: dict[bytes, str] = field(default_factory=dict)
+    revision: int = 0
+
+    def ids(self, role: str) -> set[str]:
+        return {member.record.id for member in self.members if member.role == role}
+
+    def serving(self, operation_type: str) -> list[str]:
+        """The executors that run operations of a type."""
+        return [
+            member.record.id
+            for member in self.members
+            if member.role == "executor" and operation_type in member.record.types
+        ]
+
+
+@dataclass(slots=True)
+class TableSeen:
+    """A table at one revision."""
+
+    keys: TableKeys
+    revision: int
+    members: Members
+    table: KeyValue
+    head: KeyValue
+    watermarks: KeyValue
+    run_ops: KeyValue
+    coordinator: KeyValue
+    pause: KeyValue
+    next_instances: dict[str, KeyValue] = field(default_factory=dict)
+    operations: dict[OperationId, OperationSeen] = field(default_factory=dict)
+    history: dict[OperationId, KeyValue] = field(default_factory=dict)
+    own_keys: int = 0
+    """Keys that are of no operation."""
+
+    @property
+    def name(self) -> str:
+        return self.keys.name
+
+    @property
+    def empty(self) -> bool:
+        """Nothing of it stands: it never was, or has been dropped."""
+        return not (self.own_keys or self.operations)
+
+
+async def names_with_keys(client: EtcdClient, revision: int) -> AsyncGenerator[str, None]:
+    """Names of all tables that have keys, also of those without a table record, as of ``revision``."""
+    keyspace = client.keyspace
+    start, end = keyspace.prefix, prefix_end(keyspace.prefix)
+    while True:
+        page = await client.get_range(start, end, revision=revision, keys_only=True, limit=1)
+        if not page.kvs:
+            return
+        name = keyspace.table_of(page.kvs[0].key)
+        if not name.startswith("_"):
+            yield name
+        start = prefix_end(keyspace.table(name).prefix)
+
+
+async def indexed_tables(client: EtcdClient, revision: int) -> set[str]:
+    """Tables that the index of active operations names, as of ``revision``."""
+    index = await client.scan(client.keyspace.active, revision=revision, keys_only=True)
+    return {client.keyspace.table_of_active(kv.key) for kv in index.kvs}
+
+
+async def read_members(client: EtcdClient, revision: int = 0) -> Members:
+    """All members as of ``revision``; 0: now."""
+    seen = Members(revision=revision)
+    keyspace = client.keyspace
+    for role, prefix in (("coordinator", keyspace.coordinators), ("executor", keyspace.executors)):
+        listing = await client.scan(prefix, revision=seen.revision)
+        seen.revision = listing.revision
+        for kv in listing.kvs:
+            try:
+                record = decode(kv.value, MemberRecord, kv.key)
+            except CorruptRecord as error:
+                seen.unreadable[kv.key] = str(error)
+            else:
+                seen.members.append(MemberSeen(kv, role, record))
+    return seen
+
+
+async def read_table(client: EtcdClient, name: str) -> TableSeen:
+    """A table at the present revision; read anew should that be compacted meanwhile."""
+    try:
+        return await _read_table(client, name)
+    except Compacted:
+        return await _read_table(client, name)
+
+
+async def _read_table(client: EtcdClient, name: str) -> TableSeen:
+    keys = client.keyspace.table(name)
+    members = await read_members(client, await client.revision())
+    at = members.revision
+
+    async def get(key: bytes) -> KeyValue:
+        return await client.get(key, revision=at)
+
+    seen = TableSeen(
+        keys=keys,
+        revision=at,
+        members=members,
+        table=await get(keys.table),
+        head=await get(keys.head),
+        watermarks=await get(keys.watermarks),
+        run_ops=await get(keys.run_ops),
+        coordinator=await get(keys.coordinator),
+        pause=await get(keys.prefix + b"pause"),
+    )
+    await _list_keys(client, seen)
+    history = await client.scan(keys.history_prefix, revision=at)
+    for kv in history.kvs:
+        seen.history[client.keyspace.parse_history(kv.key)] = kv
+    index = await client.scan(client.keyspace.active + escape(name).encode() + b".", revision=at)
+    for kv in index.kvs:
+        operation = client.keyspace.parse_active(kv.key)
+        _seen_operation(seen, operation).active = kv
+    for one in seen.operations.values():
+        await _read_values(client, one, at)
+    for type_name in seen.next_instances:
+        seen.next_instances[type_name] = await get(keys.next_instance(type_name))
+    return seen
+
+
+async def _list_keys(client: EtcdClient, seen: TableSeen) -> None:
+    start, end = seen.keys.prefix, prefix_end(seen.keys.prefix)
+    while True:
+        page = await client.get_range(start, end, revision=seen.revision, keys_only=True, limit=PAGE)
+        for kv in page.kvs:
+            _note(seen, kv)
+        if not page.more:
+            return
+        start = page.kvs[-1].key + b"\0"
+
+
+def _note(seen: TableSeen, kv: KeyValue) -> None:
+    """Take note of one key below a table."""
+    parts = kv.key[len(seen.keys.prefix) :].decode(errors="replace").split(".")
+    if parts[0] in _TABLE_LEVEL:
+        # Members and leases come and go; what makes a table is what was written by somebody's wish.
+        seen.own_keys += parts[0] != "coordinator"
+        return
+    if parts[1:] == ["nextInstanceId"]:
+        seen.next_instances[parts[0]] = kv
+        seen.own_keys += 1
+        return
+    found = operation_of(seen.name, parts)
+    if found is None:
+        seen.own_keys += 1  # of a newer version, which knows what it is
+        return
+    operation, rest = found
+    one = _seen_operation(seen, operation)
+    one.keys_count += 1
+    if kv.mod_revision > one.newest.mod_revision:
+        one.newest = kv
+    if len(rest) == 1:
+        one.words[rest[0]] = kv
+    elif rest[0] != "commit" and rest[-1] == "state":
+        one.jobs += 1
+    elif rest[0] != "commit" and rest[-1] == "claim":
+        one.claims += 1
+        if not kv.lease and len(one.leaseless) < MAX_LEASELESS:
+            one.leaseless.append(kv)
+
+
+def operation_of(table: str, parts: list[str]) -> tuple[OperationId, list[str]] | None:
+    """The operation that a key below a table belongs to, by its components, and the components behind it."""
+    for at, name in ((1, ""), (2, parts[1] if len(parts) > 1 else "")):
+        if len(parts) > at + 1 and parts[at].isdecimal() and int(parts[at]) > 0:
+            return OperationId(table, parts[0], int(parts[at]), unescape(name)), parts[at + 1 :]
+    return None
+
+
+def _seen_operation(seen: TableSeen, operation: OperationId) -> OperationSeen:
+    one = seen.operations.get(operation)
+    if one is None:
+        missing = KeyValue.missing(seen.keys.keyspace.active_operation(operation))
+        one = seen.operations[operation] = OperationSeen(operation, seen.keys.operation(operation), missing)
+    return one
+
+
+async def _read_values(client: EtcdClient, one: OperationSeen, revision: int) -> None:
+    for word in one.words.keys() & _WORDS:
+        one.words[word] = await client.get(one.words[word].key, revision=revision)
+    if one.word("arg").exists:
+        try:
+            one.arg = decode(one.word("arg").value, OperationArg, one.keys.arg)
+        except CorruptRecord as error:
+            one.unreadable = str(error)
+    if one.newest.key.endswith(b".state") and one.newest.key != one.keys.state:
+        kv = await client.get(one.newest.key, revision=revision)
+        try:
+            one.last_mark_at = decode(kv.value, JobRecord, kv.key).at
+        except CorruptRecord as error:
+            one.unreadable = one.unreadable or str(error)

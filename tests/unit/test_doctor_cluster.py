@@ -1,0 +1,85 @@
+"""What the doctor says of etcd and of the members, from what they say of themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from distop.coordinator.doctor_cluster import check_etcd, check_members
+from distop.coordinator.doctor_reading import Members, MemberSeen
+from distop.metastore.health import EtcdHealth, EtcdMember
+from distop.metastore.records import MemberRecord
+from distop.metastore.txn import KeyValue
+
+NOW = 1_700_000_000.0
+WELL = EtcdMember(endpoint="a:1", version="3.5.16", bytes=100, bytes_used=50, quota=1000, quota_known=True)
+
+
+def codes(*members: EtcdMember, alarms: tuple[str, ...] = ()) -> list[str]:
+    return [one.code for one in check_etcd(EtcdHealth(members=members, alarms=alarms))]
+
+
+def test_an_etcd_that_is_well_gives_no_finding() -> None:
+    assert codes(WELL) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "found"),
+    [
+        ("3.5.0", ["ETCD_LOSSY_VERSION"]),
+        ("3.5.2", ["ETCD_LOSSY_VERSION"]),
+        ("3.5.1-rc.1", ["ETCD_LOSSY_VERSION"]),
+        ("3.5.3", []),
+        ("3.5.21", []),
+        ("3.4.23", []),
+        ("3.6.0", []),
+    ],
+)
+def test_versions_that_can_lose_writes_are_told(version: str, found: list[str]) -> None:
+    assert codes(EtcdMember(endpoint="a:1", version=version, bytes=1)) == found
+
+
+def test_members_that_are_away_or_alone_are_told() -> None:
+    away = EtcdMember(endpoint="b:1", error="no answer")
+    alone = EtcdMember(endpoint="c:1", version="3.5.16", has_leader=False)
+    assert codes(WELL, away, alone) == ["ETCD_MEMBER_AWAY", "ETCD_WITHOUT_LEADER"]
+
+
+def test_a_database_that_is_nearly_full_is_told_with_what_helps() -> None:
+    """O27: NOSPACE, before it happens."""
+    used = EtcdMember(endpoint="a:1", version="3.5.16", bytes=900, bytes_used=850, quota=1000)
+    loose = EtcdMember(endpoint="a:1", version="3.5.16", bytes=900, bytes_used=50, quota=1000)
+    [first] = check_etcd(EtcdHealth(members=(used,)))
+    [second] = check_etcd(EtcdHealth(members=(loose,)))
+    assert "compaction" in first.remedy
+    assert "defrag" in second.remedy
+
+
+@pytest.mark.parametrize("alarm", ["NOSPACE", "CORRUPT"])
+def test_alarms_are_told(alarm: str) -> None:
+    """O27"""
+    assert codes(WELL, alarms=(alarm,)) == ["ETCD_ALARM"]
+
+
+def member(host: str, started_at: float, revision: int, lease: int = 7) -> MemberSeen:
+    kv = KeyValue(f"distOp._executors.{host}".encode(), b"", revision, revision, lease)
+    return MemberSeen(kv, "executor", MemberRecord(id=host, host=host, started_at=started_at))
+
+
+def test_clocks_are_compared_by_the_order_of_registration() -> None:
+    """Of two members the one that registered later must not name an earlier time."""
+    well = Members([member("a", NOW - 50, 5), member("b", NOW - 20, 9), member("c", NOW - 22, 12)])
+    assert check_members(well, NOW) == []
+    skewed = Members([member("a", NOW - 50, 5), member("b", NOW - 70, 9), member("c", NOW - 48, 12)])
+    [found] = check_members(skewed, NOW)
+    assert found.code == "CLOCK_SKEW"
+    assert found.sentence == "the clock of a is 20 s or more ahead of that of b"
+
+
+def test_a_member_of_the_future_is_told() -> None:
+    [found] = check_members(Members([member("a", NOW + 90, 5)]), NOW)
+    assert (found.code, found.subject) == ("CLOCK_SKEW", "a")
+
+
+def test_a_member_without_a_lease_is_told() -> None:
+    [found] = check_members(Members([member("a", NOW - 9, 5, lease=0)]), NOW)
+    assert (found.code, found.fix is not None) == ("KEY_WITHOUT_LEASE", True)
