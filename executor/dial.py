@@ -48,12 +48,14 @@ def dial(place: Place, environment: Mapping[str, str]) -> socket.socket:
     SidecarUnavailable
         None could be started within :data:`START_TIMEOUT_S`.
     """
-    place.prepare()
     deadline, crashes = time.monotonic() + START_TIMEOUT_S, 0
     lock: int | None = None
     child: subprocess.Popen[bytes] | None = None
     try:
-        while (connection := _connect(place)) is None:
+        while True:
+            place.prepare()  # each time: see place_sweep
+            if (connection := _connect(place)) is not None:
+                break
             if lock is None:
                 lock = take_lock(place.starting_lock)
             elif child is None or child.poll() is not None:

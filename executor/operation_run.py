@@ -14,6 +14,8 @@ from enum import Enum
 from distop.errors import DistopError
 from distop.executor.launch import Launch, Launched, Launcher, LauncherBroken, LaunchFailed
 from distop.executor.ledger import Ledger
+from distop.executor.place import Place
+from distop.executor.scratch import Scratch
 from distop.executor.task import Work
 from distop.metastore.crashpoints import reached
 from distop.metastore.jobs import Mark, Verdict, failure_record
@@ -61,7 +63,9 @@ class OperationRun:
         self.over = ""
         """Why the run is over; empty while it is held."""
         self._ledger, self._launcher = ledger, launcher
-        self._work = Work(operation=operation, arg=taken.arg, run_token=taken.run.token)
+        config = ledger.client.config
+        scratch = Scratch(Place.of(config.endpoints, config.prefix))
+        self._work = Work(operation=operation, arg=taken.arg, run_token=taken.run.token, scratch=scratch)
         self._clock, self._rng = clock, rng
         self._ended = asyncio.Event()
         self._launched: Launched | None = None

@@ -12,7 +12,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from distop.errors import InvalidArgument, PreconditionFailed
@@ -33,6 +33,8 @@ class Place:
     """The folder of one sidecar, and the files in it."""
 
     folder: Path
+    below_ours: bool = field(default=False, compare=False)
+    """Whether the folder that it lies in is this user's as well, made for such folders."""
 
     @property
     def socket(self) -> Path:
@@ -51,13 +53,20 @@ class Place:
         """Below: a folder for each operation, with local files of its jobs."""
         return self.folder / "scratch"
 
+    def scratch_folder(self, operation: OperationId) -> Path:
+        """The folder for local files of one operation."""
+        return self.scratch / hashlib.sha256(str(operation).encode()).hexdigest()[:16]
+
     def scratch_of(self, operation: OperationId) -> Path:
-        """Make the folder for local files of one operation. Which one it is stands in :data:`SCRATCH_OWNER`,
-        since names of tables and objects may be longer than those of files."""
-        name = str(operation)
-        folder = self.scratch / hashlib.sha256(name.encode()).hexdigest()[:16]
+        """Make that folder. Whose it is stands in :data:`SCRATCH_OWNER`: names of tables and objects may be
+        longer than those of files."""
+        folder = self.scratch_folder(operation)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (folder / SCRATCH_OWNER).write_text(name)
+        owner = folder / SCRATCH_OWNER
+        if not owner.exists():
+            aside = folder / f"{SCRATCH_OWNER}-{os.getpid()}"
+            aside.write_text(str(operation))
+            os.replace(aside, owner)
         return folder
 
     @property
@@ -76,7 +85,7 @@ class Place:
         known = "\n".join([*sorted(endpoints), prefix, str(PROTOCOL)])
         base = environ.get(BASE_VARIABLE) or environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
         name = hashlib.sha256(known.encode()).hexdigest()[:16]
-        return cls(Path(base, f"distop-{os.getuid()}", name))
+        return cls(Path(base, f"distop-{os.getuid()}", name), below_ours=True)
 
     def prepare(self) -> Place:
         """Make the folder, or check that it is safe to use.
@@ -93,7 +102,7 @@ class Place:
                 f"{self.socket} is too long for the path of a socket",
                 hint=f"set {BASE_VARIABLE} to a folder with a shorter path",
             )
-        for folder in (self.folder.parent, self.folder):
+        for folder in (self.folder.parent, self.folder) if self.below_ours else (self.folder,):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = folder.lstat()
             private = stat.S_ISDIR(found.st_mode) and not stat.S_IMODE(found.st_mode) & 0o077
@@ -102,6 +111,7 @@ class Place:
                     f"{folder} is not a folder of this user alone",
                     hint=f"remove it, or set {BASE_VARIABLE} to another place",
                 )
+        os.utime(self.folder)  # in use: see place_sweep
         return self
 
 

@@ -15,7 +15,9 @@ from distop.errors import DistopError
 from distop.executor.launch import Launcher, LauncherBroken, LocalLauncher
 from distop.executor.ledger import Ledger
 from distop.executor.loop import event_loop, settle_heap
+from distop.executor.place import Place
 from distop.executor.runner import Runner, RunnerOptions
+from distop.executor.scratch_sweep import keep_swept
 from distop.executor.types import ServedTypes
 from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
@@ -124,6 +126,9 @@ async def serve(
     """
     ledger = Ledger(client)
     launcher = make_launcher(ledger, config, session)
+    place = Place.of(config.etcd.endpoints, config.etcd.prefix)
+    # Where jobs run in threads there may be no sidecar to do it.
+    sweep = asyncio.create_task(keep_swept(client, place.scratch), name="runner-scratch")
     try:
         await launcher.start()
         while not stop.is_set():
@@ -137,6 +142,8 @@ async def serve(
                 log.warning("runner_failed", extra={"member": runner.member, "error": str(error)})
                 await asyncio.sleep(_RETRY_S)
     finally:
+        sweep.cancel()
+        await asyncio.gather(sweep, return_exceptions=True)
         await ledger.close()
         await launcher.close()
 

@@ -14,24 +14,23 @@ import contextlib
 import logging
 import os
 import secrets
-import shutil
 import signal
 import socket
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from distop.errors import DistopError, InvalidName
+from distop.errors import DistopError
 from distop.executor.connection import Connection
 from distop.executor.ledger import Ledger
 from distop.executor.loop import event_loop, settle_heap
-from distop.executor.place import SCRATCH_OWNER, Place, take_lock
+from distop.executor.place import Place, take_lock
+from distop.executor.place_sweep import sweep_places
+from distop.executor.scratch_sweep import keep_swept
 from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
 from distop.metastore.crashpoints import reached
-from distop.metastore.keyspace import OperationId
 from distop.metastore.lease import LeaseSession
-from distop.metastore.records import RUNNING
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +77,8 @@ class Sidecar:
         place.socket.unlink(missing_ok=True)  # of a predecessor that was killed; its lock is ours now
         server = await loop.create_unix_server(self._connected, str(place.socket), backlog=128)
         lease = asyncio.create_task(self._keep_lease(client), name="sidecar-lease")
-        sweep = asyncio.create_task(sweep_scratch(client, place.scratch), name="sidecar-scratch")
+        dead = asyncio.create_task(asyncio.to_thread(sweep_places, place), name="sidecar-places")
+        sweep = asyncio.create_task(keep_swept(client, place.scratch), name="sidecar-scratch")
         reached("sidecar.middle")
         place.pid_file.write_text(f"{os.getpid()}\n")
         log.info("sidecar_started", extra={"socket": str(place.socket)})
@@ -94,7 +94,7 @@ class Sidecar:
                 connection.close()
             sweep.cancel()
             lease.cancel()
-            await asyncio.gather(lease, sweep, return_exceptions=True)
+            await asyncio.gather(lease, sweep, dead, return_exceptions=True)
             await self.ledger.close()
             await client.close()
             place.pid_file.unlink(missing_ok=True)
@@ -137,36 +137,6 @@ class Sidecar:
                 await asyncio.sleep(_RETRY_S)
             finally:
                 await session.close(revoke=not self._leaves_claims)
-
-
-async def sweep_scratch(client: EtcdClient, scratch: Path) -> list[OperationId]:
-    """Remove the local files of operations that are not running any more; which those were.
-
-    A folder is kept whenever in doubt: etcd does not answer, or the operation may still be resumed.
-    """
-    removed = []
-    for folder, operation in await asyncio.to_thread(_scratch_owners, scratch):
-        try:
-            state = await client.get(client.keyspace.operation(operation).state)
-        except DistopError as error:
-            log.warning("scratch_not_swept", extra={"operation": str(operation), "error": str(error)})
-            continue
-        if state.value != RUNNING:
-            reached("scratch.before")
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-            reached("scratch.after")
-            removed.append(operation)
-    return removed
-
-
-def _scratch_owners(scratch: Path) -> list[tuple[Path, OperationId]]:
-    owners = []
-    for folder in sorted(scratch.iterdir()) if scratch.is_dir() else []:
-        try:
-            owners.append((folder, OperationId.parse((folder / SCRATCH_OWNER).read_text())))
-        except (OSError, ValueError, InvalidName):
-            log.warning("scratch_of_nobody", extra={"folder": str(folder)})
-    return owners
 
 
 def run(config: SidecarConfig) -> int:

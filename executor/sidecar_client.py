@@ -50,7 +50,7 @@ class SidecarClient:
     """
 
     def __init__(self, place: Place, environment: Mapping[str, str]) -> None:
-        self._place, self._environment = place, dict(environment)
+        self.place, self._environment = place, dict(environment)
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
         self._runs: dict[tuple[str, int], KnownRun] = {}
@@ -223,7 +223,7 @@ class SidecarClient:
     def _reconnect(self) -> socket.socket:
         """Another connection, with everything that matters sent again."""
         while True:
-            connection = dial(self._place, self._environment)
+            connection = dial(self.place, self._environment)
             try:
                 self._take_up(connection)
             except (OSError, CorruptRecord) as error:

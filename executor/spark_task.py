@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from distop.executor.place import Place
+from distop.executor.scratch import Scratch
 from distop.executor.sidecar_client import client_of_this_process
 from distop.executor.task import TaskSummary, Work, decode_arg, run_task
 from distop.metastore.config import EtcdConfig
@@ -43,10 +44,11 @@ class SparkTask:
         arg = decode_arg(self.arg_value)
         operation = _registry(self.types).get(arg.type)
         config = EtcdConfig.from_env(self.etcd)
-        client = client_of_this_process(Place.of(config.endpoints, config.prefix), self.etcd)
+        place = Place.of(config.endpoints, config.prefix)
+        client = client_of_this_process(place, self.etcd)
         context = TaskContext.get()
         name = f"s{context.taskAttemptId()}" if context is not None else "s"
-        work = Work(operation=operation, arg=arg, run_token=self.run_token)
+        work = Work(operation=operation, arg=arg, run_token=self.run_token, scratch=Scratch(place))
         yield run_task(client, work, partitions, name)
 
 

@@ -14,10 +14,12 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
 from distop.errors import Cancelled, DistopError, InvalidArgument, JobFailed
+from distop.executor.scratch import Scratch
 from distop.executor.session import Port, Session
 from distop.metastore.crashpoints import reached
 from distop.metastore.jobs import Mark, Outcome, Verdict, failure_record, success_record
@@ -59,21 +61,38 @@ class TaskSummary(msgspec.Struct, array_like=True):
 class TaskJob(JobContext):
     """The :class:`~distop.operations.JobContext` of one attempt."""
 
-    def __init__(
-        self, session: Session[TaskJob], operation: OperationArg, partition: str, attempt: str
-    ) -> None:
-        self.operation = operation
+    def __init__(self, session: Session[TaskJob], work: Work, partition: str, attempt: str) -> None:
+        self.operation = work.arg
         self.partition = partition
         self.attempt = attempt
         self.run_token = session.token
         self.claim = 0
         self.cleaned = False
-        self._session = session
+        self._session, self._scratch = session, work.scratch
         self._checkpoint: bytes | None = None
+        self._resumable = work.operation.resumable
+        self._folder: Path | None = None
 
     def own(self, claim: int, checkpoint: bytes | None) -> None:
         """The job was claimed for this attempt."""
         self.claim, self._checkpoint = claim, checkpoint
+
+    def scratch_path(self) -> Path:
+        if self._folder is None:
+            self.raise_if_cancelled()
+            of = (self.operation.id, self.partition, self.attempt)
+            if self._resumable:
+                self._folder = self._scratch.kept(*of, self.claim, self._checkpoint)
+            else:
+                self._folder = self._scratch.private(*of)
+        return self._folder
+
+    def remove_scratch(self, *, done: bool) -> None:
+        """Remove the attempt's own folder; and what is kept for the next one, if the job is ``done``."""
+        if self._resumable and done:
+            self._scratch.remove(self.operation.id, self.partition)
+        elif self._folder is not None and not self._resumable:
+            self._scratch.remove(self.operation.id, self.partition, self.attempt)
 
     def load_checkpoint(self) -> bytes | None:
         return self._checkpoint
@@ -84,8 +103,12 @@ class TaskJob(JobContext):
                 f"operation type {self.operation.type!r} keeps no checkpoints",
                 hint="set resumable = True in it",
             )
+        if self._folder is not None:
+            self._scratch.made_up_to(self._folder, self.partition, self._checkpoint, value)
         self._session.save(self.partition, self.claim, value)
         self._checkpoint = value
+        if self._folder is not None:
+            self._scratch.made_up_to(self._folder, self.partition, value)
 
     @property
     def cancelled(self) -> bool:
@@ -99,6 +122,7 @@ class Work:
     operation: DistributedOperation
     arg: OperationArg
     run_token: int
+    scratch: Scratch
 
     @property
     def claims(self) -> bool:
@@ -176,7 +200,7 @@ class Task:
 
     def _next_attempt(self, partition: str) -> TaskJob:
         self._attempts += 1
-        return TaskJob(self.session, self.work.arg, partition, f"{self._prefix}-{self._attempts}")
+        return TaskJob(self.session, self.work, partition, f"{self._prefix}-{self._attempts}")
 
     def _own(self, job: TaskJob) -> bool:
         answer = self.session.claim(job.partition, job.attempt)
@@ -228,6 +252,8 @@ class Task:
     def _heed(self, answers: list[tuple[TaskJob, Verdict]]) -> None:
         for job, verdict in answers:
             self._count(verdict)
+            # Of a run that is over the next one may resume. An operation in doubt is over.
+            job.remove_scratch(done=verdict.outcome is not Outcome.GONE)
             if verdict.outcome is Outcome.WON:
                 continue
             fields = {"operation": str(job.operation.id), "partition": job.partition, "attempt": job.attempt}
@@ -251,6 +277,7 @@ class Task:
         except Exception:
             # Nothing is lost: what an attempt leaves is private to it, and is swept after the operation.
             log.warning("job_cleanup_failed", extra={"partition": job.partition}, exc_info=True)
+        job.remove_scratch(done=False)
 
 
 def run_task(port: Port, work: Work, partitions: Iterable[str], name: str) -> TaskSummary:

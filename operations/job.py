@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from pathlib import Path
 
 from distop.errors import Cancelled
 from distop.metastore.records import OperationArg
@@ -51,6 +52,22 @@ class JobContext(ABC):
         """Raise :class:`~distop.errors.Cancelled` once the attempt is not wanted any more."""
         if self.cancelled:
             raise Cancelled(f"job {self.partition} of {self.operation.id} was cancelled")
+
+    def scratch_path(self) -> Path:
+        """A folder on this host's own disk, for files that need not outlive the job.
+
+        Of types that are resumed it is the job's: the next attempt on the same host finds what this one has
+        left, as long as the job's checkpoint is the one it was left with. (An attempt on another host begins
+        with an empty folder, and so does one here after it.) Give different progress different checkpoints.
+        Otherwise the folder is private to the attempt. It is removed once the job has its result; what killed
+        processes leave is removed by the host's sidecar.
+
+        Raises
+        ------
+        Cancelled
+            This attempt no longer owns the job.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no scratch")
 
     def staging_path(self, suffix: str, *, folder: str = "data") -> str:
         """A path below the table's location that belongs to this attempt alone.

@@ -192,6 +192,11 @@ async def test_a_task_whose_connection_is_lost_for_good_ends(
     with connected(place, etcd_config) as worker:
         running = task(worker, taken)
         await eventually(lambda: traces(tmp_path, "holds"))
+
+        async def first_is_marked() -> bool:
+            return "0" in await job_records(client, arg)
+
+        await eventually(first_is_marked)
         worker.close()
         with pytest.raises(SidecarUnavailable):
             await running
@@ -210,22 +215,6 @@ async def test_a_sidecar_that_cannot_start_is_reported(etcd_config: EtcdConfig, 
     broken = {**etcd_config.to_env(), "DISTOP_ETCD": "nonsense"}
     with pytest.raises(SidecarUnavailable, match="no sidecar answers"):
         SidecarClient(place, broken)
-
-
-async def test_scratch_of_operations_that_are_over_is_removed(
-    client: LossyClient, etcd_config: EtcdConfig, place: Place, tmp_path: Path
-) -> None:
-    """O14"""
-    running, over = await start_operation(client), await start_operation(client)
-    kept, gone = place.scratch_of(running.id), place.scratch_of(over.id)
-    (gone / "part").write_text("x")
-    stranger = place.scratch / "not-ours"
-    stranger.mkdir()
-    await set_state(client, over, ABORTING)
-    async with sidecar_process(etcd_config, place, tmp_path):
-        await eventually(lambda: not gone.exists())
-    assert kept.exists()
-    assert stranger.exists()
 
 
 async def test_all_jobs_of_a_worker_process_are_marked(

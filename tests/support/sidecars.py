@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from distop.executor.place import Place
+from distop.executor.scratch import Scratch
 from distop.executor.sidecar_client import SidecarClient
 from distop.executor.task import TaskSummary, Work, run_task
 from distop.metastore.config import EtcdConfig
@@ -67,14 +68,15 @@ def connected(place: Place, etcd: EtcdConfig) -> Iterator[SidecarClient]:
         client.close()
 
 
-def work_of(taken: Taken) -> Work:
-    return Work(operation=REGISTRY.get(taken.arg.type), arg=taken.arg, run_token=taken.run.token)
+def work_of(taken: Taken, place: Place) -> Work:
+    operation, scratch = REGISTRY.get(taken.arg.type), Scratch(place)
+    return Work(operation=operation, arg=taken.arg, run_token=taken.run.token, scratch=scratch)
 
 
 def task(client: SidecarClient, taken: Taken, name: str = "a") -> asyncio.Future[TaskSummary]:
     """Run a task over all unfinished jobs, in a thread."""
     loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(1)
-    return loop.run_in_executor(pool, run_task, client, work_of(taken), taken.unfinished, name)
+    return loop.run_in_executor(pool, run_task, client, work_of(taken, client.place), taken.unfinished, name)
 
 
 def worker_process(etcd: EtcdConfig, place: Place, folder: Path, taken: Taken) -> Child:

@@ -104,6 +104,7 @@ class Owned(Traced):
     """Owned by one attempt at a time; saves how far it came, ``argument.steps`` times; goes on from there.
 
     Holds before step ``argument.hold_at``; before ``argument.deaf_at``, too, and hears of no cancellation.
+    With ``argument.scratch`` each step leaves a line in its scratch; the result says which it found there.
     """
 
     type = "owned"
@@ -113,6 +114,8 @@ class Owned(Traced):
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
         argument = job.operation.argument
         begin = int(job.load_checkpoint() or b"0")
+        scratch = job.scratch_path() / "steps" if argument.get("scratch") else None
+        found = scratch.read_text().splitlines() if scratch is not None and scratch.exists() else []
         trace(job, f"began@{begin}")
         for step in range(begin, argument["steps"]):
             if step == argument.get("hold_at"):
@@ -120,10 +123,13 @@ class Owned(Traced):
             if step == argument.get("deaf_at"):
                 trace(job, "deaf")
                 await_file(Path(argument["folder"], "release"))
+            if scratch is not None:
+                with scratch.open("a") as steps:
+                    steps.write(f"{step}\n")
             job.save_checkpoint(str(step + 1).encode())
             trace(job, f"saved@{step + 1}")
         trace(job, "did")
-        return {"from": begin}
+        return {"from": begin} | ({"found": found} if scratch is not None else {})
 
 
 def hold(job: JobContext, until: Path) -> None:

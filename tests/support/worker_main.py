@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from distop.executor.place import Place
+from distop.executor.scratch import Scratch
 from distop.executor.sidecar_client import client_of_this_process
 from distop.executor.task import Work, decode_arg, run_task
 from distop.metastore.config import EtcdConfig
@@ -14,8 +15,9 @@ from distop.operations import Registry
 
 def main(folder: str, arg_file: str, token: str) -> int:
     arg = decode_arg(Path(arg_file).read_bytes())
-    work = Work(operation=Registry().get(arg.type), arg=arg, run_token=int(token))
-    client = client_of_this_process(Place(Path(folder)), EtcdConfig.from_env().to_env())
+    place = Place(Path(folder))
+    work = Work(operation=Registry().get(arg.type), arg=arg, run_token=int(token), scratch=Scratch(place))
+    client = client_of_this_process(place, EtcdConfig.from_env().to_env())
     run_task(client, work, arg.partition_names(), "w")
     return 0
 

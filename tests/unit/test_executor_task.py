@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from distop.errors import Cancelled, InvalidArgument, Unavailable
+from distop.executor.place import Place
+from distop.executor.scratch import Scratch
 from distop.executor.session import Ownership, Session
 from distop.executor.task import Task, TaskJob, TaskSummary, Work
 from distop.metastore.jobs import WON, Mark, Outcome, Verdict
 from distop.metastore.records import JobRecord, OperationArg, OperationOptions, decode
 from distop.operations import DistributedOperation, JobContext, Plan, PlanRequest
+
+NOWHERE = Scratch(Place(Path("/nonexistent")))
 
 
 class ScriptedPort:
@@ -105,7 +110,7 @@ def work(job: JobContext) -> dict[str, Any]:
 def run(operation: Scripted, port: ScriptedPort, *partitions: str, max_job_attempts: int = 3) -> TaskSummary:
     options = OperationOptions(max_job_attempts=max_job_attempts)
     arg = OperationArg(table="t", type=operation.type, instance=1, options=options)
-    to_do = Work(operation=operation, arg=arg, run_token=7)
+    to_do = Work(operation=operation, arg=arg, run_token=7, scratch=NOWHERE)
     session = NoPause(port, str(arg.id), 7, claims=to_do.claims)
     return Task(to_do, session, "s1", clock=lambda: 1.0, rng=random.Random(1)).run(partitions or ["0"])
 

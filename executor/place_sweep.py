@@ -1,0 +1,81 @@
+"""Removing the folders of installations that are dead: nothing serves there, and nothing has for long.
+
+A folder with scratch in it may be resumed from, so it is given a week; any other one holds a log and empty
+locks, and is made again by whoever needs it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from distop.executor.place import Place, take_lock
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 3600.0
+"""How long nobody must have used a folder."""
+
+IDLE_WITH_SCRATCH_S = 7 * 86_400.0
+
+_NAME = re.compile(r"[0-9a-f]{16}")
+_CONDEMNED = ".dead-"
+
+
+def sweep_places(own: Place, *, now: float | None = None) -> list[Path]:
+    """Remove dead folders beside ``own``; which those were.
+
+    Nothing is done where ``own`` was put by hand: what lies beside it is not ours then.
+    """
+    base = own.folder.parent
+    if base.name != f"distop-{os.getuid()}":
+        return []
+    removed = []
+    now = time.time() if now is None else now
+    for folder in sorted(base.iterdir()):
+        if folder.name.startswith(_CONDEMNED):
+            shutil.rmtree(folder, ignore_errors=True)  # a sweep was killed half-way
+        elif folder != own.folder and _NAME.fullmatch(folder.name):
+            place = Place(folder)
+            if _is_dead(place, now) and _remove(place):
+                removed.append(folder)
+    if removed:
+        log.info("dead_places_removed", extra={"folders": len(removed)})
+    return removed
+
+
+def _is_dead(place: Place, now: float) -> bool:
+    try:
+        used = max(path.lstat().st_mtime for path in (place.folder, *place.folder.iterdir()))
+        has_scratch = place.scratch.exists() and any(place.scratch.iterdir())
+    except OSError:
+        return False
+    return now - used > (IDLE_WITH_SCRATCH_S if has_scratch else IDLE_S)
+
+
+def _remove(place: Place) -> bool:
+    """Remove a folder, unless somebody serves there or is about to."""
+    locks: list[int] = []
+    try:
+        for path in (place.starting_lock, place.serving_lock):
+            lock = take_lock(path)
+            if lock is None:
+                return False
+            locks.append(lock)
+        # At once, and under a name that nobody looks for: whoever comes now makes a new one.
+        condemned = place.folder.with_name(f"{_CONDEMNED}{place.folder.name}-{os.getpid()}")
+        os.rename(place.folder, condemned)
+        shutil.rmtree(condemned, ignore_errors=True)
+    except OSError as error:
+        log.info("place_not_removed", extra={"folder": str(place.folder), "error": str(error)})
+        return False
+    finally:
+        for lock in locks:
+            with suppress(OSError):
+                os.close(lock)
+    return True

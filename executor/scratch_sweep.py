@@ -1,0 +1,110 @@
+"""Removing scratch that nobody needs: of operations gone, jobs done or moved to another host, dead attempts.
+
+Kept is whatever may still be used or resumed from; and, in doubt (etcd does not answer, a folder is not
+understood), everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from distop.errors import CorruptRecord, DistopError, InvalidName
+from distop.executor.place import SCRATCH_OWNER
+from distop.executor.scratch import kept_by, private_to, read_note
+from distop.metastore.client import EtcdClient
+from distop.metastore.crashpoints import reached
+from distop.metastore.keyspace import OperationId, OperationKeys
+from distop.metastore.records import RUNNING, ClaimRecord, decode
+from distop.metastore.txn import Get, KeyValue
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 60.0
+"""How often it is swept; cut at random. Nothing but disk space depends on it."""
+
+
+async def keep_swept(client: EtcdClient, scratch: Path, *, rng: random.Random | None = None) -> None:
+    """Sweep now and again, until it is cancelled."""
+    rng = rng or random.Random()
+    while True:
+        await sweep_scratch(client, scratch)
+        await asyncio.sleep(EVERY_S * rng.uniform(0.5, 1.0))
+
+
+async def sweep_scratch(client: EtcdClient, scratch: Path) -> list[Path]:
+    """Remove what nobody needs; the folders that were removed."""
+    removed: list[Path] = []
+    for folder, operation in await asyncio.to_thread(lambda: list(_operations(scratch))):
+        keys = client.keyspace.operation(operation)
+        try:
+            state = await client.get(keys.state)
+            if state.value != RUNNING:
+                removed.append(folder)
+            else:
+                removed += await _of_jobs(client, keys, folder)
+        except DistopError as error:
+            log.warning("scratch_not_swept", extra={"operation": str(operation), "error": str(error)})
+    for folder in removed:
+        reached("scratch.before")
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        reached("scratch.after")
+    if removed:
+        log.info("scratch_swept", extra={"folders": len(removed)})
+    return removed
+
+
+async def _of_jobs(client: EtcdClient, keys: OperationKeys, folder: Path) -> list[Path]:
+    """Of an operation that is running: the folders of jobs and attempts that nobody needs."""
+    removed: list[Path] = []
+    for job, partition in await asyncio.to_thread(lambda: list(_jobs(folder))):
+        # Before etcd is asked: what has come since then may be of an attempt that has begun since.
+        attempts = await asyncio.to_thread(_listing, job)
+        wanted = (keys.runner, keys.job_state(partition), keys.claim(partition))
+        found = await client.read_at_once([Get(key) for key in wanted])
+        runner, state, claim = (found.one(index, key) for index, key in enumerate(wanted))
+        if state.exists:
+            removed.append(job)
+        else:
+            removed += [path for path in attempts if _is_over(path.name, runner, claim)]
+    return removed
+
+
+def _is_over(name: str, runner: KeyValue, claim: KeyValue) -> bool:
+    """Whether the attempt a folder belongs to is over, and nobody here will resume from it."""
+    if attempt := private_to(name):
+        # An attempt's name begins with its run.
+        return attempt.split("-", 1)[0] != str(runner.create_revision)
+    kept = kept_by(name)
+    if kept is None or not claim.exists or claim.create_revision == kept[0]:
+        return False
+    try:
+        owner = decode(claim.value, ClaimRecord, claim.key).member
+    except CorruptRecord:
+        return False
+    # One of this host is about to take it over.
+    return f"-{socket.gethostname()}-" not in f"-{owner}"
+
+
+def _listing(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+def _operations(scratch: Path) -> Iterator[tuple[Path, OperationId]]:
+    for folder in sorted(scratch.iterdir()) if scratch.is_dir() else []:
+        try:
+            yield folder, OperationId.parse((folder / SCRATCH_OWNER).read_text())
+        except (OSError, ValueError, InvalidName):
+            log.warning("scratch_of_nobody", extra={"folder": str(folder)})
+
+
+def _jobs(operation: Path) -> Iterator[tuple[Path, str]]:
+    for folder in sorted(operation.iterdir()):
+        note = read_note(folder) if folder.is_dir() else None
+        if note is not None:
+            yield folder, note.partition
