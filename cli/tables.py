@@ -58,6 +58,10 @@ def create(
     property: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Property of the table format. Repeatable.")
     ] = None,
+    storage: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="fsspec option such as endpoint_url. Repeatable."),
+    ] = None,
     format: Annotated[str, typer.Option(help="Table format.")] = "iceberg",
 ) -> None:
     """Make a table.
@@ -68,6 +72,7 @@ def create(
         "schema": parse_schema(schema or ()),
         "partitionBy": [term for terms in partition_by or () for term in split_list(terms)],
         "properties": parse_properties(property or ()),
+        "storage": parse_properties(storage or ()),
     }
     given = {key: value for key, value in options.items() if value}
     session.out.table(session.client.create_table(name, location, format=format, options=given))

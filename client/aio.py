@@ -227,7 +227,8 @@ class AsyncClient:
         location:
             URL of the folder for its files, on any fsspec file system.
         options:
-            Of the format; for Iceberg ``schema``, ``partitionBy`` and ``properties``.
+            Of the format; for Iceberg ``schema``, ``partitionBy`` and ``properties``. ``storage``: options of
+            fsspec for the file system it lives on.
         """
         request = _request(
             pb.CreateTableRequest,

@@ -36,8 +36,10 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.view import View
 
+from distop.commit.layout import file_io
 from distop.commit.namespaces import DEFAULT, Namespaces, table_identifier, table_name
 from distop.commit.pointers import FOREIGN, Pointer, Pointers, Swap
+from distop.commit.storage import StorageOptions, storage_of
 from distop.errors import DistopError, InvalidArgument, OutcomeUnknown
 from distop.metastore.config import EtcdConfig, split_endpoints
 from distop.metastore.records import Head, TableRecord
@@ -88,6 +90,8 @@ class EtcdCatalog(MetastoreCatalog):
         self._etcd = SyncEtcd(etcd_config(self.properties))
         self._pointers = Pointers(self._etcd)
         self._namespaces = Namespaces(self._pointers)
+        self._storage: dict[str, StorageOptions] = {}
+        """Storage options of the tables seen so far that have some, by location."""
 
     def close(self) -> None:
         """Close the connection to etcd."""
@@ -220,6 +224,8 @@ class EtcdCatalog(MetastoreCatalog):
             raise NoSuchTableError(
                 f"Table {'.'.join(full)} exists in distop, but no operation has published anything to it yet"
             )
+        if storage := storage_of(pointer.record):
+            self._storage[pointer.record.location] = storage
         io = self._load_file_io(location=head.metadata_location)
         metadata = FromInputFile.table_metadata(io.new_input(head.metadata_location))
         table = Table(
@@ -230,6 +236,11 @@ class EtcdCatalog(MetastoreCatalog):
             catalog=self,
         )
         return table, pointer
+
+    def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+        place = location or ""
+        storage = next((self._storage[at] for at in self._storage if place.startswith(f"{at}/")), None)
+        return file_io(place, {**self.properties, **properties}, storage)
 
     def _create(
         self, identifier: str | Identifier, metadata: TableMetadata, location: str, written_by: FileIO | None

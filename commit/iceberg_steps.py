@@ -73,7 +73,8 @@ class IcebergStep(TransactionalStep):
         check_fits(layout, base, arg)
         _check_unpublished(base, snapshot_id, arg)
         self._check_expected(base, arg)
-        draft = Draft(file_io(base.location, {**layout.properties, **base.properties}), base, base_location)
+        io = file_io(base.location, {**layout.properties, **base.properties}, arg.storage)
+        draft = Draft(io, base, base_location)
         try:
             change = self.change(draft, layout, output, snapshot_id)
             if change is None and base_location is not None:
@@ -181,7 +182,7 @@ def _base_of(context: FinishContext, layout: Layout) -> tuple[TableMetadata, str
         table = context.table
         return layout.new_metadata(table.location, uuid=table.uuid, now=context.now()), None
     location = decode(context.head.value, Head, context.head.key).metadata_location
-    return load_metadata(location, layout.properties), location
+    return load_metadata(location, layout.properties, context.view.arg.storage), location
 
 
 def check_fits(layout: Layout, base: TableMetadata, arg: OperationArg) -> None:

@@ -53,6 +53,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from distop.commit.storage import StorageOptions, io_properties
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
 
 FORMAT_VERSION: Literal[2] = 2
@@ -185,17 +186,31 @@ def _uuid(text: str) -> UUID:
 # -- files -------------------------------------------------------------------------------------------
 
 
-def file_io(location: str, properties: Mapping[str, str] | None = None) -> FileIO:
-    """Access to the files at and below a location; credentials come from properties or the environment."""
-    return load_file_io(dict(properties or {}), location)
+def file_io(
+    location: str, properties: Mapping[str, str] | None = None, storage: StorageOptions | None = None
+) -> FileIO:
+    """Access to the files at and below a location.
+
+    Parameters
+    ----------
+    properties:
+        Of the table or the catalog; they come first.
+    storage:
+        The table's storage options. What neither says comes from the environment.
+    """
+    return load_file_io({**io_properties(location, storage), **(properties or {})}, location)
 
 
-def load_metadata(metadata_location: str, properties: Mapping[str, str] | None = None) -> TableMetadata:
+def load_metadata(
+    metadata_location: str,
+    properties: Mapping[str, str] | None = None,
+    storage: StorageOptions | None = None,
+) -> TableMetadata:
     """Read a table's metadata file.
 
     Raises :class:`~distop.errors.CorruptRecord` if it is missing or is no table metadata.
     """
-    io = file_io(metadata_location, properties)
+    io = file_io(metadata_location, properties, storage)
     try:
         return FromInputFile.table_metadata(io.new_input(metadata_location))
     except FileNotFoundError as error:

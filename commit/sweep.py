@@ -94,7 +94,7 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
         return 0
     layout = operation.argument.get("layout")
     properties = layout.get("properties") if isinstance(layout, Mapping) else None
-    io = file_io(operation.location, properties)
+    io = file_io(operation.location, properties, operation.storage)
     reached("sweep.before")
     removed = 0
     for name in FOLDERS:

@@ -31,6 +31,7 @@ from pyiceberg.utils.properties import property_as_int
 from distop.commit.layout import Layout, file_io
 from distop.commit.manifests import ManifestBuilder, summaries_to_json
 from distop.commit.partitioning import Partitioner, PartitionKey
+from distop.commit.storage import StorageOptions
 from distop.errors import BadRow, InvalidArgument
 from distop.metastore.crashpoints import reached
 
@@ -79,6 +80,8 @@ class StagedWriter:
     path_for:
         ``path_for(suffix, folder)`` names a file of this attempt, as ``JobContext.staging_path`` does:
         suffixes are like ``-0.parquet`` and ``.avro``, folders ``data`` and ``metadata``.
+    storage:
+        The table's storage options.
     target_file_bytes:
         A file is closed once it is this large on disk; default: the table's
         ``write.target-file-size-bytes``.
@@ -89,6 +92,7 @@ class StagedWriter:
         layout: Layout,
         path_for: Callable[[str, str], str],
         *,
+        storage: StorageOptions | None = None,
         target_file_bytes: int | None = None,
         row_group_bytes: int = ROW_GROUP_BYTES,
         buffer_bytes: int = BUFFER_BYTES,
@@ -97,7 +101,7 @@ class StagedWriter:
         self._layout = layout
         self._path_for = path_for
         self._manifest_path = path_for(".avro", "metadata")
-        self._io: FileIO = file_io(self._manifest_path, layout.properties)
+        self._io: FileIO = file_io(self._manifest_path, layout.properties, storage)
         self._target_file_bytes = target_file_bytes or _target_file_bytes(layout)
         self._row_group_bytes = row_group_bytes
         self._buffer_bytes = buffer_bytes

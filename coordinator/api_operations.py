@@ -130,6 +130,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                     started_at=started_at,
                     started_by=request.started_by,
                     location=state.record.location,
+                    storage=dict(state.record.options.get("storage", {})),
                     exclusive=kind.exclusive,
                     stages_files=kind.stages_files,
                     distop=_version(),

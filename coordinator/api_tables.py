@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import grpc.aio
 
+from distop.commit.storage import without_secrets
 from distop.coordinator.listing import PageToken, continued_listing, page_size, table_names
 from distop.coordinator.requests import plain
 from distop.coordinator.views import struct, timestamp
@@ -38,7 +39,7 @@ from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 
 FORMATS = ("iceberg",)
-OPTIONS = ("partitionBy", "properties", "schema")
+OPTIONS = ("partitionBy", "properties", "schema", "storage")
 
 
 class TableService(distop_pb2_grpc.TableServiceServicer):
@@ -129,7 +130,7 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
             name=name,
             location=record.location,
             format=record.format,
-            options=struct(record.options),
+            options=struct(without_secrets(record.options)),
             created_at=timestamp(record.created_at),
             created_by=record.created_by,
             revision=seen,
@@ -159,6 +160,8 @@ def _checked(request: pb.CreateTableRequest) -> TableRecord:
             f"unknown option {unknown[0]!r}; known are {', '.join(OPTIONS)}",
             details={"field": f"options.{unknown[0]}"},
         )
+    if not isinstance(options.get("storage", {}), dict):
+        raise InvalidArgument("storage is not a set of options", details={"field": "options.storage"})
     terms = options.get("partitionBy", [])
     if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
         raise InvalidArgument("partitionBy is not a list of terms", details={"field": "options.partitionBy"})

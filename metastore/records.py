@@ -192,6 +192,8 @@ class OperationArg(Record, kw_only=True):
     started_by: str = ""
     location: str = ""
     """The table's location at the start."""
+    storage: dict[str, Any] = {}
+    """The table's storage options at the start, for fsspec."""
     exclusive: bool = False
     """Jobs must be claimed before they run."""
     stages_files: bool = False

@@ -200,9 +200,11 @@ def _csv_options(argument: IngestArgument, found: FoundSource) -> CsvOptions:
 def _layout_of_table(request: PlanRequest) -> Layout | None:
     """The table's layout, if it has one: published, or given when it was created."""
     from distop.commit.layout import Layout, load_metadata, parse_schema
+    from distop.commit.storage import storage_of
 
     if request.head is not None:
-        return Layout.of(load_metadata(request.head.metadata_location))
+        storage = storage_of(request.table)
+        return Layout.of(load_metadata(request.head.metadata_location, storage=storage))
     schema = request.table.options.get("schema")
     return None if schema is None else _new_layout(request.table, parse_schema(schema))
 

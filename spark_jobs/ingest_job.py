@@ -99,7 +99,9 @@ def run_job(job: JobContext) -> dict[str, Any]:
     policy = _policy(plan, job)
     split = SplitReader(plan, policy, job)
     with StagedWriter(
-        plan.table_layout, lambda suffix, folder: job.staging_path(suffix, folder=folder)
+        plan.table_layout,
+        lambda suffix, folder: job.staging_path(suffix, folder=folder),
+        storage=job.operation.storage,
     ) as writer:
         try:
             read = 0
@@ -139,7 +141,7 @@ def remove_attempt(job: JobContext) -> None:
 def _table_io(job: JobContext) -> FileIO:
     """Access to the table's files, as its properties have it."""
     layout = IngestPlan.of(job.operation).table_layout
-    return file_io(job.operation.location, layout.properties)
+    return file_io(job.operation.location, layout.properties, job.operation.storage)
 
 
 def _policy(plan: IngestPlan, job: JobContext) -> BadRowPolicy:

@@ -14,6 +14,7 @@ from pyiceberg.table import StaticTable
 from distop.commit.iceberg_steps import IcebergAppend
 from distop.commit.layout import Layout
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
+from distop.commit.storage import io_properties
 from distop.commit.writer import StagedWriter
 from distop.metastore.keyspace import Keyspace
 from distop.metastore.records import (
@@ -54,7 +55,7 @@ class Staged:
         def path_for(suffix: str, folder: str) -> str:
             return f"{staging_folder(self.arg, folder)}/{staging_stem(partition, attempt)}{suffix}"
 
-        return StagedWriter(self.layout, path_for)
+        return StagedWriter(self.layout, path_for, storage=self.arg.storage)
 
     def run(self, partition: str, batches: Iterable[pa.RecordBatch], *, attempt: str | None = None) -> None:
         """Run one job to its mark."""
@@ -82,6 +83,7 @@ class Table:
     name: str
     location: str
     layout: Layout
+    storage: dict[str, Any] = field(default_factory=dict)
     head: KeyValue = field(init=False)
     watermarks: KeyValue = field(init=False)
     _revision: Any = field(default_factory=lambda: itertools.count(2))
@@ -105,6 +107,7 @@ class Table:
             partition_count=partitions,
             watermarks=watermarks or {},
             location=self.location,
+            storage=self.storage,
             started_by="ada",
             stages_files=True,
         )
@@ -150,7 +153,8 @@ class Table:
 
     def iceberg(self) -> StaticTable:
         """The published table, as any Iceberg reader sees it."""
-        return StaticTable.from_metadata(self.record().metadata_location)
+        location = self.record().metadata_location
+        return StaticTable.from_metadata(location, io_properties(location, self.storage))
 
     def ids(self) -> list[int]:
         found: list[int] = self.iceberg().scan().to_arrow()["id"].to_pylist()

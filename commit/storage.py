@@ -1,0 +1,114 @@
+"""Reaching files: one set of options for fsspec, which steps use, and for pyiceberg.
+
+The options are fsspec's, such as ``{"endpoint_url": "http://minio:9000"}`` for S3. A table names them in its
+options as ``storage``; every operation of it works with the ones it was started with. What they do not say
+comes from the environment of the process (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` and so on), which is
+where keys belong: what stands in a table's options stands in etcd.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from distop.errors import InvalidArgument
+from distop.metastore.records import TableRecord
+
+StorageOptions: TypeAlias = Mapping[str, Any]
+"""Options of fsspec for the file system that a table lives on."""
+
+S3 = ("s3", "s3a")
+
+_PYICEBERG = {
+    "key": "s3.access-key-id",
+    "username": "s3.access-key-id",
+    "secret": "s3.secret-access-key",
+    "password": "s3.secret-access-key",
+    "token": "s3.session-token",
+    "endpoint_url": "s3.endpoint",
+    "anon": "s3.anonymous",
+}
+_PYICEBERG_CLIENT = {
+    "aws_access_key_id": "s3.access-key-id",
+    "aws_secret_access_key": "s3.secret-access-key",
+    "aws_session_token": "s3.session-token",
+    "endpoint_url": "s3.endpoint",
+    "region_name": "s3.region",
+}
+_DEFAULT_REGION = "us-east-1"
+
+_SECRET = ("secret", "password", "token", "key", "credential", "sas")
+HIDDEN = "***"
+
+
+def storage_of(table: TableRecord) -> dict[str, Any]:
+    """The storage options of a table."""
+    return dict(table.options.get("storage", {}))
+
+
+def protocol_of(url: str) -> str:
+    """``file`` for a path without a scheme."""
+    scheme, separator, _ = url.partition("://")
+    return scheme if separator else "file"
+
+
+def file_system(url: str, storage: StorageOptions | None = None) -> tuple[Any, str]:
+    """The file system of a URL and the path within it. Names are taken as they are: nothing in them is an
+    escape, a query or a chain of file systems (C12).
+
+    Raises :class:`~distop.errors.InvalidArgument` if no such file system can be opened here.
+    """
+    import fsspec
+
+    protocol = protocol_of(url)
+    if protocol == "file":
+        return fsspec.filesystem("file"), "/" + url.removeprefix("file://").lstrip("/")
+    try:
+        kind = fsspec.get_filesystem_class(protocol)
+        # What a step sees must be what is there, not what some listing saw.
+        options = {"use_listings_cache": False, **kind._get_kwargs_from_urls(url), **(storage or {})}
+        return fsspec.filesystem(protocol, **options), kind._strip_protocol(url)
+    except (ImportError, ValueError, TypeError) as error:
+        raise InvalidArgument(
+            f"{url!r} cannot be reached: {error}",
+            hint="install the fsspec package for it on every coordinator and executor",
+            details={"field": "storage"},
+        ) from error
+
+
+def io_properties(location: str, storage: StorageOptions | None = None) -> dict[str, str]:
+    """The properties that make pyiceberg reach ``location`` as :func:`file_system` does."""
+    if protocol_of(location) not in S3:
+        return {}
+    given = dict(storage or {})
+    found = _from_environment()
+    client = given.get("client_kwargs") or {}
+    for names, options in ((_PYICEBERG_CLIENT, client), (_PYICEBERG, given)):
+        for name, property_name in names.items():
+            if options.get(name) is not None:
+                found[property_name] = str(options[name])
+    if "s3.endpoint" in found:
+        # Without a region pyiceberg would ask Amazon where the bucket is.
+        found.setdefault("s3.region", _DEFAULT_REGION)
+    return found
+
+
+def _from_environment() -> dict[str, str]:
+    """What pyarrow does not read from the environment although every other client does."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    found = {"s3.endpoint": endpoint, "s3.region": region}
+    return {name: value for name, value in found.items() if value}
+
+
+def without_secrets(options: Any) -> Any:
+    """Storage options as they may be shown: values whose names speak of keys are hidden."""
+    if not isinstance(options, Mapping):
+        return options
+    return {
+        name: HIDDEN
+        if value and not isinstance(value, Mapping) and any(word in str(name).lower() for word in _SECRET)
+        else without_secrets(value)
+        for name, value in options.items()
+    }

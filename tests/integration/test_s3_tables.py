@@ -1,0 +1,86 @@
+"""Iceberg tables on S3: staging, publishing, sweeping, and pyiceberg programs beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from distop.commit.catalog import EtcdCatalog
+from distop.commit.layout import Layout
+from distop.commit.sweep import sweep
+from distop.metastore.config import EtcdConfig
+from distop.metastore.embedded import EtcdProcess
+from distop.metastore.records import TableRecord, encode
+from distop.metastore.sync import SyncEtcd
+from distop.metastore.txn import Put, Txn
+from support.publishing import ROWS, Staged, Table, rows
+from support.s3 import S3
+
+IOS = ["pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.FsspecFileIO"]
+
+
+def table_on(s3: S3, io: str = IOS[0]) -> Table:
+    layout = Layout.create(ROWS, ["kind"], {"py-io-impl": io})
+    return Table("flights", f"{s3.url}/my tables/flights", layout, s3.storage)
+
+
+def with_a_loser(table: Table) -> Staged:
+    """An operation of two jobs, one of which was attempted twice."""
+    operation = table.staged([rows(0, 9)], [rows(9, 9)])
+    loser = operation.writer("1", "7-loser")
+    loser.write(rows(9, 9))
+    loser.finish()
+    return operation
+
+
+@pytest.mark.parametrize("io", IOS)
+def test_a_table_on_s3_is_written_published_and_swept(s3: S3, io: str) -> None:
+    """P1, P14, C18: reached by the storage options of the table alone."""
+    table = table_on(s3, io)
+    first, second = with_a_loser(table), with_a_loser(table)
+    contribution = table.publish(first)
+    table.publish(second)
+    before = s3.names()
+    removed = sweep(first.arg, first.history(contribution.facts), first.jobs)
+    assert removed >= 4
+    gone = set(before) - set(s3.names())
+    assert len(gone) == removed
+    assert all("loser" in name or name.endswith(".avro") for name in gone)
+    assert not [name for name in s3.names() if "loser" in name and first.arg.uuid in name]
+    assert [name for name in s3.names() if "loser" in name and second.arg.uuid in name]
+    assert table.ids() == sorted([*range(18), *range(18)])
+
+
+@pytest.fixture
+def published(etcd: EtcdProcess, prefix: str, s3: S3) -> Iterator[tuple[SyncEtcd, Table]]:
+    """A table on S3 as distop made it, in etcd."""
+    with SyncEtcd(EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix)) as store:
+        table = table_on(s3)
+        table.publish(table.staged([rows(0, 6)]))
+        keys = store.keyspace.table("flights")
+        record = TableRecord(name="flights", location=table.location, options={"storage": s3.storage})
+        store.txn(Txn(then=(Put(keys.table, encode(record)), Put(keys.head, table.head.value))))
+        yield store, table
+
+
+def test_a_pyiceberg_program_reads_and_writes_it(
+    etcd: EtcdProcess, prefix: str, published: tuple[SyncEtcd, Table]
+) -> None:
+    """P14: it learns from etcd how the table is reached."""
+    with EtcdCatalog("distop", **{"etcd.endpoints": etcd.endpoint, "etcd.prefix": prefix}) as catalog:
+        found = catalog.load_table("default.flights")
+        found.append(pa.table({"id": [100], "kind": ["k0"]}, schema=ROWS))
+        ids = catalog.load_table("default.flights").scan().to_arrow()["id"].to_pylist()
+    assert sorted(ids) == [*range(6), 100]
+
+
+def test_a_catalog_makes_tables_on_s3(etcd: EtcdProcess, prefix: str, s3_in_environment: S3) -> None:
+    """P14: reached by what the environment says."""
+    properties = {"etcd.endpoints": etcd.endpoint, "etcd.prefix": prefix, "warehouse": s3_in_environment.url}
+    with EtcdCatalog("distop", **properties) as catalog:
+        made = catalog.create_table("default.made", ROWS)
+        made.append(pa.table({"id": [1], "kind": ["k0"]}, schema=ROWS))
+        assert catalog.load_table("default.made").scan().to_arrow().num_rows == 1
+    assert s3_in_environment.names()
