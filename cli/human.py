@@ -33,6 +33,8 @@ class HumanOutput(Output):
         error = f"{operation.error.code}: {operation.error.message}" if operation.error else ""
         took = duration(operation.duration_s) if operation.done else duration(_since(operation.started_at))
         asked = " (cancel requested)" if operation.cancel_requested and not operation.done else ""
+        if operation.parked:
+            asked = f" (parked: distop resolve {operation.name} retry|skip|abort)"
         facts = [(name, _text(value)) for name, value in sorted(operation.facts.items())]
         self._pairs(
             [
@@ -40,6 +42,7 @@ class HumanOutput(Output):
                 ("state", Text(operation.state.value + asked, STATE_STYLES[operation.state])),
                 ("jobs", counts(operation.jobs)),
                 ("error", error),
+                ("completion", _completion(operation)),
                 ("started", _when(operation.started_at)),
                 ("started by", operation.started_by),
                 ("finished", _when(operation.finished_at)),
@@ -210,6 +213,19 @@ def _text(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53:
         return f"{value:,}"
     return str(value)
+
+
+def _completion(operation: Operation) -> str:
+    """How completing it fails, if it does."""
+    completion = operation.completion
+    if completion is None or operation.done:
+        return ""
+    skipped = f", {completion.skipped} steps skipped" if completion.skipped else ""
+    if completion.error is None:
+        return f"tried again{skipped}"
+    step = f" at step {completion.step}" if completion.step else ""
+    error = f"{completion.error.code}: {completion.error.message}"
+    return f"{completion.attempts} failed attempts{step}{skipped}: {error}"
 
 
 def _when(moment: datetime | None) -> str:

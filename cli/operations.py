@@ -1,4 +1,4 @@
-"""Commands on operations: start, ingest, ls, show, watch, cancel."""
+"""Commands on operations: start, ingest, ls, show, watch, cancel, resolve."""
 
 from __future__ import annotations
 
@@ -176,6 +176,34 @@ def cancel(
     with _leaving_it_running(session, operation):
         ended = session.out.progress(session.client.watch(operation))
     _check_cancelled(ended)
+
+
+@command(app, rich_help_panel=PANEL)
+def resolve(
+    session: Connected,
+    operation: Name,
+    action: Annotated[
+        Literal["retry", "skip", "abort"],
+        typer.Argument(
+            help="retry: try again. skip: leave out the commit step that fails. abort: give it up, taking "
+            "back what can be taken back."
+        ),
+    ],
+    reason: Annotated[str, typer.Option(help="Shown with the operation.")] = "",
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until it is over.")] = False,
+) -> None:
+    """Decide about an operation that is parked because completing it kept failing.
+
+    Example: distop resolve flights/ingest/17 retry --wait
+    """
+    session.client.resolve(operation, action, reason)
+    if not wait:
+        session.out.operation(session.client.get(operation))
+        return
+    with _leaving_it_running(session, operation):
+        ended = session.out.progress(session.client.watch(operation))
+    if action != "abort":
+        ended.raise_for_outcome()
 
 
 def _start(

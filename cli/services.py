@@ -122,6 +122,9 @@ def coordinator(
             metavar="HOST:PORT", help="Where to serve the web page and /metrics. Anybody there may read."
         ),
     ] = None,
+    max_commit_attempts: Annotated[
+        int, typer.Option(min=1, metavar="N", help="After so many failures to publish it, park an operation.")
+    ] = 5,
 ) -> int:
     """Run a coordinator: the gRPC service, and the lead of tables that have work.
 
@@ -129,7 +132,13 @@ def coordinator(
     """
     from distop.coordinator.service import CoordinatorConfig, run
 
-    config = CoordinatorConfig(etcd=etcd.config(), listen=listen, web=web, lease_ttl_s=service.lease_ttl)
+    config = CoordinatorConfig(
+        etcd=etcd.config(),
+        listen=listen,
+        web=web,
+        lease_ttl_s=service.lease_ttl,
+        max_commit_attempts=max_commit_attempts,
+    )
     return _ended(out, "coordinator", run(config))
 
 

@@ -6,6 +6,7 @@ from distop.client.cluster import Leader, Member
 from distop.client.connection import DEFAULT_ADDRESS
 from distop.client.diagnosis import Diagnosis, Finding, Severity
 from distop.client.operation import (
+    Completion,
     JobCounts,
     JobUpdate,
     Operation,
@@ -22,6 +23,7 @@ __all__ = [
     "Client",
     "Diagnosis",
     "Finding",
+    "Completion",
     "JobCounts",
     "JobUpdate",
     "Leader",

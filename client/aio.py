@@ -10,7 +10,7 @@ import socket
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from google.protobuf.message import Message
 
@@ -199,13 +199,13 @@ class AsyncClient:
             )
             async with asyncio.timeout(timeout_s), aclosing(updates):
                 async for update in updates:
-                    last = update.operation.state.value
+                    last = "parked" if update.operation.parked else update.operation.state.value
                     if update.operation.done:
                         return update.operation
         except TimeoutError:
             raise DeadlineExceeded(
                 f"{name} is not over after {timeout_s:g} s, it is {last}",
-                hint="it goes on; wait longer, or cancel it",
+                hint="decide about it: distop resolve" if last == "parked" else "wait longer, or cancel it",
                 details={"operation": name},
             ) from None
         raise AssertionError("unreachable: a watch ends with the end of its operation")
@@ -215,6 +215,29 @@ class AsyncClient:
         request = _request(pb.CancelOperationRequest, name=name, reason=reason, requested_by=self.identity)
         return Operation.from_proto(
             await self._connection.call(lambda service: service.operations.CancelOperation, request)
+        )
+
+    async def resolve(
+        self, name: str, action: Literal["retry", "skip", "abort"], reason: str = ""
+    ) -> Operation:
+        """Decide about a parked operation.
+
+        Parameters
+        ----------
+        action:
+            ``retry``: try again, counting anew. ``skip``: leave the commit step out that fails.
+            ``abort``: give the operation up; what its steps did so far is taken back where possible.
+
+        Raises
+        ------
+        PreconditionFailed
+            It is not parked (``NOT_PARKED``), or what failed cannot be skipped (``NOT_SKIPPABLE``).
+        """
+        request = _request(
+            pb.ResolveOperationRequest, name=name, action=action, reason=reason, requested_by=self.identity
+        )
+        return Operation.from_proto(
+            await self._connection.call(lambda service: service.operations.ResolveOperation, request)
         )
 
     async def create_table(

@@ -66,6 +66,7 @@ class Client:
     watch = _iterating(AsyncClient.watch)
     wait = _blocking(AsyncClient.wait)
     cancel = _blocking(AsyncClient.cancel)
+    resolve = _blocking(AsyncClient.resolve)
     create_table = _blocking(AsyncClient.create_table)
     get_table = _blocking(AsyncClient.get_table)
     list_tables = _iterating(AsyncClient.list_tables)

@@ -72,6 +72,46 @@ class OperationError:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Completion:
+    """How completing an operation has failed so far."""
+
+    attempts: int = 0
+    """Failed attempts; a decision (retry, skip) sets it back."""
+    step: str = ""
+    """The commit step that failed last; empty when it was something else."""
+    error: OperationError | None = None
+    at: datetime | None = None
+    parked: bool = False
+    """No further attempt before somebody resolves it."""
+    skipped: int = 0
+    """Commit steps that somebody has decided to leave out."""
+
+    @classmethod
+    def from_proto(cls, message: pb.Completion) -> Self:
+        error = message.error
+        return cls(
+            attempts=message.attempts,
+            step=message.step,
+            error=OperationError(error.code, error.message) if error.code or error.message else None,
+            at=from_timestamp(message.at),
+            parked=message.parked,
+            skipped=message.skipped,
+        )
+
+    def to_proto(self) -> pb.Completion:
+        """The inverse of :meth:`from_proto`."""
+        error = self.error
+        return pb.Completion(
+            attempts=self.attempts,
+            step=self.step,
+            error=pb.OperationError(code=error.code, message=error.message) if error else None,
+            at=to_timestamp(self.at),
+            parked=self.parked,
+            skipped=self.skipped,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Operation:
     """An operation as it stood at one etcd revision."""
 
@@ -95,8 +135,15 @@ class Operation:
     runner: str = ""
     """The executor that runs its jobs at present."""
     cancel_requested: bool = False
+    completion: Completion | None = None
+    """``None`` as long as completing it has not failed."""
     revision: int = 0
     """The etcd revision this was read at."""
+
+    @property
+    def parked(self) -> bool:
+        """Whether it waits for somebody to resolve it."""
+        return self.completion is not None and self.completion.parked
 
     @property
     def done(self) -> bool:
@@ -147,6 +194,7 @@ class Operation:
             facts=from_struct(message.facts),
             runner=message.runner,
             cancel_requested=message.cancel_requested,
+            completion=Completion.from_proto(message.completion) if message.HasField("completion") else None,
             revision=message.revision,
         )
 
@@ -169,6 +217,7 @@ class Operation:
             facts=to_struct(self.facts, "facts"),
             runner=self.runner,
             cancel_requested=self.cancel_requested,
+            completion=self.completion.to_proto() if self.completion else None,
             revision=self.revision,
         )
 

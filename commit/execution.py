@@ -23,6 +23,7 @@ from distop.errors import (
     LeaseLost,
     PermanentStepError,
     PreconditionFailed,
+    UnknownCommitStep,
 )
 from distop.metastore.records import StepRecord
 from distop.metastore.sequence import CommitSequence
@@ -188,13 +189,21 @@ def _check_owner(sequence: CommitSequence, context: StepContext) -> None:
         )
 
 
+def is_skippable(record: StepRecord, registry: StepRegistry | None = None) -> bool:
+    """Whether a person may leave this step out. One that is not known here may not be."""
+    try:
+        kind = (registry or default_registry()).kind(record.step)
+    except UnknownCommitStep:
+        return False
+    return bool(getattr(kind, "skippable", False))
+
+
 def check_skippable(sequence: CommitSequence, index: int, registry: StepRegistry | None = None) -> None:
     """Raise :class:`~distop.errors.PreconditionFailed` unless a person may leave this step out."""
-    registry = registry or default_registry()
     if not 0 <= index < len(sequence):
         raise PreconditionFailed(f"{sequence.operation} has no commit step {index}")
     record = sequence.steps[index]
-    if not getattr(registry.kind(record.step), "skippable", False):
+    if not is_skippable(record, registry):
         raise PreconditionFailed(
             f"commit step {index} of {sequence.operation} ({describe(record)}) cannot be left out: "
             "rows would be lost"

@@ -159,6 +159,10 @@ class StepPlan(ABC):
         this process dies before it is logged. Raises as :meth:`TransactionalStep.prepare`.
         """
 
+    def facts(self, context: FinishContext) -> dict[str, Any]:
+        """For the history, once all its steps are done: JSON, numbers beyond 2**53 as strings."""
+        return {}
+
 
 AnyStep: TypeAlias = TransactionalStep | ExternalStep | StepPlan
 

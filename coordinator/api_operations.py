@@ -41,7 +41,8 @@ from distop.metastore.keyspace import (
     check_type,
     prefix_end,
 )
-from distop.metastore.records import RUNNING, CancelRecord, OperationArg, OperationOptions
+from distop.metastore.parking import request_resolve
+from distop.metastore.records import RUNNING, CancelRecord, OperationArg, OperationOptions, ResolveRecord
 from distop.metastore.starting import StartRequest, answered_before, digest_of, read_table_state, start
 from distop.metastore.txn import MAX_REQUEST_BYTES
 from distop.metastore.watch import WatchBatch, watch
@@ -205,6 +206,18 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             log.info("cancel_requested", extra={"operation": str(operation), "first": first})
         except OperationNotFound:
             pass  # finished meanwhile, or never there: the answer below says which
+        message, _ = await read_operation(self._client, operation)
+        return message
+
+    async def ResolveOperation(  # noqa: N802
+        self, request: pb.ResolveOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        operation = OperationId.parse(request.name)
+        decision = ResolveRecord(
+            action=request.action, by=request.requested_by, reason=request.reason, at=time.time()
+        )
+        await request_resolve(self._client, self._client.keyspace.operation(operation), decision)
+        log.info("resolve_requested", extra={"operation": str(operation), "action": decision.action})
         message, _ = await read_operation(self._client, operation)
         return message
 

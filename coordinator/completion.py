@@ -10,19 +10,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
+from distop.coordinator.hooks import Hooks
 from distop.coordinator.metrics import Metrics
+from distop.coordinator.parking import MAX_ERROR_LENGTH, Parking
+from distop.coordinator.publication import (
+    context_of,
+    is_external,
+    prepare,
+    read_base,
+    read_jobs,
+    step_context,
+    work_out,
+)
 from distop.coordinator.tracker import Tracked
 from distop.errors import (
     Conflict,
     DistopError,
+    EtcdOutOfSpace,
+    EtcdUnavailable,
     Exhausted,
     InvalidArgument,
+    LeadershipLost,
+    LeaseLost,
     OutcomeUnknown,
     PreconditionFailed,
     UnknownOperationType,
@@ -32,45 +47,32 @@ from distop.metastore.client import EtcdClient
 from distop.metastore.crashpoints import reached
 from distop.metastore.election import Epoch
 from distop.metastore.ending import MAX_KEYS_IN_FINISH, Finish, Finished, collect, finish, seal
-from distop.metastore.keyspace import OperationKeys, TableKeys
+from distop.metastore.keyspace import TableKeys
 from distop.metastore.records import (
     ABORTING,
     COMMITTING,
     RUNNING,
     ErrorRecord,
     HistoryRecord,
-    JobRecord,
     OperationArg,
     StepRecord,
-    TableRecord,
     decode,
 )
-from distop.metastore.txn import Get, KeyValue, Txn
+from distop.metastore.sequence import CommitSequence
+from distop.metastore.steplog import CommitStepStore
+from distop.metastore.txn import KeyValue, Txn
 from distop.metastore.watch import until_absent
 from distop.operations.api import DistributedOperation, OperationView
 from distop.operations.registry import Registry
 
 if TYPE_CHECKING:
-    from distop.commit.step import Contribution, TransactionalStep
+    from distop.commit.step import Contribution
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_REBASES = 100
 """How often a commit that loses to other writers is put on their result, before it backs off."""
-
-MAX_ERROR_LENGTH = 4000
-"""Characters kept of an error's text: what a hook says must not make its operation too large to end."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Base:
-    """What a finish stands on, read at one revision."""
-
-    table: TableRecord | None
-    head: KeyValue
-    watermarks: KeyValue
-    run_ops: KeyValue
 
 
 def _is_hooked(kind: DistributedOperation) -> bool:
@@ -83,7 +85,11 @@ class Completion:
     Parameters
     ----------
     threads:
-        Where blocking work (table metadata, user hooks, sweeping files) runs.
+        Where blocking work (table metadata, commit steps, sweeping files) runs.
+    hooks:
+        Where the code of users runs.
+    parking:
+        Where attempts that failed are counted.
     """
 
     def __init__(
@@ -92,9 +98,14 @@ class Completion:
         registry: Registry,
         threads: Executor,
         *,
+        hooks: Hooks,
+        parking: Parking,
         metrics: Metrics | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        self._store = CommitStepStore()
+        self._hooks = hooks
+        self.parking = parking
         self._client = client
         self._registry = registry
         self._threads = threads
@@ -120,14 +131,22 @@ class Completion:
         return bool(arg.watermarks) or _is_hooked(kind) or bool(kind.commit_steps(arg))
 
     async def finish(
-        self, keys: TableKeys, tracked: Tracked, epoch: Epoch, *, run_ops: KeyValue | None = None
+        self,
+        keys: TableKeys,
+        tracked: Tracked,
+        epoch: Epoch,
+        *,
+        check: Callable[[], None],
+        run_ops: KeyValue | None = None,
     ) -> None:
         """Bring an operation whose outcome is fixed to its end.
 
-        Returns when it has one, or must be looked at again.
+        Returns when it has one, is parked, or must be looked at again; raises what another attempt may pass.
 
         Parameters
         ----------
+        check:
+            Raises when this process may no longer act as the leader; called from other threads, too.
         run_ops:
             The table's ``runOps`` if it is known, perhaps no longer as it is; spares a read.
         """
@@ -137,50 +156,79 @@ class Completion:
             if done or tracked.state != RUNNING or tracked.cancel_requested:
                 return
         if tracked.state == ABORTING:
-            await self._bury(keys, tracked, epoch)
-        else:
-            try:
-                await self._publish(keys, tracked, epoch)
-            except UnknownOperationType:
-                raise  # another coordinator may know it; nothing is wrong with the operation
-            except (Conflict, InvalidArgument, PreconditionFailed) as error:
-                # Permanent: another attempt would meet the same. The operation is aborted and says why.
-                message = str(error)[:MAX_ERROR_LENGTH]
-                record = ErrorRecord(code=error.code, message=message, at=self._wall())
-                state, revision = await seal(
-                    self._client, tracked.keys, epoch, before=COMMITTING, after=ABORTING, error=record
-                )
-                tracked.error = record
-                tracked.set_state(state, revision)
+            await self._bury(keys, tracked, epoch, check)
+            return
+        try:
+            await self._publish(keys, tracked, epoch, check)
+        except (EtcdUnavailable, OutcomeUnknown, EtcdOutOfSpace, LeadershipLost, LeaseLost):
+            raise  # of the leader or its etcd, not of the operation
+        except (Conflict, InvalidArgument, PreconditionFailed) as error:
+            if isinstance(error, UnknownOperationType):
+                await self.parking.failed(tracked, epoch, error)
+                return
+            # Permanent: another attempt would meet the same. The operation is aborted and says why.
+            message = str(error)[:MAX_ERROR_LENGTH]
+            record = ErrorRecord(code=error.code, message=message, at=self._wall())
+            state, revision = await seal(
+                self._client, tracked.keys, epoch, before=COMMITTING, after=ABORTING, error=record
+            )
+            tracked.error = record
+            tracked.set_state(state, revision)
+        except Exception as error:
+            await self.parking.failed(tracked, epoch, error)
 
-    async def _bury(self, keys: TableKeys, tracked: Tracked, epoch: Epoch) -> None:
+    async def _bury(self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]) -> None:
         error = tracked.error or ErrorRecord(code="ABORTED", message="aborted")
         outcome = "cancelled" if error.code == "CANCELLED" else "failed"
-        history = self._history(tracked, outcome, error=error)
+        facts = await self._undo(keys, tracked, check)
+        history = self._history(tracked, outcome, error=error, facts=facts)
         async with self._turn(keys):
-            base = await self._read_base(keys)
-            await self._send(keys, tracked, epoch, base.run_ops, history, ())
+            run_ops = await self._client.get(keys.run_ops)
+            await self._send(keys, tracked, epoch, run_ops, history, ())
 
-    async def _publish(self, keys: TableKeys, tracked: Tracked, epoch: Epoch) -> None:
+    async def _undo(self, keys: TableKeys, tracked: Tracked, check: Callable[[], None]) -> dict[str, Any]:
+        """Take back what logged steps did, where that is possible; facts that say what was not."""
+        sequence = await self._store.load(self._client, tracked.keys)
+        if sequence is None:
+            return {}
+        from distop.commit.execution import undo
+
+        view = await self._view(tracked)
+        context = step_context(keys, await read_base(self._client, keys), view)
+        left = await self._blocking(partial(undo, sequence, context, check=check))
+        return {"stepsUndone": len(sequence) - len(left), "stepsNotUndone": len(left)}
+
+    async def _view(self, tracked: Tracked) -> OperationView:
+        jobs = await read_jobs(self._client, tracked.keys)
+        return OperationView(arg=tracked.arg, jobs=jobs, token=f"{tracked.arg.id}/{tracked.arg.uuid}")
+
+    async def _publish(
+        self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]
+    ) -> None:
         kind = self._registry.get(tracked.arg.type)
         steps = list(kind.commit_steps(tracked.arg))
-        hooked = _is_hooked(kind)
         # Operations that publish nothing need not read what their jobs said.
-        view: OperationView | None = None
-        if steps or hooked:
-            jobs = await self._jobs(tracked.keys)
-            view = OperationView(arg=tracked.arg, jobs=jobs, token=f"{tracked.arg.id}/{tracked.arg.uuid}")
-        if hooked and view is not None:
+        view = OperationView(arg=tracked.arg, jobs={}, token=str(tracked.arg.id))
+        if steps or _is_hooked(kind):
+            view = await self._view(tracked)
+        if _is_hooked(kind):
             reached("hook.before")
-            await self._blocking(kind.complete_operation, view)
+            await self._hooks.run(view.token, partial(kind.complete_operation, view))
             reached("hook.after")
+        skipped: list[str] = []
+        if steps and is_external(steps):
+            sequence = await self._logged(keys, tracked, epoch, view, steps)
+            if sequence is None:
+                return
+            skipped = [sequence.steps[index].step for index in tracked.completion.skipped]
+            await self._execute(keys, tracked, view, sequence, check)
         for _ in range(MAX_REBASES):
             async with self._turn(keys):
-                base = await self._read_base(keys)
+                base = await read_base(self._client, keys)
                 contributions: list[Contribution] = []
-                if view is not None or tracked.arg.watermarks:
-                    contributions = await self._blocking(self._prepare, keys, base, tracked.arg, view, steps)
-                facts: dict[str, Any] = {}
+                if steps or tracked.arg.watermarks:
+                    contributions = await self._blocking(prepare, context_of(keys, base, view), steps)
+                facts: dict[str, Any] = {"skippedSteps": skipped} if skipped else {}
                 for contribution in contributions:
                     facts.update(contribution.facts)
                 history = self._history(tracked, "success", facts=facts)
@@ -190,38 +238,32 @@ class Completion:
                 return
         raise Exhausted(f"{tracked.arg.id} lost {MAX_REBASES} races in a row for table {keys.name!r}")
 
-    def _prepare(
+    async def _logged(
+        self, keys: TableKeys, tracked: Tracked, epoch: Epoch, view: OperationView, steps: list[StepRecord]
+    ) -> CommitSequence | None:
+        """The commit sequence, durable as a whole; ``None`` if a cancellation came before it was."""
+        sequence = await self._store.load(self._client, tracked.keys)
+        if sequence is None:
+            context = context_of(keys, await read_base(self._client, keys), view)
+            planned = await self._blocking(work_out, context, steps)
+            sequence = await self._store.write(self._client, tracked.keys, epoch, planned)
+        if sequence is None:
+            await self._look_again(tracked, tracked.state_revision)
+        return sequence
+
+    async def _execute(
         self,
         keys: TableKeys,
-        base: _Base,
-        arg: OperationArg,
-        view: OperationView | None,
-        steps: list[StepRecord],
-    ) -> list[Contribution]:
-        """Every step's share of the transaction, on the given base. Blocking; touches no etcd."""
-        from distop.commit.bookkeeping import WatermarkStep
-        from distop.commit.step import FinishContext, load_step
+        tracked: Tracked,
+        view: OperationView,
+        sequence: CommitSequence,
+        check: Callable[[], None],
+    ) -> None:
+        from distop.commit.execution import execute
 
-        if base.table is None:
-            raise PreconditionFailed(f"table {keys.name!r} was dropped while {arg.id} was running")
-        context = FinishContext(
-            table=base.table,
-            keys=keys,
-            head=base.head,
-            watermarks=base.watermarks,
-            view=view or OperationView(arg=arg, jobs={}, token=str(arg.id)),
-        )
-        # The watermark step comes first: when it refuses, no metadata has been written in vain.
-        chain: list[TransactionalStep] = [WatermarkStep(), *(load_step(record) for record in steps)]
-        prepared: list[Contribution] = []
-        try:
-            # extend() keeps what was prepared before a step that raises, which a list made first would not.
-            prepared.extend(step.prepare(context) for step in chain)
-        except BaseException:
-            for contribution in prepared:
-                contribution.discard()
-            raise
-        return prepared
+        context = step_context(keys, await read_base(self._client, keys), view)
+        skip = frozenset(tracked.completion.skipped)
+        await self._blocking(partial(execute, sequence, context, check=check, skip=skip))
 
     async def _send(
         self,
@@ -263,32 +305,20 @@ class Completion:
         self._metrics.finish_lost_race(tracked.arg.type)
         log.info("finish_lost_race", extra=fields)
         await self._discard(contributions)
-        cancel = await self._client.get(tracked.keys.cancel)
-        state = await self._client.get(tracked.keys.state)
-        tracked.cancel_requested = tracked.cancel_requested or cancel.exists
-        # Of a state that somebody has removed by hand: it was missing when the transaction was refused.
-        tracked.set_state(state.value, state.mod_revision or revision)
+        await self._look_again(tracked, revision)
         return False
 
     async def _discard(self, contributions: list[Contribution] | tuple[()]) -> None:
         for contribution in contributions:
             await self._blocking(contribution.discard)
 
-    async def _read_base(self, keys: TableKeys) -> _Base:
-        wanted = (keys.table, keys.head, keys.watermarks, keys.run_ops)
-        result = await self._client.read_at_once([Get(key) for key in wanted])
-        table, head, watermarks, run_ops = (result.one(index, key) for index, key in enumerate(wanted))
-        record = decode(table.value, TableRecord, table.key) if table.exists else None
-        return _Base(record, head, watermarks, run_ops)
-
-    async def _jobs(self, keys: OperationKeys) -> Mapping[str, JobRecord]:
-        listing = await self._client.scan(keys.prefix)
-        jobs = {}
-        for kv in listing.kvs:
-            named = keys.partition_of(kv.key)
-            if named is not None and named[1] == "state":
-                jobs[named[0]] = decode(kv.value, JobRecord, kv.key)
-        return jobs
+    async def _look_again(self, tracked: Tracked, revision: int) -> None:
+        """What became of an operation, after a transaction about it was refused."""
+        cancel = await self._client.get(tracked.keys.cancel)
+        state = await self._client.get(tracked.keys.state)
+        tracked.cancel_requested = tracked.cancel_requested or cancel.exists
+        # Of a state that somebody has removed by hand: it was missing when the transaction was refused.
+        tracked.set_state(state.value, state.mod_revision or revision)
 
     def _history(
         self,
@@ -335,7 +365,7 @@ class Completion:
         if not kv.exists:
             return
         history = decode(kv.value, HistoryRecord, kv.key)
-        jobs = await self._jobs(tracked.keys) if history.outcome == "success" else {}
+        jobs = await read_jobs(self._client, tracked.keys) if history.outcome == "success" else {}
         removed = await self._blocking(sweep, tracked.arg, history, jobs)
         if removed:
             fields = {"table": keys.name, "operation": str(tracked.arg.id), "files": removed}

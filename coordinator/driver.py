@@ -15,7 +15,7 @@ from contextlib import aclosing, suppress
 
 from distop.coordinator.completion import Completion
 from distop.coordinator.metrics import Metrics
-from distop.coordinator.tracker import Action, Collect, Finish, Seal, Tracked, Wait, decide
+from distop.coordinator.tracker import Action, Collect, Finish, Resolve, Seal, Tracked, Wait, decide
 from distop.errors import Compacted, CorruptRecord, DistopError, LeadershipLost, LeaseLost, Unavailable
 from distop.metastore.client import EtcdClient
 from distop.metastore.election import Epoch
@@ -333,7 +333,11 @@ class TableDriver:
                 tracked.set_state(now, revision)
                 tracked.error = error or tracked.error
             case Finish():
-                await self._completion.finish(self._keys, tracked, self._epoch, run_ops=self._run_ops)
+                await self._completion.finish(
+                    self._keys, tracked, self._epoch, check=self._session.check, run_ops=self._run_ops
+                )
+            case Resolve(decision):
+                await self._completion.parking.resolve(tracked, self._epoch, decision)
             case Collect():
                 await self._completion.collect(self._keys, tracked)
             case Wait():

@@ -22,8 +22,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from distop.coordinator.completion import Completion
+from distop.coordinator.hooks import Hooks
 from distop.coordinator.leadership import Leadership
 from distop.coordinator.metrics import Metrics
+from distop.coordinator.parking import MAX_COMMIT_ATTEMPTS, Parking
 from distop.coordinator.server import start_server
 from distop.errors import DistopError, InvalidArgument
 from distop.metastore.client import EtcdClient
@@ -67,6 +69,8 @@ class CoordinatorConfig:
     """Seconds after which a dead coordinator loses its tables; etcd's floor is 2."""
     linger_s: float = 5.0
     """Seconds a leader keeps a table that has no work."""
+    max_commit_attempts: int = MAX_COMMIT_ATTEMPTS
+    """Failed attempts at completing an operation after which it is parked."""
     operations: tuple[str, ...] | None = None
     """Operation types besides the installed ones, ``module:Class``; ``None``: from DISTOP_OPERATIONS."""
 
@@ -75,6 +79,10 @@ class CoordinatorConfig:
             host, _, port = address.rpartition(":")
             if not host or not port.isdecimal() or int(port) > 65_535:
                 raise InvalidArgument(f"{address!r} is not host:port", details={"field": name})
+        if self.max_commit_attempts < 1:
+            raise InvalidArgument(
+                "max_commit_attempts must be at least 1", details={"field": "max_commit_attempts"}
+            )
         if self.lease_ttl_s < 2:
             raise InvalidArgument(
                 f"a lease of {self.lease_ttl_s} s is under etcd's floor of 2 s",
@@ -117,7 +125,15 @@ class Coordinator:
         publishing = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix=PUBLISHING)
         server, port = await start_server(self.config.listen, client, registry, planning, metrics, self._stop)
         self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
-        completion = Completion(client, registry, publishing, metrics=metrics)
+        hooks = Hooks(PUBLISHING + "-hook")
+        completion = Completion(
+            client,
+            registry,
+            publishing,
+            hooks=hooks,
+            parking=Parking(client, max_attempts=self.config.max_commit_attempts),
+            metrics=metrics,
+        )
         log.info("coordinator_listening", extra={"address": self.address})
         try:
             if web is not None:
@@ -136,6 +152,7 @@ class Coordinator:
                 await web.stop()
             planning.shutdown(wait=False, cancel_futures=True)
             publishing.shutdown(wait=False, cancel_futures=True)
+            hooks.close()
             await client.close()
             log.info("coordinator_stopped", extra={"address": self.address})
 

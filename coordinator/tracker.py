@@ -12,9 +12,11 @@ from distop.metastore.records import (
     COMMITTING,
     RUNNING,
     CancelRecord,
+    CompletionRecord,
     ErrorRecord,
     JobRecord,
     OperationArg,
+    ResolveRecord,
     decode,
 )
 from distop.metastore.txn import KeyValue
@@ -38,6 +40,12 @@ class Tracked:
     cancel_text: str = "cancelled on request"
     """Who asked for it, and why."""
     error: ErrorRecord | None = None
+    completion: CompletionRecord = field(default_factory=CompletionRecord)
+    """How completing it has failed so far."""
+    completion_revision: int = 0
+    decision: ResolveRecord | None = None
+    """What somebody has decided about it, while it is parked."""
+    decision_revision: int = 0
     gone: bool = False
     """Its last key has been removed: nothing is left to do."""
     publishes: bool = True
@@ -53,6 +61,13 @@ class Tracked:
         """The state as of ``revision``; older news, such as a late event, changes nothing."""
         if revision > self.state_revision:
             self.state, self.state_revision = state, revision
+
+    def set_completion(self, record: CompletionRecord, revision: int) -> None:
+        """The completion as of ``revision``; a decision made before then has been acted on."""
+        if revision > self.completion_revision:
+            self.completion, self.completion_revision = record, revision
+        if revision >= self.decision_revision:
+            self.decision = None
 
     def apply_job(self, kv: KeyValue) -> None:
         """A job's state key was written."""
@@ -84,6 +99,14 @@ class Tracked:
                 self.error = decode(kv.value, ErrorRecord, kv.key)
             except CorruptRecord as error:
                 self.error = ErrorRecord(code=error.code, message=str(error))
+        elif kv.key == self.keys.completion:
+            try:
+                self.set_completion(decode(kv.value, CompletionRecord, kv.key), kv.mod_revision)
+            except CorruptRecord as error:
+                self.set_completion(CompletionRecord(error=str(error), parked=True), kv.mod_revision)
+        elif kv.key == self.keys.resolve:
+            if kv.mod_revision > max(self.completion_revision, self.decision_revision):
+                self.decision, self.decision_revision = _decision_of(kv), kv.mod_revision
         elif kv.key.endswith(b".state"):
             self.apply_job(kv)
 
@@ -108,6 +131,13 @@ def _how_cancelled(kv: KeyValue) -> str:
     return f"cancelled{by}{f': {record.reason}' if record.reason else ''}"
 
 
+def _decision_of(kv: KeyValue) -> ResolveRecord | None:
+    try:
+        return decode(kv.value, ResolveRecord, kv.key)
+    except CorruptRecord:
+        return None  # of a newer version, whose leader will act on it
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """Nothing to do before the operation's deadline or the next change."""
@@ -129,11 +159,18 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
+class Resolve:
+    """Act on what somebody has decided about a parked one."""
+
+    decision: ResolveRecord
+
+
+@dataclass(frozen=True, slots=True)
 class Collect:
     """It is over; remove what it left."""
 
 
-Action: TypeAlias = Wait | Seal | Finish | Collect
+Action: TypeAlias = Wait | Seal | Finish | Resolve | Collect
 
 
 def decide(tracked: Tracked, *, deadline_passed: bool) -> Action:
@@ -147,7 +184,9 @@ def decide(tracked: Tracked, *, deadline_passed: bool) -> Action:
     if tracked.cancel_requested:
         return Seal(tracked.state, ABORTING, "CANCELLED", tracked.cancel_text)
     if tracked.state == COMMITTING:
-        return Finish()
+        if not tracked.completion.parked:
+            return Finish()
+        return Resolve(tracked.decision) if tracked.decision is not None else Wait()
     if tracked.failed:
         key, record = min(tracked.failed.items())
         named = tracked.keys.partition_of(key)

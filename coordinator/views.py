@@ -96,6 +96,18 @@ def from_tracked(tracked: Tracked, runner: str, revision: int) -> pb.Operation:
         cancel_requested=tracked.cancel_requested,
         revision=revision,
     )
+    completion = tracked.completion
+    if completion.attempts or completion.skipped or completion.parked:
+        message.completion.CopyFrom(
+            pb.Completion(
+                attempts=completion.attempts,
+                step=completion.step,
+                error=pb.OperationError(code=completion.error_code, message=completion.error),
+                at=timestamp(completion.at),
+                parked=completion.parked,
+                skipped=len(completion.skipped),
+            )
+        )
     if tracked.error is not None:
         message.error.CopyFrom(_error(tracked.error))
     elif tracked.unreadable:

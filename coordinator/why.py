@@ -128,6 +128,14 @@ def _of_operation(
     operation: pb.Operation, leader: str, members: Sequence[pb.Member], now: float, last_job_at: float
 ) -> Reason:
     name, jobs = short_name(operation), operation.jobs
+    if operation.completion.parked:
+        return Reason(
+            Mood.STUCK,
+            f"{name} is parked{_failing(operation)}; remove the cause and decide: "
+            f"distop resolve {operation.name} retry|skip|abort",
+        )
+    if operation.state == pb.COMMITTING and operation.completion.attempts:
+        return _led(f"{name} is committing{_failing(operation)}", "publish it", leader, members)
     if operation.state == pb.COMMITTING:
         return _led(
             f"{name} is committing: all {_many(jobs.total, 'job')} done", "publish it", leader, members
@@ -187,6 +195,15 @@ def _because(operation: pb.Operation) -> str:
     message = operation.error.message
     cut = message if len(message) <= _MAX_ERROR else message[:_MAX_ERROR] + "…"
     return f": {operation.error.code}: {cut}"
+
+
+def _failing(operation: pb.Operation) -> str:
+    """How its completion fails."""
+    completion = operation.completion
+    step = f" at step {completion.step}" if completion.step else ""
+    message = completion.error.message
+    cut = message if len(message) <= _MAX_ERROR else message[:_MAX_ERROR] + "…"
+    return f" after {_many(completion.attempts, 'failed attempt')}{step}: {completion.error.code}: {cut}"
 
 
 def _many(count: int, noun: str) -> str:

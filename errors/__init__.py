@@ -171,6 +171,19 @@ class PreconditionFailed(DistopError):
     kind = Kind.PRECONDITION
 
 
+class NotParked(PreconditionFailed):
+    """The operation is not parked: there is nothing to resolve."""
+
+    code = "NOT_PARKED"
+
+
+class NotSkippable(PreconditionFailed):
+    """What failed cannot be left out of the operation."""
+
+    code = "NOT_SKIPPABLE"
+    default_hint = "resolve the operation with retry, once the cause is removed, or with abort"
+
+
 class AlreadyIngested(PreconditionFailed):
     """The source was ingested already, as its watermark says."""
 

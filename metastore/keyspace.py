@@ -25,7 +25,18 @@ _TABLE_WORDS = frozenset(
     {"table", "coordinator", "runOps", "head", "watermarks", "ordering", "backlog", "request", "history"}
 )
 _OPERATION_WORDS = frozenset(
-    {"arg", "state", "commit", "runner", "cancel", "error", "plan", "nextInstanceId"}
+    {
+        "arg",
+        "state",
+        "commit",
+        "completion",
+        "resolve",
+        "runner",
+        "cancel",
+        "error",
+        "plan",
+        "nextInstanceId",
+    }
 )
 _TYPE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _INSTANCE = re.compile(r"[1-9][0-9]{0,17}")
@@ -153,6 +164,8 @@ class OperationKeys:
         """The header of the commit sequence; where it stands, the sequence is whole."""
         self.commit_chunks = root + b".commit."
         """What the keys of its chunks begin with."""
+        self.completion = root + b".completion"
+        self.resolve = root + b".resolve"
 
     def job_state(self, partition: str) -> bytes:
         return b"%s.%s.state" % (self.root, escape(partition).encode())

@@ -241,6 +241,40 @@ class ErrorRecord(Record, kw_only=True):
     at: float = 0.0
 
 
+class CompletionRecord(Record, kw_only=True):
+    """``<root>.completion``: how completing an operation has failed so far. Absent: it has not."""
+
+    attempts: int = 0
+    """Failed attempts since the start or since somebody resolved it; counted across leaders."""
+    step: str = ""
+    """The commit step that failed last; empty when it was something else."""
+    index: int | None = None
+    """Where that step stands in the commit sequence."""
+    skippable: bool = False
+    """Whether that step may be left out."""
+    error_code: str = ""
+    error: str = ""
+    at: float = 0.0
+    parked: bool = False
+    """No further attempt before somebody resolves it."""
+    skipped: list[int] = []
+    """Steps of the commit sequence that are not to be executed, as somebody has decided."""
+
+
+RETRY, SKIP, ABORT = "retry", "skip", "abort"
+"""How a parked operation can be resolved."""
+
+
+class ResolveRecord(Record, kw_only=True):
+    """``<root>.resolve``: somebody's decision on a parked operation, for its leader to act on."""
+
+    action: str
+    """``retry``, ``skip`` or ``abort``."""
+    by: str = ""
+    reason: str = ""
+    at: float = 0.0
+
+
 class RequestRecord(Record, kw_only=True):
     """``<table>.request.<id>``: what a request id made, so that a repeat gets the same answer."""
 

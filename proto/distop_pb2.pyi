@@ -87,7 +87,7 @@ class OperationError(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("name", "table", "type", "object", "instance", "state", "jobs", "request_id", "started_by", "started_at", "finished_at", "error", "facts", "runner", "cancel_requested", "revision")
+    __slots__ = ("name", "table", "type", "object", "instance", "state", "jobs", "request_id", "started_by", "started_at", "finished_at", "error", "facts", "runner", "cancel_requested", "revision", "completion")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +104,7 @@ class Operation(_message.Message):
     RUNNER_FIELD_NUMBER: _ClassVar[int]
     CANCEL_REQUESTED_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_FIELD_NUMBER: _ClassVar[int]
     name: str
     table: str
     type: str
@@ -120,7 +121,24 @@ class Operation(_message.Message):
     runner: str
     cancel_requested: bool
     revision: int
-    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., instance: _Optional[int] = ..., state: _Optional[_Union[OperationState, str]] = ..., jobs: _Optional[_Union[JobCounts, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., facts: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., runner: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., revision: _Optional[int] = ...) -> None: ...
+    completion: Completion
+    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., instance: _Optional[int] = ..., state: _Optional[_Union[OperationState, str]] = ..., jobs: _Optional[_Union[JobCounts, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., facts: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., runner: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., revision: _Optional[int] = ..., completion: _Optional[_Union[Completion, _Mapping]] = ...) -> None: ...
+
+class Completion(_message.Message):
+    __slots__ = ("attempts", "step", "error", "at", "parked", "skipped")
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    PARKED_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    attempts: int
+    step: str
+    error: OperationError
+    at: _timestamp_pb2.Timestamp
+    parked: bool
+    skipped: int
+    def __init__(self, attempts: _Optional[int] = ..., step: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parked: _Optional[bool] = ..., skipped: _Optional[int] = ...) -> None: ...
 
 class GetOperationRequest(_message.Message):
     __slots__ = ("name",)
@@ -191,6 +209,18 @@ class CancelOperationRequest(_message.Message):
     reason: str
     requested_by: str
     def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
+
+class ResolveOperationRequest(_message.Message):
+    __slots__ = ("name", "action", "reason", "requested_by")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    action: str
+    reason: str
+    requested_by: str
+    def __init__(self, name: _Optional[str] = ..., action: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
 class Table(_message.Message):
     __slots__ = ("name", "location", "format", "options", "created_at", "created_by", "metadata_location", "snapshot_id", "running", "leader", "revision")

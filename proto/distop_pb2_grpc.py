@@ -60,6 +60,11 @@ class OperationServiceStub:
                 request_serializer=distop_dot_proto_dot_distop__pb2.CancelOperationRequest.SerializeToString,
                 response_deserializer=distop_dot_proto_dot_distop__pb2.Operation.FromString,
                 _registered_method=True)
+        self.ResolveOperation = channel.unary_unary(
+                '/distop.v1.OperationService/ResolveOperation',
+                request_serializer=distop_dot_proto_dot_distop__pb2.ResolveOperationRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.Operation.FromString,
+                _registered_method=True)
 
 
 class OperationServiceServicer:
@@ -100,6 +105,13 @@ class OperationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResolveOperation(self, request, context):
+        """Decides about an operation that is parked because completing it kept failing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -126,6 +138,11 @@ def add_OperationServiceServicer_to_server(servicer, server):
             'CancelOperation': grpc.unary_unary_rpc_method_handler(
                     servicer.CancelOperation,
                     request_deserializer=distop_dot_proto_dot_distop__pb2.CancelOperationRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.Operation.SerializeToString,
+            ),
+            'ResolveOperation': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResolveOperation,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.ResolveOperationRequest.FromString,
                     response_serializer=distop_dot_proto_dot_distop__pb2.Operation.SerializeToString,
             ),
     }
@@ -264,6 +281,33 @@ class OperationService:
             target,
             '/distop.v1.OperationService/CancelOperation',
             distop_dot_proto_dot_distop__pb2.CancelOperationRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.Operation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResolveOperation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.OperationService/ResolveOperation',
+            distop_dot_proto_dot_distop__pb2.ResolveOperationRequest.SerializeToString,
             distop_dot_proto_dot_distop__pb2.Operation.FromString,
             options,
             channel_credentials,

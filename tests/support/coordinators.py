@@ -73,6 +73,12 @@ class Service:
             seen: pb.Operation = await self.operations.CancelOperation(request, timeout=10)
         return seen
 
+    async def resolve(self, operation: OperationId, action: str, **fields: Any) -> pb.Operation:
+        request = pb.ResolveOperationRequest(name=str(operation), action=action, **fields)
+        with raising():
+            seen: pb.Operation = await self.operations.ResolveOperation(request, timeout=10)
+        return seen
+
     async def ended(self, operation: OperationId, timeout_s: float = 15.0) -> pb.Operation:
         """The operation once it is over and its last key is gone from the index."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.coordinator.tracker import Collect, Finish, Seal, Tracked, Wait, decide
+from distop.coordinator.tracker import Collect, Finish, Resolve, Seal, Tracked, Wait, decide
 from distop.metastore.jobs import failure_record, success_record
 from distop.metastore.keyspace import Keyspace, OperationId
 from distop.metastore.records import (
@@ -19,10 +19,12 @@ from distop.metastore.records import (
     COMMITTING,
     RUNNING,
     CancelRecord,
+    CompletionRecord,
     ErrorRecord,
     JobRecord,
     OperationArg,
     OperationOptions,
+    ResolveRecord,
     RunnerRecord,
     encode,
 )
@@ -147,8 +149,8 @@ def test_an_error_that_cannot_be_read_is_still_an_error() -> None:
 def situations() -> Iterator[tuple[Tracked, bool]]:
     """Every combination of what ``decide`` looks at, for three jobs."""
     states, flags = (RUNNING, COMMITTING, ABORTING, b""), (False, True)
-    for state, succeeded, failed, (cancel, gone, late) in product(
-        states, range(4), range(4), product(flags, flags, flags)
+    for state, succeeded, failed, (cancel, gone, late, publishes) in product(
+        states, range(4), range(4), product(flags, flags, flags, flags)
     ):
         if succeeded + failed > 3:
             continue
@@ -156,7 +158,7 @@ def situations() -> Iterator[tuple[Tracked, bool]]:
         one.set_state(state, 1)
         for index in range(succeeded + failed):
             Change(str(index), "success" if index < succeeded else "failed").apply(one, 2)
-        one.cancel_requested, one.gone = cancel, gone
+        one.cancel_requested, one.gone, one.publishes = cancel, gone, publishes
         yield one, late
 
 
@@ -175,7 +177,10 @@ def test_no_situation_is_without_progress_or_a_reason() -> None:
                 assert after == ABORTING or (all_done and not one.cancel_requested)
                 assert one.state == RUNNING or one.cancel_requested, "nothing else undoes a sealed success"
             case Finish():
-                assert one.state == ABORTING or (one.state == COMMITTING and not one.cancel_requested)
+                ends_from_running = one.state == RUNNING and all_done and not one.publishes
+                assert one.state == ABORTING or (
+                    (one.state == COMMITTING or ends_from_running) and not one.cancel_requested
+                )
             case Collect():
                 assert not one.state
 
@@ -219,3 +224,53 @@ def test_a_state_of_a_newer_version_is_left_alone() -> None:
     one = tracked(0)
     one.set_state(b"paused", 1)
     assert decide(one, deadline_passed=True) == Wait()
+
+
+def parked_at(revision: int, **fields: Any) -> KeyValue:
+    record = CompletionRecord(attempts=5, error="x", parked=True, **fields)
+    return KeyValue(KEYS.completion, encode(record), revision, revision)
+
+
+def decided_at(revision: int, action: str = "retry") -> KeyValue:
+    return KeyValue(KEYS.resolve, encode(ResolveRecord(action=action)), revision, revision)
+
+
+def committing(*kvs: KeyValue) -> Tracked:
+    seen = tracked()
+    seen.set_state(COMMITTING, 1)
+    for kv in kvs:
+        seen.apply_put(kv)
+    return seen
+
+
+def test_a_parked_operation_waits_for_a_decision() -> None:
+    """O18, C10."""
+    assert decide(committing(), deadline_passed=False) == Finish()
+    assert decide(committing(parked_at(5)), deadline_passed=True) == Wait()
+    seen = committing(parked_at(5), decided_at(6))
+    assert decide(seen, deadline_passed=False) == Resolve(ResolveRecord(action="retry"))
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_a_decision_is_acted_on_once_whatever_comes_late(order: int) -> None:
+    """C10: the decision of before is not taken for one on what has failed since."""
+    news = [decided_at(6), parked_at(9)]
+    seen = committing(parked_at(5), *(news if order else reversed(news)))
+    assert decide(seen, deadline_passed=False) == Wait()
+    seen.apply_put(decided_at(10, "abort"))
+    assert decide(seen, deadline_passed=False) == Resolve(ResolveRecord(action="abort"))
+
+
+def test_a_cancellation_ends_a_parked_operation() -> None:
+    """O19."""
+    seen = committing(parked_at(5))
+    seen.apply_put(KeyValue(KEYS.cancel, encode(CancelRecord(by="me")), 7, 7))
+    action = decide(seen, deadline_passed=False)
+    assert isinstance(action, Seal)
+    assert (action.before, action.after, action.code) == (COMMITTING, ABORTING, "CANCELLED")
+
+
+def test_a_completion_that_cannot_be_read_is_not_completed() -> None:
+    """O18: a newer version has counted there, and may have parked it."""
+    seen = committing(KeyValue(KEYS.completion, b"{", 5, 5))
+    assert decide(seen, deadline_passed=False) == Wait()

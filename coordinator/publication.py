@@ -1,0 +1,118 @@
+"""What an operation publishes: its shares of the finishing transaction, and the steps outside of it.
+
+Two kinds of commit step meet here. *Transactional* ones are prepared on a base and become part of the
+finishing transaction. *External* ones are worked out once, logged as a whole, and executed after that:
+whoever leads the table next finds the log and goes on, verifying each step before it is executed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from distop.errors import PreconditionFailed
+from distop.metastore.client import EtcdClient
+from distop.metastore.keyspace import OperationKeys, TableKeys
+from distop.metastore.records import JobRecord, StepRecord, TableRecord, decode
+from distop.metastore.sequence import CommitSequence
+from distop.metastore.txn import Get, KeyValue
+from distop.operations.api import OperationView
+
+if TYPE_CHECKING:
+    from distop.commit.step import Contribution, FinishContext, StepContext
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a finish stands on, read at one revision."""
+
+    table: TableRecord | None
+    head: KeyValue
+    watermarks: KeyValue
+    run_ops: KeyValue
+
+
+async def read_base(client: EtcdClient, keys: TableKeys) -> Base:
+    """Read it."""
+    wanted = (keys.table, keys.head, keys.watermarks, keys.run_ops)
+    result = await client.read_at_once([Get(key) for key in wanted])
+    table, head, watermarks, run_ops = (result.one(index, key) for index, key in enumerate(wanted))
+    record = decode(table.value, TableRecord, table.key) if table.exists else None
+    return Base(record, head, watermarks, run_ops)
+
+
+async def read_jobs(client: EtcdClient, keys: OperationKeys) -> Mapping[str, JobRecord]:
+    """Partition -> the one result of its job."""
+    jobs = {}
+    for kv in (await client.scan(keys.prefix)).kvs:
+        named = keys.partition_of(kv.key)
+        if named is not None and named[1] == "state":
+            jobs[named[0]] = decode(kv.value, JobRecord, kv.key)
+    return jobs
+
+
+def context_of(keys: TableKeys, base: Base, view: OperationView) -> FinishContext:
+    """What commit steps see."""
+    from distop.commit.step import FinishContext
+
+    if base.table is None:
+        raise PreconditionFailed(f"table {keys.name!r} was dropped while {view.arg.id} was running")
+    return FinishContext(table=base.table, keys=keys, head=base.head, watermarks=base.watermarks, view=view)
+
+
+def step_context(keys: TableKeys, base: Base, view: OperationView) -> StepContext:
+    """What external steps see."""
+    from distop.commit.step import StepContext
+
+    return StepContext(table=context_of(keys, base, view).table, arg=view.arg, token=view.token)
+
+
+def prepare(context: FinishContext, steps: list[StepRecord]) -> list[Contribution]:
+    """Every transactional step's share of the transaction, on the given base. Blocking; touches no etcd."""
+    from distop.commit.bookkeeping import WatermarkStep
+    from distop.commit.step import Contribution, StepPlan, TransactionalStep, default_registry
+
+    # The watermark step comes first: when it refuses, no metadata has been written in vain.
+    prepared: list[Contribution] = []
+    try:
+        prepared.append(WatermarkStep().prepare(context))
+        for record in steps:
+            step = default_registry().kind(record.step)(record.argument)
+            if isinstance(step, TransactionalStep):
+                prepared.append(step.prepare(context))
+            elif isinstance(step, StepPlan):
+                prepared.append(Contribution(facts=step.facts(context)))
+    except BaseException:
+        for contribution in prepared:
+            contribution.discard()
+        raise
+    return prepared
+
+
+def is_external(steps: list[StepRecord]) -> bool:
+    """Whether any of these steps does something outside of the finishing transaction."""
+    from distop.commit.step import TransactionalStep, default_registry
+
+    return any(not issubclass(default_registry().kind(record.step), TransactionalStep) for record in steps)
+
+
+def work_out(context: FinishContext, steps: list[StepRecord]) -> CommitSequence:
+    """The external steps of an operation, as they are to be logged. Blocking.
+
+    The transactional ones are prepared for a look: what they refuse for good had better be refused before
+    anything is executed.
+    """
+    from distop.commit.step import ExternalStep, StepPlan, default_registry
+
+    for contribution in prepare(context, steps):
+        contribution.discard()
+    records: list[StepRecord] = []
+    for record in steps:
+        kind = default_registry().kind(record.step)
+        if issubclass(kind, StepPlan):
+            records.extend(kind(record.argument).expand(context))
+        elif issubclass(kind, ExternalStep):
+            records.append(record)
+    arg = context.view.arg
+    return CommitSequence.of(str(arg.id), arg.uuid, records)
