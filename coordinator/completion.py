@@ -29,10 +29,10 @@ from distop.coordinator.publication import (
     work_out,
 )
 from distop.coordinator.tracker import Tracked
+from distop.coordinator.turns import Turn
 from distop.errors import (
     Conflict,
     DistopError,
-    EtcdOutOfSpace,
     EtcdUnavailable,
     Exhausted,
     InvalidArgument,
@@ -51,7 +51,6 @@ from distop.metastore.keyspace import TableKeys
 from distop.metastore.records import (
     ABORTING,
     COMMITTING,
-    RUNNING,
     ErrorRecord,
     HistoryRecord,
     OperationArg,
@@ -98,24 +97,24 @@ class Completion:
         registry: Registry,
         threads: Executor,
         *,
-        hooks: Hooks,
-        parking: Parking,
+        hooks: Hooks | None = None,
+        parking: Parking | None = None,
         metrics: Metrics | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._store = CommitStepStore()
-        self._hooks = hooks
-        self.parking = parking
+        self._hooks = hooks or Hooks()
+        self.parking = parking or Parking(client)
         self._client = client
         self._registry = registry
         self._threads = threads
         self._metrics = metrics or Metrics()
         self._wall = wall
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[str, Turn] = WeakValueDictionary()
 
-    def _turn(self, keys: TableKeys) -> asyncio.Lock:
-        """Finishes of one table all change ``runOps``: taking turns, they do not make each other lose."""
-        return self._turns.setdefault(keys.name, asyncio.Lock())
+    def turn(self, keys: TableKeys) -> Turn:
+        """The turns of a table; its driver tells it what it hears of ``runOps``."""
+        return self._turns.setdefault(keys.name, Turn())
 
     async def _blocking(self, call: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
@@ -137,7 +136,6 @@ class Completion:
         epoch: Epoch,
         *,
         check: Callable[[], None],
-        run_ops: KeyValue | None = None,
     ) -> None:
         """Bring an operation whose outcome is fixed to its end.
 
@@ -147,21 +145,14 @@ class Completion:
         ----------
         check:
             Raises when this process may no longer act as the leader; called from other threads, too.
-        run_ops:
-            The table's ``runOps`` if it is known, perhaps no longer as it is; spares a read.
         """
-        if tracked.state == RUNNING and run_ops is not None:
-            async with self._turn(keys):
-                done = await self._send(keys, tracked, epoch, run_ops, self._history(tracked, "success"), ())
-            if done or tracked.state != RUNNING or tracked.cancel_requested:
-                return
         if tracked.state == ABORTING:
             await self._bury(keys, tracked, epoch, check)
             return
         try:
             await self._publish(keys, tracked, epoch, check)
-        except (EtcdUnavailable, OutcomeUnknown, EtcdOutOfSpace, LeadershipLost, LeaseLost):
-            raise  # of the leader or its etcd, not of the operation
+        except (EtcdUnavailable, OutcomeUnknown, Exhausted, LeadershipLost, LeaseLost):
+            raise  # of the leader, its etcd or its rivals, not of the operation
         except (Conflict, InvalidArgument, PreconditionFailed) as error:
             if isinstance(error, UnknownOperationType):
                 await self.parking.failed(tracked, epoch, error)
@@ -182,9 +173,8 @@ class Completion:
         outcome = "cancelled" if error.code == "CANCELLED" else "failed"
         facts = await self._undo(keys, tracked, check)
         history = self._history(tracked, outcome, error=error, facts=facts)
-        async with self._turn(keys):
-            run_ops = await self._client.get(keys.run_ops)
-            await self._send(keys, tracked, epoch, run_ops, history, ())
+        async with self.turn(keys).lock:
+            await self._send(keys, tracked, epoch, None, history, ())
 
     async def _undo(self, keys: TableKeys, tracked: Tracked, check: Callable[[], None]) -> dict[str, Any]:
         """Take back what logged steps did, where that is possible; facts that say what was not."""
@@ -223,16 +213,18 @@ class Completion:
             skipped = [sequence.steps[index].step for index in tracked.completion.skipped]
             await self._execute(keys, tracked, view, sequence, check)
         for _ in range(MAX_REBASES):
-            async with self._turn(keys):
-                base = await read_base(self._client, keys)
+            async with self.turn(keys).lock:
                 contributions: list[Contribution] = []
+                run_ops: KeyValue | None = None
                 if steps or tracked.arg.watermarks:
+                    base = await read_base(self._client, keys)
+                    run_ops = base.run_ops
                     contributions = await self._blocking(prepare, context_of(keys, base, view), steps)
                 facts: dict[str, Any] = {"skippedSteps": skipped} if skipped else {}
                 for contribution in contributions:
                     facts.update(contribution.facts)
                 history = self._history(tracked, "success", facts=facts)
-                if await self._send(keys, tracked, epoch, base.run_ops, history, contributions):
+                if await self._send(keys, tracked, epoch, run_ops, history, contributions):
                     return
             if not tracked.state or tracked.cancel_requested:
                 return
@@ -270,11 +262,16 @@ class Completion:
         keys: TableKeys,
         tracked: Tracked,
         epoch: Epoch,
-        run_ops: KeyValue,
+        run_ops: KeyValue | None,
         history: HistoryRecord,
         contributions: list[Contribution] | tuple[()],
     ) -> bool:
-        """Send the finishing transaction; ``False`` if something it stands on has moved."""
+        """Send the finishing transaction; ``False`` if something it stands on has moved.
+
+        Without a ``run_ops`` that was read with everything else, the one that is remembered will do.
+        """
+        turn = self.turn(keys)
+        run_ops = run_ops or turn.run_ops or await self._client.get(keys.run_ops)
         publication = Txn()
         for contribution in contributions:
             publication += contribution.txn
@@ -297,11 +294,13 @@ class Completion:
         if became is Finished.DONE:
             log.info("operation_finished", extra={**fields, "outcome": history.outcome})
             self._metrics.operation_finished(tracked, history)
+            turn.finished(run_ops, tracked.arg.id, revision)
             tracked.set_state(b"", revision)
             tracked.gone = not plan.leave_keys
             if not plan.leave_keys and tracked.arg.instance % retention.EVERY == 0:
                 await retention.prune(self._client, keys)
             return True
+        turn.forget()
         self._metrics.finish_lost_race(tracked.arg.type)
         log.info("finish_lost_race", extra=fields)
         await self._discard(contributions)

@@ -79,8 +79,7 @@ class TableDriver:
         self._wall = wall
         self._slots: dict[bytes, _Slot] = {}
         self._wake = asyncio.Event()
-        self._run_ops: KeyValue | None = None
-        """The newest ``runOps`` seen; of its removal nothing is heard."""
+        self._turn = completion.turn(keys)
         self.idle_since: float | None = None
         """When the table was last seen without any operation, by ``clock``."""
 
@@ -231,7 +230,7 @@ class TableDriver:
                 self._begin(self._keys.operation(operation), kv)
                 self.idle_since = None
         elif kv.key == self._keys.run_ops:
-            self._run_ops = kv
+            self._turn.seen(kv)
 
     def _operation_of(self, arg_key: bytes) -> OperationId | None:
         parts = arg_key[len(self._keys.prefix) :].decode().split(".")
@@ -333,9 +332,7 @@ class TableDriver:
                 tracked.set_state(now, revision)
                 tracked.error = error or tracked.error
             case Finish():
-                await self._completion.finish(
-                    self._keys, tracked, self._epoch, check=self._session.check, run_ops=self._run_ops
-                )
+                await self._completion.finish(self._keys, tracked, self._epoch, check=self._session.check)
             case Resolve(decision):
                 await self._completion.parking.resolve(tracked, self._epoch, decision)
             case Collect():

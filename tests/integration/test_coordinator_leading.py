@@ -33,6 +33,7 @@ from distop.metastore.records import (
     LeaderRecord,
     MemberRecord,
     OperationArg,
+    WatermarkMove,
     encode,
 )
 from distop.metastore.retention import EVERY
@@ -219,7 +220,15 @@ async def test_every_step_of_an_end_survives_every_fault(
             instance = int((await user.get(keys.next_instance("noop"))).value or b"1")
             op = keys.operation(OperationId("t", "noop", instance))
             client.fail(fault, fault, when=step(op))
-            operation = await begin(user, partition_count=1, stages_files=leave_keys, location="file:///none")
+            # Something to publish: else there is no seal.
+            moves = {"source": {str(instance): WatermarkMove(after="1")}}
+            operation = await begin(
+                user,
+                partition_count=1,
+                stages_files=leave_keys,
+                location="file:///none",
+                watermarks=moves,
+            )
             assert operation == op.operation
             await mark(user, operation, "0")
             assert await eventually(lambda operation=operation: over(user, operation))
@@ -245,7 +254,8 @@ async def test_operations_that_end_together_do_not_make_each_other_lose(client: 
         finishes = [
             txn for txn in client.sent for op in txn.then if isinstance(op, Put) and op.key in histories
         ]
-        assert len(finishes) == len(operations)
+        # The first may be sent before the leader has heard of the last start.
+        assert len(operations) <= len(finishes) <= len(operations) + 1
 
 
 class RacedClient(LossyClient):
@@ -270,7 +280,7 @@ async def test_a_finish_that_always_loses_stands_back(
     async with leadership(client):
         operation = await begin(client)
         await eventually(lambda: "operation_action_failed" in caplog.text)
-        assert await state_of(client, operation) == COMMITTING
+        assert await state_of(client, operation) == RUNNING  # nothing to seal
         client.races = False
         assert await eventually(lambda: over(client, operation))
     await client.close()
