@@ -41,6 +41,11 @@ demo: setup ## ingest a year of flights while processes are killed, and prove ev
 test: setup ## all tests: a real etcd, real Spark, real processes
 	$(BIN)/python -m pytest $(ARGS)
 
+.PHONY: chaos
+chaos: setup ## kill every process at every crash point, and count the rows: half an hour (docs/chaos.md)
+	@deploy/setup.sh safe-etcd
+	PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
+
 .PHONY: lint
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -2,6 +2,8 @@
 # Makes .venv with distop and all it needs, from nothing, on Debian or Ubuntu. `make setup` runs it.
 # Does nothing, quickly, when nothing changed.
 #
+# `deploy/setup.sh safe-etcd` sees to an etcd that loses nothing when it is killed, which `make chaos` needs.
+#
 #   PYTHON     the Python to build .venv with (default: the first of python3, python3.14 ... 3.11 that is 3.11 or later)
 #   DISTOP_APT set to "no" to install no system package, only say which are missing
 set -euo pipefail
@@ -141,6 +143,16 @@ print(f"setup: etcd {etcd.version} ({etcd.origin})")
 PY
 }
 
+# The wheel's etcd is a version that can lose data when it is killed.
+safe_etcd() {
+  local is_safe='import sys; from distop.metastore.embedded import find_etcd; sys.exit(find_etcd().lossy)'
+  $VENV/bin/python -c "$is_safe" && return
+  apt_install "the etcd found here can lose data when it is killed" etcd-server etcd &&
+    $VENV/bin/python -c "$is_safe" ||
+    fail "the etcd found here can lose data when it is killed, and I may not install another one." \
+      "Run as root: apt-get install etcd-server; or set DISTOP_ETCD_BINARY to an etcd 3.4, or 3.5.3 or later."
+}
+
 main() {
   local now was
   now=$(stamp)
@@ -160,4 +172,7 @@ main() {
   say "done: $VENV/bin/distop"
 }
 
-main "$@"
+case ${1:-} in
+  safe-etcd) safe_etcd ;;
+  *) main ;;
+esac

@@ -1,0 +1,232 @@
+"""What can be done to a cluster: a process struck at a crash point, or a fault from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from chaos.cluster import TTL_S
+from chaos.lab import Lab
+from chaos.workloads import (
+    Workload,
+    cancel,
+    ingest,
+    leader_paused,
+    paused,
+    runner_paused,
+    sidecars_killed,
+    stepping,
+)
+
+PAUSE = f"sleep:{TTL_S + 2}"
+
+LOST = (
+    "start",
+    "take",
+    "release",
+    "claim",
+    "unclaim",
+    "checkpoint",
+    "mark",
+    "mark_each",
+    "seal",
+    "log.chunk",
+    "log.header",
+    "finish",
+    "cancel",
+    "lead",
+    "resign",
+    "prune",
+    "catalog.swap",
+    "table.create",
+    "runner.register",
+)
+"""Steps that are one transaction of etcd, whose answer may be lost."""
+LOST_TOO = ("collect.middle", "collect.after")
+
+PAUSED = (
+    "start.before",
+    "take.before",
+    "take.after",
+    "launch.middle",
+    "claim.before",
+    "checkpoint.before",
+    "job.file.before",
+    "job.file.after",
+    "mark.before",
+    "mark_each.before",
+    "seal.before",
+    "snapshot.after",
+    "finish.before",
+    "finish.after",
+    "collect.before",
+    "sweep.before",
+    "log.chunk.before",
+    "log.header.before",
+)
+"""Where a process that sleeps past its lease must find that it is too late, or nothing happened."""
+
+
+@dataclass(frozen=True)
+class Strike:
+    """A crash point and what happens there."""
+
+    point: str
+    action: str
+
+    @property
+    def what(self) -> str:
+        return self.action.partition(":")[0]
+
+
+Fault = Callable[[Lab], Coroutine[Any, Any, list[str]]]
+"""A fault from outside, with the work that goes on meanwhile; what is wrong with how that ended."""
+
+
+def strikes(points: list[str], patterns: list[str], rng: random.Random) -> list[Strike]:
+    """What is to be done at the points, in a seeded order: first each is killed once.
+
+    Parameters
+    ----------
+    patterns:
+        Of ``point`` or ``point=what``; a strike is chosen if any matches.
+    """
+    killed = [Strike(point, "die") for point in points]
+    lost = [f"{step}.after" for step in LOST] + list(LOST_TOO)
+    others = [Strike(point, "lost") for point in points if point in lost]
+    others += [Strike(point, PAUSE) for point in points if point in PAUSED]
+    rng.shuffle(killed)
+    rng.shuffle(others)
+
+    def chosen(strike: Strike) -> bool:
+        names = (strike.point, f"{strike.point}={strike.what}")
+        return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+    return [strike for strike in killed + others if chosen(strike)]
+
+
+async def _beside(lab: Lab, fault: Callable[[], Awaitable[None]], *workloads: Workload) -> list[str]:
+    """Strike at a moment of chance while work goes on."""
+    working = [asyncio.create_task(workload(lab)) for workload in workloads]
+    await asyncio.sleep(lab.rng.uniform(0.0, 1.5))
+    await fault()
+    return [problem for ended in await asyncio.gather(*working) for problem in ended]
+
+
+async def etcd_killed(lab: Lab) -> list[str]:
+    """kill -9 of etcd, started again on its data."""
+
+    async def fault() -> None:
+        lab.cluster.etcd.kill()
+        await asyncio.sleep(lab.rng.uniform(0.1, TTL_S + 1.0))
+        lab.cluster.etcd.start()
+
+    return await _beside(lab, fault, ingest, stepping, cancel)
+
+
+async def compacted(lab: Lab) -> list[str]:
+    """All watchers are cut off while history is forgotten that they have not seen."""
+
+    async def fault() -> None:
+        services = lab.cluster.services
+        await asyncio.gather(*(service.proxy.refuse() for service in services))
+        store = lab.cluster.store
+        for _ in range(5):
+            await store.put(store.keyspace.prefix + b"_namespaces.chaos", b"{}")
+        await store.compact(await store.revision())
+        await asyncio.gather(*(service.proxy.accept() for service in services))
+
+    return await _beside(lab, fault, ingest, stepping)
+
+
+async def cut(lab: Lab) -> list[str]:
+    """Connections to etcd break, of all services, again and again."""
+
+    async def fault() -> None:
+        for _ in range(4):
+            for service in lab.cluster.services:
+                service.proxy.cut()
+            await asyncio.sleep(lab.rng.uniform(0.05, 0.4))
+
+    return await _beside(lab, fault, ingest, stepping)
+
+
+async def replies_lost(lab: Lab) -> list[str]:
+    """What etcd answers is held back, then lost; what was sent has happened."""
+
+    async def fault() -> None:
+        for _ in range(2):
+            proxies = [service.proxy for service in lab.cluster.services]
+            for proxy in proxies:
+                proxy.hold_replies()
+            await asyncio.sleep(lab.rng.uniform(0.2, 0.8))
+            for proxy in proxies:
+                proxy.cut()
+                proxy.flow()
+
+    return await _beside(lab, fault, ingest, stepping)
+
+
+async def cut_off(lab: Lab) -> list[str]:
+    """One coordinator and one runner are without etcd for longer than their leases live."""
+
+    async def fault() -> None:
+        cluster = lab.cluster
+        pair = [lab.rng.choice(cluster.coordinators()), lab.rng.choice(cluster.runners())]
+        await asyncio.gather(*(service.proxy.refuse() for service in pair))
+        await asyncio.sleep(TTL_S + 1.5)
+        await asyncio.gather(*(service.proxy.accept() for service in pair))
+
+    return await _beside(lab, fault, ingest, stepping)
+
+
+async def everybody_paused(lab: Lab) -> list[str]:
+    """SIGSTOP past the lease for all coordinators and runners at once: nobody is there."""
+
+    async def fault() -> None:
+        await asyncio.gather(*(paused(service) for service in lab.cluster.services))
+
+    return await _beside(lab, fault, ingest, stepping)
+
+
+async def killed_at_random(lab: Lab) -> list[str]:
+    """kill -9 of one coordinator and one runner, whatever they are at."""
+
+    async def fault() -> None:
+        for service in (lab.rng.choice(lab.cluster.coordinators()), lab.rng.choice(lab.cluster.runners())):
+            if service.process is not None and service.running:
+                service.process.kill()
+
+    return await _beside(lab, fault, ingest, stepping, cancel)
+
+
+async def etcd_paused(lab: Lab) -> list[str]:
+    """SIGSTOP of etcd for longer than leases live; it counts them anew from when it wakes up."""
+
+    async def fault() -> None:
+        lab.cluster.etcd.suspend()
+        await asyncio.sleep(TTL_S + 1.0)
+        lab.cluster.etcd.resume()
+
+    return await _beside(lab, fault, ingest, stepping)
+
+
+FAULTS: dict[str, Fault] = {
+    "leader paused": leader_paused,
+    "runners paused": runner_paused,
+    "everybody paused": everybody_paused,
+    "sidecars killed": sidecars_killed,
+    "killed at random": killed_at_random,
+    "etcd killed": etcd_killed,
+    "etcd paused": etcd_paused,
+    "history compacted": compacted,
+    "connections cut": cut,
+    "replies lost": replies_lost,
+    "cut off past the lease": cut_off,
+}
+
+__all__ = ["FAULTS", "Fault", "Strike", "strikes"]

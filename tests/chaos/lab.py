@@ -1,0 +1,193 @@
+"""What a workload works with: a client, tables with their books, and how to wait for an end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from chaos.checks import Findings, KnownFiles, check_keys, check_rows, check_whole, standing
+from chaos.cluster import Cluster
+from chaos.ledger import Batch, Book, Sources, Started
+from distop.client import AsyncClient
+from distop.errors import DistopError, TableExists
+from distop.metastore.keyspace import OperationId
+from distop.metastore.records import HistoryRecord, decode
+
+T = TypeVar("T")
+
+PATIENCE_S = 90.0
+"""After so long an operation is called stuck."""
+OPERATIONS_PER_TABLE = 24
+"""Then a new table takes its place, so that looking at one stays cheap."""
+READ_EVERY_S = 0.4
+
+
+class Stuck(Exception):
+    """Something that must end has not."""
+
+
+@dataclass
+class Lab:
+    """One run's world."""
+
+    cluster: Cluster
+    client: AsyncClient
+    rng: random.Random
+    folder: Path
+    books: dict[str, Book] = field(default_factory=dict)
+    """The present tables, by what they are used for."""
+    retired: list[Book] = field(default_factory=list)
+    operations: int = 0
+    torn: list[str] = field(default_factory=list)
+    """What the reader has seen that nobody may see."""
+    reads: int = 0
+
+    def __post_init__(self) -> None:
+        self.sources = Sources(self.folder / "sources")
+        self.files = KnownFiles()
+        self._numbers = itertools.count(1)
+        self._sizes: dict[str, int] = {}
+        self._busy: set[str] = set()
+
+    # -- calling the service -------------------------------------------------------------------------
+
+    async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call until it is answered, as a caller does whose service is being killed."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return await call()
+            except DistopError as error:
+                if not error.retryable or time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.1)
+
+    async def table(self, use: str, *, replaces: bool = False, **options: Any) -> Book:
+        """The table for one use; made when it is first asked for, and anew after many operations."""
+        book = self.books.get(use)
+        if book is not None and book.operations < OPERATIONS_PER_TABLE:
+            return book
+        if book is not None:
+            self.retired.append(book)
+        name = f"{use}-{next(self._numbers)}"
+        location = self.folder / "tables" / name
+        given = {"partitionBy": ["kind"], **options}
+        with contextlib.suppress(TableExists):  # made by a call whose answer was lost
+            await self.insist(lambda: self.client.create_table(name, str(location), options=given))
+        self.books[use] = book = Book(name, location, replaces)
+        return book
+
+    async def start(
+        self, book: Book, kind: str, argument: dict[str, Any], *, outcome: str = "success", **more: Any
+    ) -> Started:
+        """Start an operation; sent again with the same request id until there is an answer."""
+        request_id = f"chaos-{secrets.token_hex(6)}"
+
+        async def call() -> OperationId:
+            started = await self.client.start(book.table, kind, argument, request_id=request_id)
+            return OperationId.parse(started.name)
+
+        operation = await self.insist(call)
+        book.operations += 1
+        self.operations += 1
+        return Started(operation, book, outcome, **more)
+
+    async def ingest(self, book: Book, *, bad: bool = False, **argument: Any) -> Started:
+        """Start to ingest a new batch."""
+        batch = self.new_batch(bad=bad)
+        given = {"paths": [str(batch.folder)], "split_bytes": 1024, **argument}
+        if book.replaces:
+            given["mode"] = "overwrite"
+        outcome = "failed" if bad else "success"
+        return await self.start(book, "ingest", given, outcome=outcome, batch=batch)
+
+    def new_batch(self, *, bad: bool = False) -> Batch:
+        batch = self.sources.batch(bad=bad)
+        self._sizes[batch.name] = len(batch.ids)
+        return batch
+
+    # -- waiting -------------------------------------------------------------------------------------
+
+    async def until(self, condition: Callable[[], Awaitable[T | None]], what: str) -> T:
+        """Wait for something; raises :class:`Stuck` if it does not come."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                if found := await condition():
+                    return found
+            except DistopError as error:
+                if not error.retryable:
+                    raise
+            if time.monotonic() > deadline:
+                raise Stuck(f"{what} after {PATIENCE_S:.0f} s")
+            await asyncio.sleep(0.05)
+
+    async def ended(self, started: Started) -> list[str]:
+        """Wait for the end of an operation, and enter what it published into its book; what is wrong."""
+        store, keys = self.cluster.store, self.cluster.store.keyspace.table(started.book.table)
+        key = keys.history(started.operation)
+
+        async def history() -> HistoryRecord | None:
+            kv = await store.get(key)
+            return decode(kv.value, HistoryRecord, key) if kv.exists else None
+
+        record = await self.until(history, f"{started.operation} has not ended")
+        if record.outcome == "success" and started.batch is not None:
+            started.book.published(started.batch)
+        if record.outcome != started.outcome:
+            why = f": {record.error_code} {record.error[:300]}"
+            return [f"{started.operation} ended as {record.outcome}, not {started.outcome}{why}"]
+        return []
+
+    async def quiet(self) -> None:
+        """Wait until no operation has keys any more."""
+        store = self.cluster.store
+
+        async def nothing() -> bool:
+            return not (await store.scan(store.keyspace.active, keys_only=True)).kvs
+
+        await self.until(nothing, "keys of operations are not collected")
+
+    # -- looking -------------------------------------------------------------------------------------
+
+    async def check(self) -> Findings:
+        """All invariants of all present tables, at rest."""
+        findings = await check_keys(self.cluster.store)
+        for book in self.books.values():
+            findings.add(await self.check_table(book))
+        findings.wrong += self.torn
+        self.torn = []
+        return findings
+
+    async def check_table(self, book: Book) -> Findings:
+        store = self.cluster.store
+        seen = await standing(store, store.keyspace.table(book.table))
+        findings = await asyncio.to_thread(check_rows, book, seen)
+        findings.add(await asyncio.to_thread(self.files.check, book, seen.location))
+        return findings
+
+    async def read_for_ever(self) -> None:
+        """A reader in a loop, at any moment."""
+        store, last = self.cluster.store, dict[str, Any]()
+        while True:
+            await asyncio.sleep(READ_EVERY_S)
+            for book in list(self.books.values()):
+                try:
+                    seen = await standing(store, store.keyspace.table(book.table))
+                except DistopError:
+                    continue
+                if last.get(book.table) == seen:
+                    continue
+                last[book.table] = seen
+                problem = await asyncio.to_thread(check_whole, book, seen, self._sizes)
+                self.reads += 1
+                if problem:
+                    self.torn.append(problem)

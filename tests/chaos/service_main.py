@@ -1,0 +1,30 @@
+"""A coordinator or an executor as `distop` runs it, but less patient: ``chaos.service_main ROLE ...``."""
+
+from __future__ import annotations
+
+import sys
+
+from distop.cli.logs import configure
+from distop.coordinator.service import CoordinatorConfig
+from distop.coordinator.service import run as run_coordinator
+from distop.executor.runner import RunnerOptions
+from distop.executor.service import ExecutorConfig
+from distop.executor.service import run as run_executor
+from distop.metastore.config import EtcdConfig
+
+
+def main(role: str, where: str, ttl_s: str) -> int:
+    """``where``: the address to listen on, or the Spark master."""
+    configure()
+    etcd = EtcdConfig.from_env()
+    if role == "coordinator":
+        # A leader resigns soon, so that leaderships begin and end all the time.
+        return run_coordinator(
+            CoordinatorConfig(etcd=etcd, listen=where, lease_ttl_s=int(ttl_s), linger_s=0.5)
+        )
+    options = RunnerOptions(lease_ttl_s=int(ttl_s), resync_s=2.0, rest_s=2.0)
+    return run_executor(ExecutorConfig(etcd=etcd, master=where, slots=2, runner=options))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,243 @@
+"""What the cluster does while it is struck. Each returns what is wrong with how its operations ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
+
+from chaos.cluster import TTL_S, Service
+from chaos.lab import Lab, Stuck
+from chaos.ledger import Started
+from distop.errors import DistopError
+from distop.metastore.records import HistoryRecord, encode
+from distop.metastore.retention import EVERY, KEEP
+from distop.metastore.txn import Put, Txn
+
+Workload: TypeAlias = Callable[[Lab], Coroutine[Any, Any, list[str]]]
+
+
+async def all_ended(lab: Lab, *started: Started) -> list[str]:
+    problems = []
+    for one in started:
+        problems += await lab.ended(one)
+    return problems
+
+
+async def ingest(lab: Lab) -> list[str]:
+    """A batch appended to one table, and another table overwritten with another batch."""
+    appended = await lab.ingest(await lab.table("appended"))
+    replaced = await lab.ingest(await lab.table("replaced", replaces=True))
+    return await all_ended(lab, appended, replaced)
+
+
+async def noop(lab: Lab) -> list[str]:
+    """Jobs that do nothing, many to a task."""
+    return await all_ended(lab, await lab.start(await lab.table("nothing"), "noop", {"partitions": 5}))
+
+
+async def stepping(lab: Lab) -> list[str]:
+    """Claimed jobs with checkpoints, whose first tries fail; a hook at the end."""
+    folder = lab.folder / "stepping" / f"{lab.operations}"
+    folder.mkdir(parents=True)
+    argument = {"folder": str(folder), "partitions": 2, "steps": 3}
+    started = await lab.start(await lab.table("stepped"), "stepping", argument)
+    problems = await lab.ended(started)
+    missing = {"hook", "job-0", "job-1"} - {path.name for path in folder.iterdir()}
+    return [*problems, *(f"{started.operation} left no {name}" for name in sorted(missing))]
+
+
+async def bad_rows(lab: Lab) -> list[str]:
+    """An ingest that must fail: its jobs clean up, and nothing of it is ever seen."""
+    return await all_ended(lab, await lab.ingest(await lab.table("appended"), bad=True))
+
+
+async def cancel(lab: Lab) -> list[str]:
+    """An operation that would last for ever is cancelled."""
+    argument = {"partitions": 1, "release": str(lab.folder / "never")}
+    started = await lab.start(await lab.table("held"), "holding", argument, outcome="cancelled")
+    await asyncio.sleep(lab.rng.uniform(0.0, 0.5))
+    await lab.insist(lambda: lab.client.cancel(str(started.operation), reason="chaos"))
+    return await lab.ended(started)
+
+
+async def new_table(lab: Lab) -> list[str]:
+    """A table is made, and used."""
+    if (before := lab.books.pop("fresh", None)) is not None:
+        lab.retired.append(before)
+    return await all_ended(lab, await lab.ingest(await lab.table("fresh")))
+
+
+async def foreign_append(lab: Lab) -> list[str]:
+    """A pyiceberg program appends a row while a batch is ingested; it is started again until it is done."""
+    book = await lab.table("appended")
+    if not book.batches:
+        problems = await all_ended(lab, await lab.ingest(book))
+        if problems:
+            return problems
+    identity = lab.sources.next_id()
+    started = await lab.ingest(book)
+    deadline = time.monotonic() + 90
+    with (lab.cluster.logs / "foreign.log").open("ab") as log:
+        while True:
+            program = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "chaos.foreign", book.table, str(identity)),
+                env=lab.cluster.environment(),
+                stdout=log,
+                stderr=log,
+            )
+            lab.cluster.know(program.pid, "foreign program")
+            if await program.wait() == 0:
+                break
+            if time.monotonic() > deadline:
+                raise Stuck("the foreign program never came to its end")
+    book.foreign.append(identity)
+    return await lab.ended(started)
+
+
+async def prune(lab: Lab) -> list[str]:
+    """An operation after which old history is forgotten."""
+    lab.books.pop("pruned", None)
+    book = await lab.table("pruned")
+    store = lab.cluster.store
+    keys = store.keyspace.table(book.table)
+    old = encode(HistoryRecord(outcome="success", started_at=1.0, finished_at=2.0))
+    puts = [Put(keys.history_prefix + b"noop.%d" % -number, old) for number in range(1, KEEP + 20)]
+    for first in range(0, len(puts), 100):
+        await store.txn(Txn(then=tuple(puts[first : first + 100])))
+    await store.put(keys.next_instance("noop"), b"%d" % EVERY)
+    return await all_ended(lab, await lab.start(book, "noop", {"partitions": 1}))
+
+
+async def leader_told_to_go(lab: Lab) -> list[str]:
+    """SIGTERM for the leader while it has work; its supervisor starts another one."""
+    started = await lab.ingest(await lab.table("appended"))
+    await _signal_leader(lab, started, signal.SIGTERM)
+    problems = await lab.ended(started)
+    await lab.cluster.ready(coordinators=2)
+    return problems
+
+
+async def runner_told_to_go(lab: Lab) -> list[str]:
+    """SIGTERM for a runner, in the middle of work."""
+    started = await lab.ingest(await lab.table("appended"))
+    runner = lab.rng.choice(lab.cluster.runners())
+    runner.signal(signal.SIGTERM)
+    problems = await lab.ended(started)
+    await lab.cluster.ready(runners=len(lab.cluster.runners()))
+    return problems
+
+
+async def runner_paused(lab: Lab) -> list[str]:
+    """SIGSTOP past the lease for all runners in turn: each is a new member when it wakes up."""
+    started = await lab.ingest(await lab.table("appended"))
+    for runner in lab.cluster.runners():
+        await paused(runner)
+    return await lab.ended(started)
+
+
+async def leader_paused(lab: Lab) -> list[str]:
+    """SIGSTOP past the lease for the leader."""
+    started = await lab.ingest(await lab.table("appended"))
+    leader = await _leader_of(lab, started)
+    if leader is not None:
+        await paused(leader)
+    return await lab.ended(started)
+
+
+async def sidecars_killed(lab: Lab) -> list[str]:
+    """The sidecars are killed while jobs hold claims; tasks start others."""
+    over = await lab.start(await lab.table("nothing"), "noop", {"partitions": 1})
+    problems = await lab.ended(over)
+    working = asyncio.create_task(stepping(lab))
+    scratch = []
+    for runner in lab.cluster.runners():
+        if pid := runner.sidecar_pid():
+            lab.cluster.know_sidecars()
+            if runner.place is not None:
+                scratch.append(runner.place.scratch_of(over.operation))
+            _kill(pid)
+    problems += await working
+    problems += await ingest(lab)
+
+    async def swept() -> bool:
+        # The next sidecar of a host removes what is of no use to anybody; a host without tasks starts none.
+        return not all(folder.exists() for folder in scratch) or not scratch
+
+    await lab.until(swept, f"scratch of {over.operation} is not removed")
+    return problems
+
+
+async def paused(service: Service, seconds: float = TTL_S + 2.0) -> None:
+    """Stop a process for longer than its lease lives."""
+    service.signal(signal.SIGSTOP)
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        service.signal(signal.SIGCONT)
+
+
+async def _leader_of(lab: Lab, started: Started) -> Service | None:
+    """Who leads the table of an operation, as soon as somebody does; ``None`` if it is over before."""
+    table, store = started.book.table, lab.cluster.store
+    key = store.keyspace.table(table).history(started.operation)
+
+    async def led() -> list[Service | None] | None:
+        try:
+            leader = await lab.cluster.leader(table)
+            over = leader is None and (await store.get(key)).exists
+        except DistopError:
+            return None
+        return [leader] if leader is not None or over else None
+
+    return (await lab.until(led, f"nobody leads {table}"))[0]
+
+
+async def _signal_leader(lab: Lab, started: Started, number: signal.Signals) -> None:
+    leader = await _leader_of(lab, started) or lab.rng.choice(lab.cluster.coordinators())
+    leader.signal(number)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+BY_STEP: dict[str, tuple[Workload, ...]] = {
+    "claim": (stepping,),
+    "checkpoint": (stepping,),
+    "unclaim": (stepping,),
+    "mark_each": (stepping,),
+    "hook": (stepping,),
+    "job.clean": (bad_rows,),
+    "cancel": (cancel,),
+    "table.create": (new_table,),
+    "catalog.swap": (foreign_append,),
+    "prune": (prune,),
+    "resign": (leader_told_to_go,),
+    "lease": (leader_told_to_go, runner_told_to_go),
+    "coordinator.register": (leader_told_to_go,),
+    "runner.register": (runner_paused,),
+    "sidecar": (sidecars_killed,),
+    "scratch": (sidecars_killed,),
+}
+"""Which workloads reach a step, by the beginning of its name. Others are reached by an ingest."""
+
+ORDINARY: tuple[Workload, ...] = (ingest, stepping, bad_rows, noop, cancel)
+
+
+def workloads_for(point: str) -> list[Workload]:
+    """Those to try for a point, the most likely first; then all others, in case the table above is behind."""
+    fitting = [
+        workload
+        for step, workloads in BY_STEP.items()
+        if point == step or point.startswith(f"{step}.")
+        for workload in workloads
+    ]
+    return list(dict.fromkeys([*fitting, *ORDINARY, foreign_append, leader_told_to_go, sidecars_killed]))
