@@ -13,12 +13,14 @@ import asyncio
 import logging
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from chaos.faults import FAULTS, strikes
+from chaos.report import Report
 from chaos.run import Run, Settings
 from distop.metastore.crashpoints import points
 from distop.metastore.embedded import find_etcd
@@ -72,7 +74,7 @@ def main(given: list[str] | None = None) -> int:
         runners=chosen.runners,
         folder=folder,
     )
-    report = asyncio.run(Run(settings, rng).run())
+    report = asyncio.run(until_told(Run(settings, rng)))
     print(f"\n{report.text()}\n")
     for problem in report.problems():
         print(problem)
@@ -84,6 +86,14 @@ def main(given: list[str] | None = None) -> int:
         print(f"logs: {folder / 'logs'}")
     print(report.json())
     return 0 if report.good else 1
+
+
+async def until_told(run: Run) -> Report:
+    """The run; told to end it leaves no process behind."""
+    task = asyncio.create_task(run.run())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    return await task
 
 
 if __name__ == "__main__":

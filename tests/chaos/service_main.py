@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import signal
 import sys
 
 from distop.cli.logs import configure
@@ -15,6 +17,7 @@ from distop.metastore.config import EtcdConfig
 
 def main(role: str, where: str, ttl_s: str) -> int:
     """``where``: the address to listen on, or the Spark master."""
+    _end_with_parent()
     configure()
     etcd = EtcdConfig.from_env()
     if role == "coordinator":
@@ -24,6 +27,12 @@ def main(role: str, where: str, ttl_s: str) -> int:
         )
     options = RunnerOptions(lease_ttl_s=int(ttl_s), resync_s=2.0, rest_s=2.0)
     return run_executor(ExecutorConfig(etcd=etcd, master=where, slots=2, runner=options))
+
+
+def _end_with_parent() -> None:
+    """A harness that is killed leaves nothing behind that runs for ever."""
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ SHORT = (
 
 @pytest.mark.process
 @pytest.mark.spark
+@pytest.mark.timeout(300)
 def test_nothing_is_lost_or_doubled_whoever_is_killed(tmp_path: Path) -> None:
     """C4, C13, P2, P3: rows, watermarks, keys and files are as if nothing had happened."""
     if find_etcd().lossy:
@@ -38,7 +39,7 @@ def test_nothing_is_lost_or_doubled_whoever_is_killed(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(TESTS)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
