@@ -21,7 +21,7 @@ from distop.coordinator.metrics import Metrics
 from distop.coordinator.requests import plain, seconds
 from distop.coordinator.tracker import Tracked
 from distop.coordinator.updates import live_updates
-from distop.coordinator.views import from_tracked, read_finished, read_operation
+from distop.coordinator.views import ENDED_STATES, from_tracked, read_finished, read_operation
 from distop.errors import (
     ArgumentTooLarge,
     Compacted,
@@ -234,6 +234,13 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             # The operation's own keys, from .arg to .state; numbered partitions lie outside of them.
             start, end = keys.arg, keys.state + b"\0"
         after = request.after_revision
+
+        async def ended() -> pb.OperationUpdate | None:
+            message = await read_finished(self._client, operation)
+            return (
+                None if message is None else pb.OperationUpdate(operation=message, revision=message.revision)
+            )
+
         while True:
             changes = watch(self._client, start, end)
             async with aclosing(changes):
@@ -244,17 +251,16 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                     yield pb.OperationUpdate(operation=message, revision=message.revision)
                 if view is None:
                     return
-                updates = live_updates(changes, view, message.revision, heartbeat_s, self._stopping)
+                updates = live_updates(changes, view, message.revision, heartbeat_s, self._stopping, ended)
                 try:
                     async with aclosing(updates):
                         async for update in updates:
                             after = update.revision
                             yield update
+                            if update.operation.state in ENDED_STATES:
+                                return
                 except Compacted:
                     continue
-            if (ended := await read_finished(self._client, operation)) is not None:
-                yield pb.OperationUpdate(operation=ended, revision=ended.revision)
-                return
 
     async def _stands(self, changes: AsyncGenerator[WatchBatch, None]) -> None:
         """Wait until a watch stands. It would wait for etcd as long as it takes; the caller is to know."""

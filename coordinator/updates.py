@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 
 from distop.coordinator.views import LiveView
@@ -24,10 +24,12 @@ async def live_updates(
     revision: int,
     heartbeat_s: float,
     stopping: asyncio.Event,
+    ended: Callable[[], Awaitable[pb.OperationUpdate | None]],
 ) -> AsyncGenerator[pb.OperationUpdate, None]:
     """Updates of a live operation, drawn together so that a fast one does not flood its watcher.
 
-    Ends when the operation's state is gone.
+    Ends when the operation's state is gone, after what ``ended`` has to say of that: the watcher hears of the
+    end before anything is tidied up here.
 
     Raises
     ------
@@ -58,6 +60,8 @@ async def live_updates(
             if pumping.done():
                 pumping.result()
             if not view.tracked.state:
+                if (last := await ended()) is not None:
+                    yield last
                 return
             if stop.done():
                 raise Unavailable("this coordinator is shutting down", hint="ask another one")

@@ -26,6 +26,7 @@ from distop.proto import distop_pb2 as pb
 
 _LIVE = {RUNNING: pb.RUNNING, COMMITTING: pb.COMMITTING, ABORTING: pb.ABORTING}
 _ENDED = {"success": pb.SUCCEEDED, "failed": pb.FAILED, "cancelled": pb.CANCELLED}
+ENDED_STATES = frozenset(_ENDED.values())
 
 
 def timestamp(seconds: float) -> timestamp_pb2.Timestamp | None:
