@@ -14,8 +14,17 @@ from rich.text import Text
 
 from distop.cli.output import Output
 from distop.cli.progress import follow
-from distop.cli.style import SEVERITY_STYLES, STATE_STYLES, counts, duration, printable
-from distop.client import Diagnosis, Leader, Member, Operation, OperationUpdate, Table, Watermarks
+from distop.cli.style import SEVERITY_STYLES, STATE_STYLES, counts, duration, paused, printable
+from distop.client import (
+    AuditEntry,
+    Diagnosis,
+    Leader,
+    Member,
+    Operation,
+    OperationUpdate,
+    Table,
+    Watermarks,
+)
 from distop.errors import DistopError
 
 _WIDE = 10_000
@@ -35,6 +44,7 @@ class HumanOutput(Output):
         asked = " (cancel requested)" if operation.cancel_requested and not operation.done else ""
         if operation.parked:
             asked = f" (parked: distop resolve {operation.name} retry|skip|abort)"
+        asked = asked or (" (paused)" if operation.pause else "")
         facts = [(name, _text(value)) for name, value in sorted(operation.facts.items())]
         self._pairs(
             [
@@ -43,6 +53,7 @@ class HumanOutput(Output):
                 ("jobs", counts(operation.jobs)),
                 ("error", error),
                 ("completion", _completion(operation)),
+                ("paused", paused(operation.pause)),
                 ("started", _when(operation.started_at)),
                 ("started by", operation.started_by),
                 ("finished", _when(operation.finished_at)),
@@ -62,7 +73,10 @@ class HumanOutput(Output):
         for operation in operations:
             grid.add_row(
                 printable(operation.name),
-                Text(operation.state.value, STATE_STYLES[operation.state]),
+                Text(
+                    operation.state.value + (" (paused)" if operation.pause else ""),
+                    STATE_STYLES[operation.state],
+                ),
                 counts(operation.jobs),
                 _when(operation.started_at),
                 duration(operation.duration_s),
@@ -89,6 +103,7 @@ class HumanOutput(Output):
                 *options,
                 ("snapshot", "" if table.snapshot_id is None else str(table.snapshot_id)),
                 ("metadata", table.metadata_location),
+                ("paused", paused(table.pause)),
                 ("running", "\n".join(map(printable, table.running))),
                 ("led by", table.leader),
                 ("created", _when(table.created_at)),
@@ -103,7 +118,7 @@ class HumanOutput(Output):
                 printable(table.name),
                 printable(table.location),
                 printable(table.format),
-                str(len(table.running) or ""),
+                " ".join(filter(None, [str(len(table.running) or ""), "paused" if table.pause else ""])),
                 printable(table.leader),
                 "" if table.snapshot_id is None else str(table.snapshot_id),
             )
@@ -146,6 +161,18 @@ class HumanOutput(Output):
                 self._out.print(Text(f"    {printable(text)}"), soft_wrap=True)
         looked = f"{diagnosis.tables:,} tables and {diagnosis.operations:,} operations"
         self.note(f"looked at {looked}" + ("" if diagnosis.findings else ": everything is as it should be"))
+
+    def audit(self, entries: list[AuditEntry], more: bool) -> None:
+        grid = _grid("WHEN", "WHO", "WHAT", "TO", "WHY")
+        for entry in entries:
+            grid.add_row(
+                _when(entry.at),
+                printable(entry.by),
+                printable(entry.action),
+                printable(entry.target),
+                printable(entry.reason),
+            )
+        self._list(grid, "nothing yet", more)
 
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
         if list(facts) == ["version"]:

@@ -19,7 +19,16 @@ from distop.cli.exits import exit_code
 from distop.errors import DistopError
 
 if TYPE_CHECKING:
-    from distop.client import Diagnosis, Leader, Member, Operation, OperationUpdate, Table, Watermarks
+    from distop.client import (
+        AuditEntry,
+        Diagnosis,
+        Leader,
+        Member,
+        Operation,
+        OperationUpdate,
+        Table,
+        Watermarks,
+    )
 
 Format = Literal["table", "json"]
 
@@ -66,6 +75,10 @@ class Output(ABC):
     @abstractmethod
     def diagnosis(self, diagnosis: Diagnosis) -> None:
         """What the doctor has found."""
+
+    @abstractmethod
+    def audit(self, entries: list[AuditEntry], more: bool) -> None:
+        """Who did what and when."""
 
     @abstractmethod
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
@@ -134,6 +147,9 @@ class JsonOutput(Output):
 
     def diagnosis(self, diagnosis: Diagnosis) -> None:
         _print(plain(diagnosis) | {"wrong": diagnosis.wrong})
+
+    def audit(self, entries: list[AuditEntry], more: bool) -> None:
+        _print(entries)
 
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
         _print(facts)

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from distop.cli.style import STATE_STYLES, counts, duration, printable
+from distop.cli.style import STATE_STYLES, counts, duration, paused, printable
 from distop.client import Operation, OperationUpdate
 
 MOST_CELLS = 200
@@ -34,11 +34,13 @@ def follow(
             for update in updates:
                 view.apply(update)
         return view.last
-    said, said_at = None, 0.0
+    said: object = None
+    said_at = 0.0
     for update in updates:
         view.apply(update)
-        if update.operation.state is not said or clock() - said_at >= _LINE_EVERY_S:
-            said, said_at = update.operation.state, clock()
+        now = (update.operation.state, update.operation.pause)
+        if now != said or clock() - said_at >= _LINE_EVERY_S:
+            said, said_at = now, clock()
             console.print(view.headline(), soft_wrap=True)
     return view.last
 
@@ -71,6 +73,8 @@ class ProgressView:
         text.append(f"  {counts(operation.jobs)}  {duration(self._clock() - self._begin)}")
         if operation.cancel_requested and not operation.done:
             text.append("  cancel requested", "yellow")
+        elif operation.pause is not None:
+            text.append(f"  paused {printable(paused(operation.pause))}", "yellow")
         elif operation.jobs.total and not operation.runner and not operation.jobs.done and not operation.done:
             text.append("  waiting for an executor", "dim")
         return text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distop.client import JobCounts, OperationState, Severity
+from distop.client import JobCounts, OperationState, Pause, Severity
 
 STATE_STYLES = {
     OperationState.RUNNING: "cyan",
@@ -33,6 +33,16 @@ def counts(jobs: JobCounts) -> str:
     """``"40/100"``, or ``"40/100, 2 failed"``."""
     failed = f", {jobs.failed:,} failed" if jobs.failed else ""
     return f"{jobs.succeeded:,}/{jobs.total:,}{failed}"
+
+
+def paused(pause: Pause | None) -> str:
+    """``"by jane, since 2024-05-01 12:00:00: new disks"``; empty if nobody holds it."""
+    if pause is None:
+        return ""
+    by = f"by {pause.by}" if pause.by else "by somebody"
+    since = f", since {pause.at.astimezone():%Y-%m-%d %H:%M:%S}" if pause.at else ""
+    table = " (its table is)" if pause.scope == "table" else ""
+    return f"{by}{since}{table}{f': {pause.reason}' if pause.reason else ''}"
 
 
 def duration(seconds: float | None) -> str:

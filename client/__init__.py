@@ -4,6 +4,7 @@ from distop.client.aio import AsyncClient
 from distop.client.blocking import Client
 from distop.client.cluster import Leader, Member
 from distop.client.connection import DEFAULT_ADDRESS
+from distop.client.control import AuditEntry, Pause
 from distop.client.diagnosis import Diagnosis, Finding, Severity
 from distop.client.operation import (
     Completion,
@@ -20,6 +21,7 @@ from distop.client.table import Table, Watermarks
 __all__ = [
     "DEFAULT_ADDRESS",
     "AsyncClient",
+    "AuditEntry",
     "Client",
     "Completion",
     "Diagnosis",
@@ -33,6 +35,7 @@ __all__ = [
     "OperationFailed",
     "OperationState",
     "OperationUpdate",
+    "Pause",
     "Severity",
     "Table",
     "Watermarks",

@@ -10,12 +10,13 @@ import socket
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from google.protobuf.message import Message
 
 from distop.client.cluster import Leader, Member
 from distop.client.connection import DEFAULT_ADDRESS, Connection, parse_addresses
+from distop.client.controlling import PAGE_SIZE, ControlCalls, make_request
 from distop.client.convert import to_struct
 from distop.client.diagnosis import Diagnosis, diagnose
 from distop.client.follow import follow
@@ -25,7 +26,6 @@ from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, TableE
 from distop.proto import distop_pb2 as pb
 
 LONGEST_DEADLINE_S = 10 * 365 * 86_400
-PAGE_SIZE = 200
 
 M = TypeVar("M", bound=Message)
 
@@ -39,7 +39,7 @@ def default_identity() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-class AsyncClient:
+class AsyncClient(ControlCalls):
     """Starts, follows and cancels operations; makes and shows tables. Belongs to one event loop.
 
     Any coordinator answers any call. When one does not, the call is repeated on the next: every call is safe
@@ -121,7 +121,7 @@ class AsyncClient:
                     details={"field": "options.deadline"},
                 )
             options.deadline.FromNanoseconds(math.ceil(deadline_s * 1e9))
-        request = _request(
+        request = make_request(
             pb.StartOperationRequest,
             table=table,
             type=type,
@@ -139,7 +139,7 @@ class AsyncClient:
 
     async def get(self, name: str) -> Operation:
         """An operation as it stands; finished ones too, while their history is kept."""
-        request = _request(pb.GetOperationRequest, name=name)
+        request = make_request(pb.GetOperationRequest, name=name)
         return Operation.from_proto(
             await self._connection.call(lambda service: service.operations.GetOperation, request)
         )
@@ -156,7 +156,7 @@ class AsyncClient:
 
         Pages are fetched as they are needed, all at one revision.
         """
-        request = _request(
+        request = make_request(
             pb.ListOperationsRequest,
             table=table,
             type=type,
@@ -179,7 +179,7 @@ class AsyncClient:
         after_revision:
             Begin with the changes after this revision: the ``revision`` of an earlier update.
         """
-        _request(pb.WatchOperationRequest, name=name, after_revision=after_revision)
+        make_request(pb.WatchOperationRequest, name=name, after_revision=after_revision)
         async with aclosing(follow(self._connection, name, after_revision=after_revision)) as updates:
             async for update in updates:
                 yield update
@@ -195,7 +195,7 @@ class AsyncClient:
         last = "unknown"
         try:
             updates = follow(
-                self._connection, _request(pb.WatchOperationRequest, name=name).name, states_only=True
+                self._connection, make_request(pb.WatchOperationRequest, name=name).name, states_only=True
             )
             async with asyncio.timeout(timeout_s), aclosing(updates):
                 async for update in updates:
@@ -212,32 +212,11 @@ class AsyncClient:
 
     async def cancel(self, name: str, reason: str = "") -> Operation:
         """Ask for an operation to be cancelled; it is over when its state says so."""
-        request = _request(pb.CancelOperationRequest, name=name, reason=reason, requested_by=self.identity)
+        request = make_request(
+            pb.CancelOperationRequest, name=name, reason=reason, requested_by=self.identity
+        )
         return Operation.from_proto(
             await self._connection.call(lambda service: service.operations.CancelOperation, request)
-        )
-
-    async def resolve(
-        self, name: str, action: Literal["retry", "skip", "abort"], reason: str = ""
-    ) -> Operation:
-        """Decide about a parked operation.
-
-        Parameters
-        ----------
-        action:
-            ``retry``: try again, counting anew. ``skip``: leave the commit step out that fails.
-            ``abort``: give the operation up; what its steps did so far is taken back where possible.
-
-        Raises
-        ------
-        PreconditionFailed
-            It is not parked (``NOT_PARKED``), or what failed cannot be skipped (``NOT_SKIPPABLE``).
-        """
-        request = _request(
-            pb.ResolveOperationRequest, name=name, action=action, reason=reason, requested_by=self.identity
-        )
-        return Operation.from_proto(
-            await self._connection.call(lambda service: service.operations.ResolveOperation, request)
         )
 
     async def create_table(
@@ -253,7 +232,7 @@ class AsyncClient:
             Of the format; for Iceberg ``schema``, ``partitionBy`` and ``properties``. ``storage``: options of
             fsspec for the file system it lives on.
         """
-        request = _request(
+        request = make_request(
             pb.CreateTableRequest,
             name=name,
             location=location,
@@ -275,12 +254,12 @@ class AsyncClient:
 
     async def get_table(self, name: str) -> Table:
         """A table as it stands."""
-        request = _request(pb.GetTableRequest, name=name)
+        request = make_request(pb.GetTableRequest, name=name)
         return Table.from_proto(await self._connection.call(lambda service: service.tables.GetTable, request))
 
     async def list_tables(self, *, page_size: int = PAGE_SIZE) -> AsyncGenerator[Table, None]:
         """All tables, by name."""
-        request = _request(pb.ListTablesRequest, page_size=page_size)
+        request = make_request(pb.ListTablesRequest, page_size=page_size)
         async with aclosing(self._pages(lambda service: service.tables.ListTables, request)) as pages:
             async for page in pages:
                 for message in page.tables:
@@ -288,7 +267,7 @@ class AsyncClient:
 
     async def watermarks(self, table: str, source: str = "") -> Watermarks:
         """How far each source of a table has been ingested: source -> partition -> value."""
-        request = _request(pb.GetWatermarksRequest, table=table, source=source)
+        request = make_request(pb.GetWatermarksRequest, table=table, source=source)
         return watermarks_from_proto(
             await self._connection.call(lambda service: service.tables.GetWatermarks, request)
         )
@@ -321,7 +300,7 @@ class AsyncClient:
         patience_s:
             Seconds that a table may be without a leader, or an operation without a runner.
         """
-        request = _request(pb.DiagnoseRequest, table=table, deep=deep, fix=fix)
+        request = make_request(pb.DiagnoseRequest, table=table, deep=deep, fix=fix)
         request.patience.FromNanoseconds(int(patience_s * 1e9))
         return await diagnose(self._connection, request)
 
@@ -335,16 +314,6 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _pages(
-        self, rpc: Callable[[Any], Callable[..., Any]], request: Any
-    ) -> AsyncGenerator[Any, None]:
-        while True:
-            page = await self._connection.call(rpc, request)
-            yield page
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
-
 
 def _same(table: Table, request: pb.CreateTableRequest) -> bool:
     """Whether this is the table that was asked for; the service writes local paths as ``file://`` URLs."""
@@ -357,11 +326,3 @@ def _same(table: Table, request: pb.CreateTableRequest) -> bool:
         request.format,
         request.created_by,
     )
-
-
-def _request(kind: type[M], **fields: Any) -> M:
-    """A request, or :class:`InvalidArgument` if a field cannot be sent (text that is no unicode)."""
-    try:
-        return kind(**fields)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"this cannot be sent: {error}") from None

@@ -67,13 +67,18 @@ class Client:
     wait = _blocking(AsyncClient.wait)
     cancel = _blocking(AsyncClient.cancel)
     resolve = _blocking(AsyncClient.resolve)
+    pause = _blocking(AsyncClient.pause)
+    resume = _blocking(AsyncClient.resume)
     create_table = _blocking(AsyncClient.create_table)
     get_table = _blocking(AsyncClient.get_table)
     list_tables = _iterating(AsyncClient.list_tables)
+    pause_table = _blocking(AsyncClient.pause_table)
+    resume_table = _blocking(AsyncClient.resume_table)
     watermarks = _blocking(AsyncClient.watermarks)
     members = _blocking(AsyncClient.members)
     leaders = _blocking(AsyncClient.leaders)
     diagnose = _blocking(AsyncClient.diagnose)
+    audit = _iterating(AsyncClient.audit)
 
     def __init__(
         self,

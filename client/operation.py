@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Self
 
+from distop.client.control import Pause
 from distop.client.convert import from_struct, from_timestamp, to_struct, to_timestamp
 from distop.errors import Cancelled, DistopError, Kind
 from distop.proto import distop_pb2 as pb
@@ -137,6 +138,8 @@ class Operation:
     cancel_requested: bool = False
     completion: Completion | None = None
     """``None`` as long as completing it has not failed."""
+    pause: Pause | None = None
+    """Set while somebody holds it, or its table."""
     revision: int = 0
     """The etcd revision this was read at."""
 
@@ -195,6 +198,7 @@ class Operation:
             runner=message.runner,
             cancel_requested=message.cancel_requested,
             completion=Completion.from_proto(message.completion) if message.HasField("completion") else None,
+            pause=Pause.from_proto(message.pause) if message.HasField("pause") else None,
             revision=message.revision,
         )
 
@@ -218,6 +222,7 @@ class Operation:
             runner=self.runner,
             cancel_requested=self.cancel_requested,
             completion=self.completion.to_proto() if self.completion else None,
+            pause=self.pause.to_proto() if self.pause is not None else None,
             revision=self.revision,
         )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
+from distop.client.control import Pause
 from distop.client.convert import from_struct, from_timestamp
 from distop.proto import distop_pb2 as pb
 
@@ -32,6 +33,8 @@ class Table:
     """Names of its running operations."""
     leader: str = ""
     """The coordinator that leads it; empty while it is idle."""
+    pause: Pause | None = None
+    """Set while somebody holds it: nothing starts, and what runs is held."""
     revision: int = 0
     """The etcd revision this was read at."""
 
@@ -48,6 +51,7 @@ class Table:
             snapshot_id=message.snapshot_id or None,
             running=tuple(message.running),
             leader=message.leader,
+            pause=Pause.from_proto(message.pause) if message.HasField("pause") else None,
             revision=message.revision,
         )
 

@@ -1,18 +1,24 @@
-"""``ClusterService``: who is there, who leads what, what is wrong."""
+"""``ClusterService``: who is there, who leads what, who did what, what is wrong."""
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
 from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
+import msgspec
 
 from distop.coordinator.doctor import Told
 from distop.coordinator.doctor_liveness import Patience
 from distop.coordinator.doctor_rounds import Doctor, Examination
+from distop.coordinator.listing import continued_listing, no_token, page_size
 from distop.coordinator.views import timestamp
+from distop.errors import TableNotFound
+from distop.metastore.audit import Entry, read_audit
 from distop.metastore.client import EtcdClient
 from distop.metastore.keyspace import check_name
 from distop.metastore.records import LeaderRecord, MemberRecord, decode
@@ -46,6 +52,27 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
                         types=member.types,
                     )
                 )
+        return response
+
+    async def ListAudit(  # noqa: N802
+        self, request: pb.ListAuditRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListAuditResponse:
+        keyspace = self._client.keyspace
+        prefix = keyspace.audit_prefix
+        if request.table:
+            keys = keyspace.table(check_name(request.table, "table"))
+            prefix = keys.audit_prefix
+            if not (await self._client.get(keys.table)).exists:
+                raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+        size = page_size(request.page_size)
+        token = _AuditToken.decode(request.page_token) if request.page_token else _AuditToken(0)
+        with continued_listing():
+            found, revision = await read_audit(
+                self._client, prefix, limit=size, revision=token.revision, before=token.before
+            )
+        response = pb.ListAuditResponse(entries=[_entry(one) for one in found])
+        if len(found) == size:
+            response.next_page_token = _AuditToken(revision, found[-1].id).encode()
         return response
 
     async def ListLeaders(  # noqa: N802
@@ -100,4 +127,40 @@ def _finding(told: Told) -> pb.Finding:
         fixable=finding.fix is not None,
         fixed=told.fixed,
         outcome=told.outcome,
+    )
+
+
+class _AuditToken(msgspec.Struct, array_like=True):
+    """Where a listing of the audit trail goes on: at which revision, before which entry."""
+
+    revision: int
+    before: str = ""
+
+    def encode(self) -> str:
+        return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> _AuditToken:
+        try:
+            token = msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=cls)
+        except (ValueError, msgspec.MsgspecError):
+            token = cls(0)
+        if token.revision <= 0 or not _ENTRY.fullmatch(token.before):
+            raise no_token()
+        return token
+
+
+_ENTRY = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
+
+
+def _entry(entry: Entry) -> pb.AuditEntry:
+    record = entry.record
+    return pb.AuditEntry(
+        id=entry.id,
+        at=timestamp(record.at),
+        action=record.action,
+        target=record.target,
+        by=record.by,
+        reason=record.reason,
+        request_id=record.request_id,
     )

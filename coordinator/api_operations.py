@@ -1,4 +1,4 @@
-"""``OperationService``: start, get, list, watch, cancel. Any coordinator answers any call."""
+"""``OperationService``: start, get, list, watch, cancel, pause. Any coordinator answers any call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from distop.coordinator.metrics import Metrics
 from distop.coordinator.requests import plain, seconds
 from distop.coordinator.tracker import Tracked
 from distop.coordinator.updates import live_updates
-from distop.coordinator.views import ENDED_STATES, from_tracked, read_finished, read_operation
+from distop.coordinator.views import ENDED_STATES, from_tracked, read_finished, read_operation, refresh_pause
 from distop.errors import (
     ArgumentTooLarge,
     Compacted,
@@ -30,7 +30,9 @@ from distop.errors import (
     Exhausted,
     InvalidArgument,
     OperationNotFound,
+    PreconditionFailed,
 )
+from distop.metastore.audit import audit_put, prune_softly
 from distop.metastore.client import EtcdClient
 from distop.metastore.ending import request_cancel
 from distop.metastore.keyspace import (
@@ -42,8 +44,23 @@ from distop.metastore.keyspace import (
     prefix_end,
 )
 from distop.metastore.parking import request_resolve
-from distop.metastore.records import RUNNING, CancelRecord, OperationArg, OperationOptions, ResolveRecord
-from distop.metastore.starting import StartRequest, answered_before, digest_of, read_table_state, start
+from distop.metastore.pausing import pause_operation, resume_operation
+from distop.metastore.records import (
+    RUNNING,
+    CancelRecord,
+    OperationArg,
+    OperationOptions,
+    PauseRecord,
+    ResolveRecord,
+)
+from distop.metastore.starting import (
+    StartRequest,
+    answered_before,
+    check_not_paused,
+    digest_of,
+    read_table_state,
+    start,
+)
 from distop.metastore.txn import MAX_REQUEST_BYTES
 from distop.metastore.watch import WatchBatch, watch
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
@@ -99,6 +116,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         state = await read_table_state(self._client, keys, body.type, wanted.request_id)
         operation = answered_before(state, wanted)
         if operation is None:
+            check_not_paused(state)
             plan = await self._plan(
                 kind,
                 PlanRequest(
@@ -201,8 +219,16 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         operation = OperationId.parse(request.name)
         keys = self._client.keyspace.operation(operation)
         record = CancelRecord(by=request.requested_by, reason=request.reason, at=time.time())
+        audit = audit_put(
+            self._client.keyspace.table(operation.table),
+            "cancel",
+            by=record.by,
+            target=str(operation),
+            reason=record.reason,
+            at=record.at,
+        )
         try:
-            first = await request_cancel(self._client, keys, record)
+            first = await request_cancel(self._client, keys, record, audit)
             log.info("cancel_requested", extra={"operation": str(operation), "first": first})
         except OperationNotFound:
             pass  # finished meanwhile, or never there: the answer below says which
@@ -216,8 +242,52 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         decision = ResolveRecord(
             action=request.action, by=request.requested_by, reason=request.reason, at=time.time()
         )
-        await request_resolve(self._client, self._client.keyspace.operation(operation), decision)
+        table = self._client.keyspace.table(operation.table)
+        audit = audit_put(
+            table,
+            f"resolve-{decision.action}",
+            by=decision.by,
+            target=str(operation),
+            reason=decision.reason,
+            at=decision.at,
+        )
+        await request_resolve(self._client, table.operation(operation), decision, audit)
         log.info("resolve_requested", extra={"operation": str(operation), "action": decision.action})
+        message, _ = await read_operation(self._client, operation)
+        return message
+
+    async def PauseOperation(  # noqa: N802
+        self, request: pb.PauseOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        return await self._hold(request, "pause")
+
+    async def ResumeOperation(  # noqa: N802
+        self, request: pb.ResumeOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        return await self._hold(request, "resume")
+
+    async def _hold(
+        self, request: pb.PauseOperationRequest | pb.ResumeOperationRequest, action: str
+    ) -> pb.Operation:
+        operation = OperationId.parse(request.name)
+        table = self._client.keyspace.table(operation.table)
+        keys, by, reason, at = table.operation(operation), request.requested_by, request.reason, time.time()
+        audit = audit_put(table, action, by=by, target=str(operation), reason=reason, at=at)
+        try:
+            if action == "pause":
+                record = PauseRecord(by=by, reason=reason, at=at)
+                first = await pause_operation(self._client, keys, record, audit)
+            else:
+                first = await resume_operation(self._client, keys, audit)
+            log.info("operation_held", extra={"operation": str(operation), "how": action, "first": first})
+        except OperationNotFound:
+            # Finished meanwhile, or never there, which is what the read says.
+            ended, _ = await read_operation(self._client, operation)
+            raise PreconditionFailed(
+                f"operation {operation} is over: it has {pb.OperationState.Name(ended.state).lower()}",
+                details={"operation": str(operation)},
+            ) from None
+        await prune_softly(self._client, table.audit_prefix)
         message, _ = await read_operation(self._client, operation)
         return message
 
@@ -228,7 +298,8 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
     ) -> AsyncGenerator[pb.OperationUpdate, None]:
         operation = OperationId.parse(request.name)
         heartbeat_s = max(seconds(request.heartbeat) or DEFAULT_HEARTBEAT_S, 0.1)
-        keys = self._client.keyspace.operation(operation)
+        table = self._client.keyspace.table(operation.table)
+        keys = table.operation(operation)
         start, end = keys.prefix, prefix_end(keys.prefix)
         if request.states_only:
             # The operation's own keys, from .arg to .state; numbered partitions lie outside of them.
@@ -251,7 +322,10 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                     yield pb.OperationUpdate(operation=message, revision=message.revision)
                 if view is None:
                     return
-                updates = live_updates(changes, view, message.revision, heartbeat_s, self._stopping, ended)
+                refresh = functools.partial(refresh_pause, self._client, table, view)
+                updates = live_updates(
+                    changes, view, message.revision, heartbeat_s, self._stopping, ended, refresh
+                )
                 try:
                     async with aclosing(updates):
                         async for update in updates:

@@ -1,7 +1,8 @@
-"""``TableService``: create, get, list, watermarks."""
+"""``TableService``: create, get, list, pause, watermarks."""
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import uuid
@@ -14,7 +15,7 @@ import grpc.aio
 from distop.commit.storage import without_secrets
 from distop.coordinator.listing import PageToken, continued_listing, page_size, table_names
 from distop.coordinator.requests import plain
-from distop.coordinator.views import struct, timestamp
+from distop.coordinator.views import pause_of, struct, timestamp
 from distop.errors import (
     ArgumentTooLarge,
     InvalidArgument,
@@ -22,12 +23,15 @@ from distop.errors import (
     TableExists,
     TableNotFound,
 )
+from distop.metastore.audit import audit_put, prune_softly
 from distop.metastore.client import EtcdClient
 from distop.metastore.crashpoints import reached
 from distop.metastore.keyspace import OperationId, check_name
+from distop.metastore.pausing import pause_table, resume_table
 from distop.metastore.records import (
     Head,
     LeaderRecord,
+    PauseRecord,
     TableRecord,
     decode,
     decode_run_ops,
@@ -37,6 +41,8 @@ from distop.metastore.records import (
 from distop.metastore.txn import MAX_REQUEST_BYTES, Get, KeyValue, Put, Txn, absent
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
+
+log = logging.getLogger(__name__)
 
 FORMATS = ("iceberg",)
 OPTIONS = ("partitionBy", "properties", "schema", "storage")
@@ -54,7 +60,11 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
     ) -> pb.Table:
         record = _checked(request)
         keys = self._client.keyspace.table(record.name)
-        txn = Txn((absent(keys.table),), (Put(keys.table, encode(record)),), (Get(keys.table),))
+        by, at = record.created_by, record.created_at
+        trails = (keys, keys.keyspace)
+        audit = [audit_put(trail, "create-table", by=by, target=record.name, at=at) for trail in trails]
+        puts = (Put(keys.table, encode(record)), *audit)
+        txn = Txn((absent(keys.table),), puts, (Get(keys.table),))
         if txn.size() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
                 f"the table's record takes {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}",
@@ -112,9 +122,32 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
                 )
         return response
 
+    async def PauseTable(  # noqa: N802
+        self, request: pb.PauseTableRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Table:
+        return await self._hold(request, "pause")
+
+    async def ResumeTable(  # noqa: N802
+        self, request: pb.ResumeTableRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Table:
+        return await self._hold(request, "resume")
+
+    async def _hold(self, request: pb.PauseTableRequest | pb.ResumeTableRequest, action: str) -> pb.Table:
+        keys = self._client.keyspace.table(check_name(request.name, "table"))
+        by, reason, at = request.requested_by, request.reason, time.time()
+        audit = audit_put(keys, action, by=by, target=keys.name, reason=reason, at=at)
+        if action == "pause":
+            record = PauseRecord(by=by, reason=reason, at=at)
+            first = await pause_table(self._client, keys, record, audit)
+        else:
+            first = await resume_table(self._client, keys, audit)
+        log.info("table_held", extra={"table": keys.name, "how": action, "first": first})
+        await prune_softly(self._client, keys.audit_prefix)
+        return await self._read(keys.name)
+
     async def _read(self, name: str, *, revision: int = 0) -> pb.Table:
         keys = self._client.keyspace.table(name)
-        wanted = (keys.table, keys.head, keys.run_ops, keys.coordinator)
+        wanted = (keys.table, keys.head, keys.run_ops, keys.coordinator, keys.pause)
         kvs: tuple[KeyValue, ...]
         if revision:
             kvs = tuple([await self._client.get(key, revision=revision) for key in wanted])
@@ -122,7 +155,7 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
         else:
             result = await self._client.txn(Txn(then=tuple(Get(key) for key in wanted)))
             kvs, seen = tuple(result.one(index, key) for index, key in enumerate(wanted)), result.revision
-        table, head, run_ops, leader = kvs
+        table, head, run_ops, leader, pause = kvs
         if not table.exists:
             raise TableNotFound(f"table {name!r} does not exist", details={"table": name})
         record = decode(table.value, TableRecord, table.key)
@@ -143,6 +176,8 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
             message.running.extend(str(OperationId.from_slot(name, type_name, slot)) for slot in slots)
         if leader.exists:
             message.leader = decode(leader.value, LeaderRecord, leader.key).member
+        if pause.exists:
+            message.pause.CopyFrom(pause_of(decode(pause.value, PauseRecord, pause.key), "table"))
         return message
 
 

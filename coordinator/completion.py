@@ -38,6 +38,7 @@ from distop.errors import (
     InvalidArgument,
     LeadershipLost,
     LeaseLost,
+    OperationPaused,
     OutcomeUnknown,
     PreconditionFailed,
     UnknownOperationType,
@@ -48,9 +49,11 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.election import Epoch
 from distop.metastore.ending import MAX_KEYS_IN_FINISH, Finish, Finished, collect, finish, seal
 from distop.metastore.keyspace import TableKeys
+from distop.metastore.pausing import is_paused
 from distop.metastore.records import (
     ABORTING,
     COMMITTING,
+    RUNNING,
     ErrorRecord,
     HistoryRecord,
     OperationArg,
@@ -151,8 +154,8 @@ class Completion:
             return
         try:
             await self._publish(keys, tracked, epoch, check)
-        except (EtcdUnavailable, OutcomeUnknown, Exhausted, LeadershipLost, LeaseLost):
-            raise  # of the leader, its etcd or its rivals, not of the operation
+        except (EtcdUnavailable, OutcomeUnknown, Exhausted, LeadershipLost, LeaseLost, OperationPaused):
+            raise  # of the leader, its etcd, its rivals or somebody's will, not of the operation
         except (Conflict, InvalidArgument, PreconditionFailed) as error:
             if isinstance(error, UnknownOperationType):
                 await self.parking.failed(tracked, epoch, error)
@@ -316,6 +319,8 @@ class Completion:
         cancel = await self._client.get(tracked.keys.cancel)
         state = await self._client.get(tracked.keys.state)
         tracked.cancel_requested = tracked.cancel_requested or cancel.exists
+        if tracked.state == RUNNING and await is_paused(self._client, tracked.keys):
+            raise OperationPaused(f"operation {tracked.arg.id} is paused, or its table is")
         # Of a state that somebody has removed by hand: it was missing when the transaction was refused.
         tracked.set_state(state.value, state.mod_revision or revision)
 

@@ -16,7 +16,15 @@ from contextlib import aclosing, suppress
 from distop.coordinator.completion import Completion
 from distop.coordinator.metrics import Metrics
 from distop.coordinator.tracker import Action, Collect, Finish, Resolve, Seal, Tracked, Wait, decide
-from distop.errors import Compacted, CorruptRecord, DistopError, LeadershipLost, LeaseLost, Unavailable
+from distop.errors import (
+    Compacted,
+    CorruptRecord,
+    DistopError,
+    LeadershipLost,
+    LeaseLost,
+    OperationPaused,
+    Unavailable,
+)
 from distop.metastore.client import EtcdClient
 from distop.metastore.election import Epoch
 from distop.metastore.ending import seal
@@ -50,6 +58,9 @@ class TableDriver:
 
     Parameters
     ----------
+    paused:
+        Whether somebody holds an operation, as far as is known; :meth:`look_again` says that it has changed.
+        What counts is compared in the transactions.
     clock:
         Seconds, monotonic.
     wall:
@@ -64,11 +75,13 @@ class TableDriver:
         session: LeaseSession,
         completion: Completion,
         *,
+        paused: Callable[[OperationId], bool] = lambda _: False,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = boot_clock,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
+        self._paused = paused
         self._keys = keys
         self._keyspace: Keyspace = keys.keyspace
         self._epoch = epoch
@@ -90,6 +103,10 @@ class TableDriver:
     def tracked(self) -> Iterator[Tracked]:
         """The operations that are followed at present."""
         return (slot.tracked for slot in self._slots.values())
+
+    def look_again(self) -> None:
+        """Something that it does not follow itself has changed."""
+        self._wake.set()
 
     async def run(self) -> None:
         """Drive the table until cancelled.
@@ -274,7 +291,8 @@ class TableDriver:
                 self._note_idle()
                 continue
             late = slot.deadline is not None and slot.deadline <= now
-            action = decide(slot.tracked, deadline_passed=late)
+            held = self._paused(slot.tracked.arg.id)
+            action = decide(slot.tracked, deadline_passed=late, paused=held)
             # What has failed stands back; a cancellation does not wait for the next try to publish.
             stands_back = slot.not_before > now and action == slot.action
             if not isinstance(action, Wait) and not stands_back:
@@ -290,6 +308,9 @@ class TableDriver:
             slot.failures, slot.not_before = 0, 0.0
         elif isinstance(error, LeadershipLost | LeaseLost):
             raise error
+        elif isinstance(error, OperationPaused):
+            # etcd knew it before we did. Word of it, and of its end, is on its way.
+            slot.failures, slot.not_before = 0, now + FIRST_PAUSE_S
         else:
             slot.failures += 1
             self._metrics.action_failed(slot.tracked.arg.type, error)

@@ -23,6 +23,7 @@ from distop.metastore.client import EtcdClient, Snapshot
 from distop.metastore.election import Epoch, campaign, resign
 from distop.metastore.keyspace import unescape
 from distop.metastore.lease import LeaseSession, boot_clock
+from distop.metastore.pausing import PauseIndex
 from distop.metastore.records import LeaderRecord, MemberRecord
 from distop.metastore.watch import WatchBatch, follow, until_absent
 
@@ -67,7 +68,8 @@ class Leadership:
         self._active: Counter[str] = Counter()
         self._leaders: dict[str, asyncio.Task[None]] = {}
         self._drivers: dict[str, TableDriver] = {}
-        self._known = {"members": False, "active": False}
+        self._pauses = PauseIndex(client.keyspace)
+        self._known = {"members": False, "active": False, "pauses": False}
 
     def led(self) -> Led:
         """The tables led at present, and the operations followed in each."""
@@ -79,6 +81,7 @@ class Leadership:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._follow_members())
                 group.create_task(self._follow_active())
+                group.create_task(self._follow_pauses())
         finally:
             await self._stop_all()
 
@@ -113,6 +116,14 @@ class Leadership:
                     if self._active[table] <= 0:
                         del self._active[table]
             self._known["active"] = True
+            self._reconcile()
+
+    async def _follow_pauses(self) -> None:
+        async for change in self._changes(self._keyspace.paused):
+            self._pauses.apply(change)
+            self._known["pauses"] = True
+            for driver in self._drivers.values():
+                driver.look_again()
             self._reconcile()
 
     async def _changes(self, prefix: bytes) -> AsyncGenerator[Snapshot | WatchBatch, None]:
@@ -191,6 +202,7 @@ class Leadership:
             epoch,
             self._session,
             self._completion,
+            paused=self._pauses.holds,
             metrics=self._metrics,
             clock=self._clock,
         )

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from distop.coordinator.views import LiveView, from_history
+from distop.coordinator.views import LiveView, from_history, read_pause
 from distop.errors import Compacted, FutureRevision, InvalidArgument, InvalidName, TableNotFound
 from distop.metastore.client import EtcdClient
 from distop.metastore.keyspace import OperationId, check_name, escape, prefix_end
@@ -37,14 +37,15 @@ class PageToken(msgspec.Struct, array_like=True):
         try:
             token = msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=cls)
             if token.revision <= 0 or token.offset < 0:
-                raise _no_token()
+                raise no_token()
             check_name(token.table, "table")
         except (ValueError, msgspec.MsgspecError, InvalidName):
-            raise _no_token() from None
+            raise no_token() from None
         return token
 
 
-def _no_token() -> InvalidArgument:
+def no_token() -> InvalidArgument:
+    """A page token that cannot be read, or was made by something else."""
     return InvalidArgument("this page token was not made by a listing", details={"field": "page_token"})
 
 
@@ -100,7 +101,7 @@ def continued_listing() -> Iterator[None]:
             "this listing is too old to be continued", hint="begin it again without a page token"
         ) from error
     except FutureRevision as error:
-        raise _no_token() from error
+        raise no_token() from error
 
 
 async def _page(
@@ -142,11 +143,13 @@ async def _operations_of(
     index = await client.scan(
         keyspace.active + escape(table).encode() + b".", revision=revision, keys_only=True
     )
+    pause = await read_pause(client, keys, revision=revision) if index.kvs else None
     for kv in index.kvs:
         operation = keyspace.parse_active(kv.key)
         if request.type in ("", operation.type):
             listing = await client.scan(keys.operation(operation).prefix, revision=revision)
             if (view := LiveView.of(keys, operation, listing.kvs)) is not None:
+                view.table_pause = pause
                 found[operation] = view.message(revision)
     history = await client.scan(keys.history_prefix, revision=revision)
     for kv in history.kvs:

@@ -16,6 +16,7 @@ from distop.metastore.records import (
     ErrorRecord,
     JobRecord,
     OperationArg,
+    PauseRecord,
     ResolveRecord,
     decode,
 )
@@ -37,6 +38,8 @@ class Tracked:
     succeeded: set[bytes] = field(default_factory=set)
     failed: dict[bytes, JobRecord] = field(default_factory=dict)
     cancel_requested: bool = False
+    pause: PauseRecord | None = None
+    """Who has paused it, as far as :meth:`apply_put` and :meth:`apply_delete` were told."""
     cancel_text: str = "cancelled on request"
     """Who asked for it, and why."""
     error: ErrorRecord | None = None
@@ -94,6 +97,11 @@ class Tracked:
             self.set_state(kv.value, kv.mod_revision)
         elif kv.key == self.keys.cancel:
             self.cancel_requested, self.cancel_text = True, _how_cancelled(kv)
+        elif kv.key == self.keys.pause:
+            try:
+                self.pause = decode(kv.value, PauseRecord, kv.key)
+            except CorruptRecord:
+                self.pause = PauseRecord()
         elif kv.key == self.keys.error:
             try:
                 self.error = decode(kv.value, ErrorRecord, kv.key)
@@ -118,6 +126,8 @@ class Tracked:
         """
         if key == self.keys.state:
             self.set_state(b"", revision)
+        elif key == self.keys.pause:
+            self.pause = None
         elif key.endswith(b".state"):
             self._forget_job(key)
 
@@ -173,8 +183,15 @@ class Collect:
 Action: TypeAlias = Wait | Seal | Finish | Resolve | Collect
 
 
-def decide(tracked: Tracked, *, deadline_passed: bool) -> Action:
-    """What the leader should do about an operation, from nothing but its present state."""
+def decide(tracked: Tracked, *, deadline_passed: bool, paused: bool = False) -> Action:
+    """What the leader should do about an operation, from nothing but its present state.
+
+    Parameters
+    ----------
+    paused:
+        Somebody holds it, or its table. It is not published then; it can still fail, be cancelled, and pass
+        its deadline, which goes on counting.
+    """
     if not tracked.state:
         return Wait() if tracked.gone else Collect()
     if tracked.state == ABORTING:
@@ -193,10 +210,14 @@ def decide(tracked: Tracked, *, deadline_passed: bool) -> Action:
         message = f"job {named[0] if named else '?'} failed: {record.error}"
         return Seal(RUNNING, ABORTING, "JOB_FAILED", message)
     if len(tracked.succeeded) >= tracked.total:
+        if paused:
+            return _too_late(tracked) if deadline_passed else Wait()
         # Also when the deadline has just passed: the work is done.
         return Seal(RUNNING, COMMITTING) if tracked.publishes else Finish()
-    if deadline_passed:
-        limit = tracked.arg.options.deadline_s
-        done = f"{len(tracked.succeeded)} of {tracked.total} jobs were done"
-        return Seal(RUNNING, ABORTING, "DEADLINE_EXCEEDED", f"not finished within {limit:g} s: {done}")
-    return Wait()
+    return _too_late(tracked) if deadline_passed else Wait()
+
+
+def _too_late(tracked: Tracked) -> Seal:
+    limit = tracked.arg.options.deadline_s
+    done = f"{len(tracked.succeeded)} of {tracked.total} jobs were done"
+    return Seal(RUNNING, ABORTING, "DEADLINE_EXCEEDED", f"not finished within {limit:g} s: {done}")

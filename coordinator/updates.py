@@ -25,11 +25,18 @@ async def live_updates(
     heartbeat_s: float,
     stopping: asyncio.Event,
     ended: Callable[[], Awaitable[pb.OperationUpdate | None]],
+    refresh: Callable[[], Awaitable[int]],
 ) -> AsyncGenerator[pb.OperationUpdate, None]:
     """Updates of a live operation, drawn together so that a fast one does not flood its watcher.
 
     Ends when the operation's state is gone, after what ``ended`` has to say of that: the watcher hears of the
     end before anything is tidied up here.
+
+    Parameters
+    ----------
+    refresh:
+        Brings what no change tells up to date, and returns the revision it saw something new at, or 0. Called
+        before a heartbeat.
 
     Raises
     ------
@@ -67,6 +74,8 @@ async def live_updates(
                 raise Unavailable("this coordinator is shutting down", hint="ask another one")
             if pending.changed:
                 due = min(due, sent_at + UPDATE_EVERY_S)
+            if not pending.changed and loop.time() >= due:
+                pending.revision = max(pending.revision, await refresh())
             if pending.urgent or loop.time() >= due:
                 update = pending.take(view)
                 sent_at = loop.time()
@@ -95,6 +104,8 @@ class _Pending:
         tracked = view.tracked
         for event in batch.events:
             self.changed = True
+            if event.kv.key == tracked.keys.pause:
+                self.urgent = True
             if event.kind == "delete":
                 view.apply_delete(event.kv)
                 continue

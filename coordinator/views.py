@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
 from google.protobuf import struct_pb2, timestamp_pb2
 
 from distop.coordinator.tracker import Tracked
-from distop.errors import CorruptRecord, OperationNotFound
+from distop.errors import CorruptRecord, OperationNotFound, Unavailable
 from distop.metastore.client import EtcdClient
 from distop.metastore.keyspace import OperationId, TableKeys
 from distop.metastore.records import (
@@ -18,6 +19,7 @@ from distop.metastore.records import (
     ErrorRecord,
     HistoryRecord,
     OperationArg,
+    PauseRecord,
     RunnerRecord,
     decode,
 )
@@ -54,6 +56,11 @@ def _exact(value: Any) -> Any:
     if isinstance(value, list):
         return [_exact(item) for item in value]
     return value
+
+
+def pause_of(record: PauseRecord, scope: str) -> pb.Pause:
+    """Who holds it; ``scope`` is what is to be resumed, ``operation`` or ``table``."""
+    return pb.Pause(by=record.by, reason=record.reason, at=timestamp(record.at), scope=scope)
 
 
 def from_history(operation: OperationId, record: HistoryRecord, revision: int) -> pb.Operation:
@@ -127,6 +134,8 @@ class LiveView:
     def __init__(self, tracked: Tracked, runner: str) -> None:
         self.tracked = tracked
         self.runner = runner
+        self.table_pause: PauseRecord | None = None
+        """Who holds its table; not below the root, so whoever knows sets it."""
 
     @classmethod
     def of(cls, keys: TableKeys, operation: OperationId, kvs: Iterable[KeyValue]) -> LiveView | None:
@@ -155,7 +164,12 @@ class LiveView:
 
     def message(self, revision: int) -> pb.Operation:
         """As callers see it."""
-        return from_tracked(self.tracked, self.runner, revision)
+        message = from_tracked(self.tracked, self.runner, revision)
+        if self.tracked.pause is not None:
+            message.pause.CopyFrom(pause_of(self.tracked.pause, "operation"))
+        elif self.table_pause is not None:
+            message.pause.CopyFrom(pause_of(self.table_pause, "table"))
+        return message
 
 
 async def read_operation(client: EtcdClient, operation: OperationId) -> tuple[pb.Operation, LiveView | None]:
@@ -164,9 +178,12 @@ async def read_operation(client: EtcdClient, operation: OperationId) -> tuple[pb
     Raises :class:`~distop.errors.OperationNotFound`.
     """
     keys = client.keyspace.table(operation.table)
-    listing = await client.scan(keys.operation(operation).prefix)
+    listing, pause = await asyncio.gather(
+        client.scan(keys.operation(operation).prefix), read_pause(client, keys)
+    )
     view = LiveView.of(keys, operation, listing.kvs)
     if view is not None:
+        view.table_pause = pause
         return view.message(listing.revision), view
     finished = await read_finished(client, operation)
     if finished is None:
@@ -176,6 +193,23 @@ async def read_operation(client: EtcdClient, operation: OperationId) -> tuple[pb
             details={"operation": str(operation)},
         )
     return finished, None
+
+
+async def read_pause(client: EtcdClient, keys: TableKeys, *, revision: int = 0) -> PauseRecord | None:
+    """Who holds the table, if somebody does."""
+    kv = await client.get(keys.pause, revision=revision)
+    return decode(kv.value, PauseRecord, kv.key) if kv.exists else None
+
+
+async def refresh_pause(client: EtcdClient, keys: TableKeys, view: LiveView) -> int:
+    """Bring up to date who holds the table. Returns the revision this was read at if it is news, else 0."""
+    try:
+        page = await client.get_range(keys.pause, b"")
+    except Unavailable:
+        return 0  # to be seen at the next heartbeat; the operation itself is still being watched
+    pause = decode(page.kvs[0].value, PauseRecord, keys.pause) if page.kvs else None
+    before, view.table_pause = view.table_pause, pause
+    return page.revision if pause != before else 0
 
 
 async def read_finished(client: EtcdClient, operation: OperationId) -> pb.Operation | None:

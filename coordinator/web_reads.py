@@ -261,6 +261,7 @@ class Reads:
             running=[one.operation for one in live],
             also_running=also_running,
             leader=table.leader,
+            table=table,
             members=members,
             last=last,
             now=self.wall(),

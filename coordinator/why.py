@@ -49,6 +49,7 @@ def why(
     now: float,
     also_running: int = 0,
     last_job_at: Mapping[str, float] | None = None,
+    table: pb.Table | None = None,
 ) -> Reason:
     """Why a table moves or does not (checklist U1).
 
@@ -68,7 +69,14 @@ def why(
         How many operations run besides, that were not looked at.
     last_job_at:
         Name of an operation -> when one of its jobs finished last, where that is known.
+    table:
+        The table itself, if it is known: somebody may hold it.
     """
+    if table is not None and table.HasField("pause"):
+        held = len([one for one in running if one.state == pb.RUNNING]) + also_running
+        waits = f", {_many(held, 'operation')} held" if held else ""
+        by = _held_by(table.pause, now)
+        return Reason(Mood.STUCK, f"paused{by}: nothing starts{waits}; distop resume {table.name}")
     if not running:
         return (
             _idle(last, now)
@@ -147,6 +155,9 @@ def _of_operation(
             Mood.STUCK, f"{name} is in a state that this version does not know; upgrade distop here"
         )
     done = f"{jobs.succeeded:,} of {_many(jobs.total, 'job')} done"
+    if operation.HasField("pause") and not operation.cancel_requested and not jobs.failed:
+        held = _held_by(operation.pause, now)
+        return Reason(Mood.STUCK, f"{name} is paused{held}: {done}; distop resume {operation.name}")
     if operation.cancel_requested:
         return _led(f"{name} is being cancelled: {done}", "abort it", leader, members)
     if jobs.failed:
@@ -187,6 +198,12 @@ def _led(what: str, to_do: str, leader: str, members: Sequence[pb.Member]) -> Re
     if any(member.role == "coordinator" for member in members):
         return Reason(Mood.WAITING, f"{what}; waiting for a coordinator to lead the table and {to_do}")
     return Reason(Mood.STUCK, f"{what}; no coordinator is alive to {to_do}")
+
+
+def _held_by(pause: pb.Pause, now: float) -> str:
+    by = f" by {pause.by}" if pause.by else ""
+    reason = f" ({pause.reason[:_MAX_ERROR]})" if pause.reason else ""
+    return f"{by} since {span(now - seconds_of(pause.at))}{reason}"
 
 
 def _because(operation: pb.Operation) -> str:

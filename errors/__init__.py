@@ -184,6 +184,24 @@ class NotSkippable(PreconditionFailed):
     default_hint = "resolve the operation with retry, once the cause is removed, or with abort"
 
 
+class TablePaused(DistopError):
+    """The table is paused: nothing starts on it."""
+
+    code = "TABLE_PAUSED"
+    kind = Kind.PRECONDITION
+    retryable = True
+    default_hint = "resume it: distop resume TABLE"
+
+
+class OperationPaused(DistopError):
+    """The operation, or its table, is paused."""
+
+    code = "OPERATION_PAUSED"
+    kind = Kind.PRECONDITION
+    retryable = True
+    default_hint = "resume it: distop resume OPERATION, or its table"
+
+
 class AlreadyIngested(PreconditionFailed):
     """The source was ingested already, as its watermark says."""
 

@@ -19,7 +19,8 @@ from distop.executor.scratch import Scratch
 from distop.executor.task import Work
 from distop.metastore.crashpoints import reached
 from distop.metastore.jobs import Mark, Verdict, failure_record
-from distop.metastore.runs import Run, Taken, unfinished_partitions
+from distop.metastore.pausing import is_paused
+from distop.metastore.runs import PAUSED, Run, Taken, unfinished_partitions
 from distop.operations import DistributedOperation
 
 log = logging.getLogger(__name__)
@@ -115,6 +116,10 @@ class OperationRun:
             left, _ = await unfinished_partitions(self._ledger.client, self.run.keys, self.taken.arg)
             fruitless = 0 if len(left) < len(unfinished) else fruitless + 1
             unfinished = left
+            if unfinished and fruitless and await is_paused(self._ledger.client, self.run.keys):
+                # Whoever sees to the tasks may hear of it before we do. It is no fault of the jobs.
+                self.cancel(PAUSED)
+                break
             if unfinished and fruitless >= MAX_LAUNCHES and self._work.operation.can_fail:
                 await self._give_up(unfinished, reason)
                 break

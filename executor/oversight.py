@@ -15,16 +15,19 @@ from typing import Protocol
 from distop.errors import Compacted, DistopError
 from distop.metastore.client import EtcdClient
 from distop.metastore.keyspace import prefix_end
+from distop.metastore.pausing import PauseIndex
 from distop.metastore.records import RUNNING
-from distop.metastore.runs import RUNNER_GONE, Run
+from distop.metastore.runs import PAUSED, RUNNER_GONE, Run
 from distop.metastore.settle import settle
 from distop.metastore.txn import Get, KeyValue, Txn
-from distop.metastore.watch import Event, watch
+from distop.metastore.watch import Event, follow, watch
 
 log = logging.getLogger(__name__)
 
 LOOK_AFTER_S = 0.01
 """A run is looked at only after so long: many operations are over by then and cost no watch at all."""
+
+_RETRY_S = 0.5
 
 
 class RunListener(Protocol):
@@ -53,6 +56,8 @@ class _Watched:
     claims: ClaimListener | None
     listeners: list[RunListener] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
+    held_at: int = 0
+    """A revision at which nobody had paused it; 0: not known yet."""
 
 
 class Oversight:
@@ -61,6 +66,8 @@ class Oversight:
     def __init__(self, client: EtcdClient) -> None:
         self._client = client
         self._watched: dict[tuple[bytes, int], _Watched] = {}
+        self._pauses = PauseIndex(client.keyspace)
+        self._following: asyncio.Task[None] | None = None
 
     def attach(
         self, run: Run, listener: RunListener, *, claims: ClaimListener | None = None, known_at: int = 0
@@ -77,10 +84,13 @@ class Oversight:
         key = run.key
         watched = self._watched.get(key)
         if watched is None:
-            watched = self._watched[key] = _Watched(run, claims)
+            watched = self._watched[key] = _Watched(run, claims, held_at=known_at)
             watched.task = asyncio.create_task(
                 self._oversee(watched, known_at), name=f"oversee-{run.keys.operation}"
             )
+            if self._following is None:
+                # One watch for all runs, since one pause may hold very many.
+                self._following = asyncio.create_task(self._follow_pauses(), name="oversee-pauses")
         watched.listeners.append(listener)
 
     def detach(self, run: Run, listener: RunListener) -> None:
@@ -98,6 +108,7 @@ class Oversight:
     async def close(self) -> None:
         """Stop watching; nobody is told anything more."""
         tasks = [watched.task for watched in self._watched.values() if watched.task is not None]
+        tasks += [self._following] if self._following is not None else []
         self._watched.clear()
         for task in tasks:
             task.cancel()
@@ -118,20 +129,49 @@ class Oversight:
                     extra={"operation": str(watched.run.keys.operation), "error": str(error)},
                 )
             known_at = 0
-        self._watched.pop(watched.run.key, None)
+        self._tell(watched, reason)
+
+    def _tell(self, watched: _Watched, reason: str) -> None:
+        if self._watched.pop(watched.run.key, None) is not watched:
+            return
         if watched.claims is not None:
             watched.claims.claims_over(watched.run)
         for listener in watched.listeners:
             listener.run_over(watched.run, reason)
 
+    async def _follow_pauses(self) -> None:
+        while True:
+            try:
+                async with aclosing(follow(self._client, self._client.keyspace.paused)) as news:
+                    async for one in news:
+                        self._pauses.apply(one)
+                        for watched in [w for w in self._watched.values() if self._is_paused(w)]:
+                            if watched.task is not None:
+                                watched.task.cancel()
+                            self._tell(watched, PAUSED)
+            except DistopError as error:
+                log.warning("oversight_failed", extra={"operation": "", "error": str(error)})
+                await asyncio.sleep(_RETRY_S)
+
+    def _is_paused(self, watched: _Watched) -> bool:
+        """Whether it was paused since it was known not to be: the index may lag behind what was read."""
+        return 0 < watched.held_at < self._pauses.since(watched.run.keys.operation)
+
     async def _until_over(self, watched: _Watched, known_at: int) -> str:
         run, keys = watched.run, watched.run.keys
         revision = known_at
         if not revision:
-            result = await settle(self._client, Txn(then=(Get(keys.state), Get(keys.runner))))
-            if reason := run.why_over(result.one(0, keys.state), result.one(1, keys.runner)):
+            wanted = (keys.state, keys.runner, keys.pause, keys.table_pause)
+            result = await settle(self._client, Txn(then=tuple(Get(key) for key in wanted)))
+            state, runner, *pauses = (result.one(index, key) for index, key in enumerate(wanted))
+            if reason := run.why_over(state, runner):
                 return reason
+            if any(pause.exists for pause in pauses):
+                return PAUSED
             revision = result.revision
+        watched.held_at = revision
+        if self._is_paused(watched):
+            return PAUSED
         # ".runner" sorts before ".state", so one range covers both; numbered partitions lie outside of it,
         # and whatever else lies inside is not looked at.
         start, end = keys.runner, keys.state + b"\0"

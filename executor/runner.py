@@ -30,8 +30,9 @@ from distop.metastore.client import Snapshot
 from distop.metastore.crashpoints import reached
 from distop.metastore.keyspace import OperationId
 from distop.metastore.lease import LeaseSession
+from distop.metastore.pausing import PauseIndex
 from distop.metastore.records import RUNNING, MemberRecord, RunnerRecord, encode
-from distop.metastore.runs import RUNNER_GONE, release_runner, take_runner
+from distop.metastore.runs import PAUSED, RUNNER_GONE, release_runner, take_runner
 from distop.metastore.settle import settle
 from distop.metastore.txn import Get, Put, Txn
 from distop.metastore.watch import WatchBatch, follow
@@ -82,6 +83,7 @@ class Runner:
         """Active operations of served types, in the order in which they came."""
         self._unchecked: dict[OperationId, None] = {}
         """Those that may need a runner, as far as is known."""
+        self._pauses = PauseIndex(self._keyspace)
         self._mine: dict[OperationId, OperationRun] = {}
         """Those whose runner this is; the ones whose jobs all have a result are still among them."""
         self._working: dict[asyncio.Task[None], OperationId] = {}
@@ -108,6 +110,7 @@ class Runner:
                 asyncio.create_task(self._follow(self._keyspace.active, self._heed_active)),
                 # The operations of an executor that ended have no runner now.
                 asyncio.create_task(self._follow(self._keyspace.executors, self._heed_members)),
+                asyncio.create_task(self._follow(self._keyspace.paused, self._heed_pauses)),
                 asyncio.create_task(self._resync()),
             ]
             ends = [
@@ -204,6 +207,11 @@ class Runner:
         if isinstance(news, Snapshot) or any(event.kind == "delete" for event in news.events):
             self._doubt()
 
+    def _heed_pauses(self, news: Snapshot | WatchBatch) -> None:
+        """What is held is not taken; runs under way are told by the watch over them."""
+        self._pauses.apply(news)
+        self._doubt()
+
     def _see(self, key: bytes) -> None:
         try:
             operation = self._keyspace.parse_active(key)
@@ -280,7 +288,7 @@ class Runner:
     async def _take(self, operation: OperationId) -> None:
         self._unchecked.pop(operation, None)
         kind = self._types.get(operation.type)
-        if kind is None or operation in self._mine:
+        if kind is None or operation in self._mine or self._pauses.holds(operation):
             return
         record = RunnerRecord(member=self.member, started_at=self._clock())
         keys = self._keyspace.operation(operation)
@@ -316,7 +324,7 @@ class Runner:
             log.exception("run_failed", extra={"operation": str(operation)})
             end = End.LEFT
         log.info("run_ended", extra={"operation": str(operation), "end": end.value, "reason": run.over})
-        if end is End.LEFT or run.taken.arg.stages_files:
+        if end is End.LEFT or run.over == PAUSED or run.taken.arg.stages_files:
             # Nothing runs here any more. Staged files are swept once this key is gone, and not before.
             await self._release(run)
         if end is End.SETTLED and operation in self._known:
@@ -324,7 +332,7 @@ class Runner:
         self._mine.pop(operation, None)
         if end is End.LEFT:
             self._rest(operation)
-        elif run.over == RUNNER_GONE and operation in self._known:
+        elif run.over in (RUNNER_GONE, PAUSED) and operation in self._known:
             self._unchecked[operation] = None
 
     async def _release(self, run: OperationRun) -> None:

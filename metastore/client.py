@@ -120,17 +120,20 @@ class EtcdClient:
         keys_only: bool = False,
         limit: int = 0,
         newest_first: bool = False,
+        backwards: bool = False,
     ) -> RangePage:
         """Keys from ``start`` to (without) ``end``, at most ``limit`` of them (0: all).
 
-        In key order, or ``newest_first``: the latest written ones, the latest first. For that etcd sorts the
-        whole range, so it had better be small.
+        In key order, or ``backwards``, or ``newest_first``: the latest written ones, the latest first. For
+        both etcd sorts the whole range, so it had better be small.
         """
         request = rpc_pb2.RangeRequest(
             key=start, range_end=end, revision=revision, keys_only=keys_only, limit=limit
         )
         if newest_first:
             request.sort_order, request.sort_target = rpc_pb2.RangeRequest.DESCEND, rpc_pb2.RangeRequest.MOD
+        elif backwards:
+            request.sort_order, request.sort_target = rpc_pb2.RangeRequest.DESCEND, rpc_pb2.RangeRequest.KEY
         return await self._range(request)
 
     async def _range(self, request: Any, timeout_s: float | None = None) -> RangePage:

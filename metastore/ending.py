@@ -14,6 +14,7 @@ from enum import Enum
 from distop.errors import (
     LeadershipLost,
     OperationNotFound,
+    OperationPaused,
     PreconditionFailed,
     TooLateToCancel,
 )
@@ -24,12 +25,14 @@ from distop.metastore.keyspace import OperationKeys, TableKeys, prefix_end
 from distop.metastore.records import (
     ABORTING,
     COMMITTING,
+    RUNNING,
     CancelRecord,
     ErrorRecord,
     HistoryRecord,
     decode,
     encode,
 )
+from distop.metastore.runs import not_paused
 from distop.metastore.settle import settle
 from distop.metastore.starting import slots_without
 from distop.metastore.txn import (
@@ -63,7 +66,9 @@ def _settle(client: EtcdClient, txn: Txn, replied: Callable[[], None]) -> Awaita
     return settle(client, txn, patience_s=patience_s, tries=MAX_TRIES, insist=False, replied=replied)
 
 
-async def request_cancel(client: EtcdClient, keys: OperationKeys, cancel: CancelRecord) -> bool:
+async def request_cancel(
+    client: EtcdClient, keys: OperationKeys, cancel: CancelRecord, audit: Put | None = None
+) -> bool:
     """Ask for an operation to be cancelled; any coordinator may.
 
     Returns whether this call was the first to ask. The leader sees the record and aborts; a finish that is
@@ -85,7 +90,7 @@ async def request_cancel(client: EtcdClient, keys: OperationKeys, cancel: Cancel
         txn = Txn(
             # The log of the commit steps compares .cancel as absent: one of the two wins, never both.
             (unchanged(state), absent(keys.cancel), absent(keys.commit)),
-            (Put(keys.cancel, encode(cancel)),),
+            (Put(keys.cancel, encode(cancel)), *([audit] if audit is not None else [])),
             (Get(keys.cancel), Get(keys.commit)),
         )
         reached("cancel.before")
@@ -109,7 +114,8 @@ async def seal(
     after: bytes,
     error: ErrorRecord | None = None,
 ) -> tuple[bytes, int]:
-    """IF ``.state = before`` AND the epoch is held THEN ``.state = after``.
+    """IF ``.state = before`` AND the epoch is held THEN ``.state = after``; if that is ``committing``, only
+    while nobody has paused the operation or its table.
 
     Returns the state that stands now and the revision it was read or written at: ``after``, or what somebody
     else made of it (empty: the operation is gone).
@@ -118,11 +124,16 @@ async def seal(
     ------
     LeadershipLost
         The epoch is not held any more; nothing was written.
+    OperationPaused
+        It may not go on at present; nothing was written.
     """
     puts: tuple[Op, ...] = (Put(keys.state, after),)
     if error is not None:
         puts += (Put(keys.error, encode(error)),)
-    txn = Txn((equals(keys.state, before), epoch.held()), puts, (Get(keys.state), Get(epoch.key)))
+    compares: tuple[Compare, ...] = (equals(keys.state, before), epoch.held())
+    if after == COMMITTING:
+        compares += not_paused(keys)
+    txn = Txn(compares, puts, (Get(keys.state), Get(epoch.key)))
     reached("seal.before")
     result = await _settle(client, txn, lambda: reached("seal.after"))
     if result.succeeded:
@@ -130,6 +141,8 @@ async def seal(
     state, leader = result.one(0, keys.state), result.one(1, epoch.key)
     if leader.create_revision != epoch.revision:
         raise LeadershipLost(f"{keys.operation}: epoch {epoch.revision} is over")
+    if state.value == before:
+        raise OperationPaused(f"operation {keys.operation} is paused, or its table is")
     return state.value, result.revision
 
 
@@ -167,16 +180,19 @@ def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: Finish)
     )
     if finish.sealed != ABORTING:
         compares += (absent(op.cancel),)
+    if finish.sealed == RUNNING:
+        compares += not_paused(op)
     left = slots_without(finish.run_ops, op.operation)
     run_ops: Op = Delete(keys.run_ops) if left is None else Put(keys.run_ops, left)
+    paused = keys.keyspace.paused_operation(op.operation)
     gone: tuple[Op, ...]
     if finish.leave_keys:
         # .runner stays: its owner takes it away once its last attempt has stopped, and only then are
         # staged files swept.
-        gone = (Delete(op.state), Delete(op.cancel))
+        gone = (Delete(op.state), Delete(op.cancel), Delete(paused))
     else:
         active = keys.keyspace.active_operation(op.operation)
-        gone = (Delete(op.prefix, prefix_end(op.prefix)), Delete(active))
+        gone = (Delete(op.prefix, prefix_end(op.prefix)), Delete(active), Delete(paused))
     history = Put(keys.history(op.operation), encode(finish.history))
     own = Txn(compares, (run_ops, history, *gone), (Get(op.state), Get(epoch.key), Get(history.key)))
     return own + finish.publication

@@ -22,7 +22,19 @@ MAX_NAME_BYTES = 512
 _SAFE = "!#$&'()*+,/:;<=>?@[]^`{|}\\\""
 
 _TABLE_WORDS = frozenset(
-    {"table", "coordinator", "runOps", "head", "watermarks", "ordering", "backlog", "request", "history"}
+    {
+        "table",
+        "coordinator",
+        "runOps",
+        "head",
+        "watermarks",
+        "ordering",
+        "backlog",
+        "request",
+        "history",
+        "pause",
+        "audit",
+    }
 )
 _OPERATION_WORDS = frozenset(
     {
@@ -36,6 +48,7 @@ _OPERATION_WORDS = frozenset(
         "error",
         "plan",
         "nextInstanceId",
+        "pause",
     }
 )
 _TYPE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -166,6 +179,10 @@ class OperationKeys:
         """What the keys of its chunks begin with."""
         self.completion = root + b".completion"
         self.resolve = root + b".resolve"
+        self.pause = root + b".pause"
+        below_table = b".%s.%s" % (operation.type.encode(), operation.slot.encode())
+        self.table_pause = root.removesuffix(below_table) + b".pause"
+        """The same of its table, which holds all its operations."""
 
     def job_state(self, partition: str) -> bytes:
         return b"%s.%s.state" % (self.root, escape(partition).encode())
@@ -201,7 +218,9 @@ class TableKeys:
         self.run_ops = base + b".runOps"
         self.head = base + b".head"
         self.watermarks = base + b".watermarks"
+        self.pause = base + b".pause"
         self.history_prefix = base + b".history."
+        self.audit_prefix = base + b".audit."
         self._base = base
 
     def next_instance(self, type_name: str) -> bytes:
@@ -259,6 +278,16 @@ class Keyspace:
         return self.prefix + b"_active."
 
     @cached_property
+    def paused(self) -> bytes:
+        """One key per table and per operation that somebody has paused, so that nobody must look at each."""
+        return self.prefix + b"_paused."
+
+    @cached_property
+    def audit_prefix(self) -> bytes:
+        """The audit trail of what concerns no table, or one that is gone."""
+        return self.prefix + b"_audit."
+
+    @cached_property
     def namespaces(self) -> bytes:
         """Iceberg namespaces and their properties."""
         return self.prefix + b"_namespaces."
@@ -275,6 +304,12 @@ class Keyspace:
     def active_operation(self, operation: OperationId) -> bytes:
         table = escape(operation.table).encode()
         return b"%s%s.%s.%s" % (self.active, table, operation.type.encode(), operation.slot.encode())
+
+    def paused_table(self, table: str) -> bytes:
+        return self.paused + escape(table).encode()
+
+    def paused_operation(self, operation: OperationId) -> bytes:
+        return self.paused + self.active_operation(operation).removeprefix(self.active)
 
     def parse_active(self, key: bytes) -> OperationId:
         """The operation an index key stands for."""

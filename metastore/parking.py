@@ -61,7 +61,9 @@ async def note_failure(
     return None
 
 
-async def request_resolve(client: EtcdClient, keys: OperationKeys, decision: ResolveRecord) -> None:
+async def request_resolve(
+    client: EtcdClient, keys: OperationKeys, decision: ResolveRecord, audit: Put | None = None
+) -> None:
     """Decide about a parked operation; any coordinator may. Safe to repeat.
 
     Raises
@@ -93,7 +95,7 @@ async def request_resolve(client: EtcdClient, keys: OperationKeys, decision: Res
             raise NotSkippable(f"{what} of {keys.operation} cannot be skipped: {record.error}")
         txn = Txn(
             (unchanged(state), unchanged(completion), absent(keys.resolve)),
-            (Put(keys.resolve, encode(decision)),),
+            (Put(keys.resolve, encode(decision)), *([audit] if audit is not None else [])),
             (Get(keys.resolve),),
         )
         reached("resolve.before")

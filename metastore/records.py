@@ -233,6 +233,27 @@ class CancelRecord(Record, kw_only=True):
     at: float = 0.0
 
 
+class PauseRecord(Record, kw_only=True):
+    """``<root>.pause`` and ``<table>.pause``: somebody has paused the operation, or the table."""
+
+    by: str = ""
+    reason: str = ""
+    at: float = 0.0
+
+
+class AuditRecord(Record, kw_only=True):
+    """``<table>.audit.<id>`` and ``_audit.<id>``: one control action. Written with the action itself."""
+
+    action: str
+    """Such as ``start``, ``cancel``, ``pause``."""
+    target: str
+    """What it was done to: an operation, a table, a member."""
+    by: str = ""
+    reason: str = ""
+    at: float = 0.0
+    request_id: str = ""
+
+
 class ErrorRecord(Record, kw_only=True):
     """``<root>.error``: why an operation aborts."""
 

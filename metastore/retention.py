@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from distop.errors import OutcomeUnknown
+from distop.metastore import audit
 from distop.metastore.client import EtcdClient
 from distop.metastore.crashpoints import reached
 from distop.metastore.keyspace import TableKeys, escape
@@ -20,13 +21,15 @@ _BITE = 50
 
 
 async def prune(client: EtcdClient, keys: TableKeys, *, keep: int = KEEP) -> int:
-    """Forget the oldest finished operations of a table beyond ``keep``; returns how many.
+    """Forget the oldest finished operations of a table beyond ``keep``; returns how many. Its audit trail is
+    cut too.
 
     Operations that still have keys are spared: their collector reads from the history how they ended.
     Deleting is idempotent, so a lost reply needs no answer; the next call goes on where this one stopped.
     """
     keyspace = keys.keyspace
     active = await client.scan(keyspace.active + escape(keys.name).encode() + b".", keys_only=True)
+    await audit.prune(client, keys.audit_prefix)
     spared = {keys.history(keyspace.parse_active(kv.key)) for kv in active.kvs}
     listing = await client.scan(keys.history_prefix)
     records = [

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 RUNNER_GONE = "its runner is gone"
 """Why a run is over when the operation itself is not: another runner may take it."""
 
+PAUSED = "the operation is paused, or its table is"
+"""Why a run is over when somebody holds the operation."""
+
 _LISTED_AT_ONCE = 1000
 
 
@@ -70,6 +73,11 @@ class Run:
         return "" if runner.create_revision == self.token else RUNNER_GONE
 
 
+def not_paused(keys: OperationKeys) -> tuple[Compare, Compare]:
+    """Holds while neither the operation nor its table is paused."""
+    return absent(keys.pause), absent(keys.table_pause)
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
     """An operation that this runner runs from now on."""
@@ -86,7 +94,8 @@ class Taken:
 async def take_runner(
     client: EtcdClient, keys: OperationKeys, record: RunnerRecord, lease: int
 ) -> Taken | None:
-    """IF ``.state = running`` AND nobody runs it THEN ``.runner`` under ``lease``; ``None`` if not so.
+    """IF ``.state = running`` AND nobody runs it AND nobody has paused it or its table THEN ``.runner`` under
+    ``lease``; ``None`` if not so.
 
     A repeat after a lost reply finds its own key by member and lease.
 
@@ -96,7 +105,7 @@ async def take_runner(
         This version does not understand the argument. The operation is left to others.
     """
     txn = Txn(
-        (equals(keys.state, RUNNING), absent(keys.runner)),
+        (equals(keys.state, RUNNING), absent(keys.runner), *not_paused(keys)),
         (Put(keys.runner, encode(record), lease), *_reads_of_taken(keys)),
         (Get(keys.state), *_reads_of_taken(keys)),
     )

@@ -1,7 +1,8 @@
 """The transaction that starts an operation.
 
 IF ``runOps`` and ``nextInstanceId`` are as read AND the request id is new AND the table is still the same
-THEN the operation exists, with all its keys. Nothing of a start that fails is ever in etcd.
+AND nobody has paused it THEN the operation exists, with all its keys. Nothing of a start that fails is ever
+in etcd.
 
 Safe to send twice: the request id is both the fence and the memory. A start whose reply was lost is sent
 again; either the first one stands, and the request record says which operation it made, or none does.
@@ -25,15 +26,19 @@ from distop.errors import (
     OutcomeUnknown,
     RequestIdReused,
     TableNotFound,
+    TablePaused,
 )
+from distop.metastore.audit import audit_put
 from distop.metastore.client import EtcdClient
 from distop.metastore.crashpoints import reached
 from distop.metastore.keyspace import OperationId, TableKeys
 from distop.metastore.records import (
     RUNNING,
     ActiveRecord,
+    CancelRecord,
     Head,
     OperationArg,
+    PauseRecord,
     RequestRecord,
     TableRecord,
     Watermarks,
@@ -76,6 +81,8 @@ class TableState:
     next_instance_kv: KeyValue
     request: RequestRecord | None
     revision: int
+    pause: PauseRecord | None = None
+    """Why nothing may start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +115,10 @@ async def read_table_state(
         keys.request(request_id),
         keys.head,
         keys.watermarks,
+        keys.pause,
     )
     result = await client.read_at_once([Get(key) for key in wanted])
-    table, run_ops, next_instance, request, head, watermarks = (
+    table, run_ops, next_instance, request, head, watermarks, pause = (
         result.one(index, key) for index, key in enumerate(wanted)
     )
     if not table.exists:
@@ -124,7 +132,25 @@ async def read_table_state(
         next_instance_kv=next_instance,
         request=decode(request.value, RequestRecord, request.key) if request.exists else None,
         revision=result.revision,
+        pause=decode(pause.value, PauseRecord, pause.key) if pause.exists else None,
     )
+
+
+def check_not_paused(state: TableState) -> None:
+    """Raise :class:`~distop.errors.TablePaused` if nothing may start on the table."""
+    if state.pause is not None:
+        name = state.record.name
+        raise TablePaused(
+            f"table {name!r} is paused{said_of(state.pause)}",
+            hint=f"resume it: distop resume {name}",
+            details={"table": name, "by": state.pause.by},
+        )
+
+
+def said_of(record: PauseRecord | CancelRecord) -> str:
+    """`` by <who>: <why>``, as far as it is known."""
+    by = f" by {record.by}" if record.by else ""
+    return f"{by}: {record.reason}" if record.reason else by
 
 
 def answered_before(state: TableState, request: StartRequest) -> OperationId | None:
@@ -175,6 +201,7 @@ def start_txn(keys: TableKeys, state: TableState, arg: OperationArg, request: St
             unchanged(state.run_ops_kv),
             unchanged(state.next_instance_kv),
             absent(keys.request(request.request_id)),
+            absent(keys.pause),
         ),
         then=(
             Put(keys.run_ops, encode_plain(run_ops)),
@@ -183,6 +210,14 @@ def start_txn(keys: TableKeys, state: TableState, arg: OperationArg, request: St
             Put(op_keys.state, RUNNING),
             Put(keys.request(request.request_id), encode(remembered)),
             Put(keys.keyspace.active_operation(operation), encode(ActiveRecord(type=operation.type))),
+            audit_put(
+                keys,
+                "start",
+                by=arg.started_by,
+                target=str(operation),
+                at=arg.started_at,
+                request_id=request.request_id,
+            ),
         ),
     )
 
@@ -209,7 +244,7 @@ async def start(
     ------
     IncompatibleOperation
         Another operation is in the way; the error names it.
-    RequestIdReused, TableNotFound, ArgumentTooLarge
+    RequestIdReused, TableNotFound, TablePaused, ArgumentTooLarge
         As they say; nothing was written.
     OutcomeUnknown
         etcd stopped answering half-way; repeating the same request is safe.
@@ -218,6 +253,7 @@ async def start(
     for tries in range(MAX_TRIES):
         if (known := answered_before(state, request)) is not None:
             return Started(operation=known, revision=state.revision)
+        check_not_paused(state)
         if (other := operation_in_the_way(state, request, compatible)) is not None:
             raise IncompatibleOperation(
                 f"{request.type} on {request.table!r} cannot start while {other} is running",

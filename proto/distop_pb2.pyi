@@ -86,8 +86,20 @@ class OperationError(_message.Message):
     message: str
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
+class Pause(_message.Message):
+    __slots__ = ("by", "reason", "at", "scope")
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    by: str
+    reason: str
+    at: _timestamp_pb2.Timestamp
+    scope: str
+    def __init__(self, by: _Optional[str] = ..., reason: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., scope: _Optional[str] = ...) -> None: ...
+
 class Operation(_message.Message):
-    __slots__ = ("name", "table", "type", "object", "instance", "state", "jobs", "request_id", "started_by", "started_at", "finished_at", "error", "facts", "runner", "cancel_requested", "revision", "completion")
+    __slots__ = ("name", "table", "type", "object", "instance", "state", "jobs", "request_id", "started_by", "started_at", "finished_at", "error", "facts", "runner", "cancel_requested", "revision", "pause", "completion")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +116,7 @@ class Operation(_message.Message):
     RUNNER_FIELD_NUMBER: _ClassVar[int]
     CANCEL_REQUESTED_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_FIELD_NUMBER: _ClassVar[int]
     name: str
     table: str
@@ -121,8 +134,9 @@ class Operation(_message.Message):
     runner: str
     cancel_requested: bool
     revision: int
+    pause: Pause
     completion: Completion
-    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., instance: _Optional[int] = ..., state: _Optional[_Union[OperationState, str]] = ..., jobs: _Optional[_Union[JobCounts, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., facts: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., runner: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., revision: _Optional[int] = ..., completion: _Optional[_Union[Completion, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., instance: _Optional[int] = ..., state: _Optional[_Union[OperationState, str]] = ..., jobs: _Optional[_Union[JobCounts, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., facts: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., runner: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., completion: _Optional[_Union[Completion, _Mapping]] = ...) -> None: ...
 
 class Completion(_message.Message):
     __slots__ = ("attempts", "step", "error", "at", "parked", "skipped")
@@ -222,8 +236,28 @@ class ResolveOperationRequest(_message.Message):
     requested_by: str
     def __init__(self, name: _Optional[str] = ..., action: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
+class PauseOperationRequest(_message.Message):
+    __slots__ = ("name", "reason", "requested_by")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    requested_by: str
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
+
+class ResumeOperationRequest(_message.Message):
+    __slots__ = ("name", "reason", "requested_by")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    requested_by: str
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
+
 class Table(_message.Message):
-    __slots__ = ("name", "location", "format", "options", "created_at", "created_by", "metadata_location", "snapshot_id", "running", "leader", "revision")
+    __slots__ = ("name", "location", "format", "options", "created_at", "created_by", "metadata_location", "snapshot_id", "running", "leader", "revision", "pause")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
@@ -235,6 +269,7 @@ class Table(_message.Message):
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
     name: str
     location: str
     format: str
@@ -246,7 +281,8 @@ class Table(_message.Message):
     running: _containers.RepeatedScalarFieldContainer[str]
     leader: str
     revision: int
-    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., metadata_location: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., running: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
+    pause: Pause
+    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., metadata_location: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., running: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ...) -> None: ...
 
 class CreateTableRequest(_message.Message):
     __slots__ = ("name", "location", "format", "options", "created_by")
@@ -267,6 +303,26 @@ class GetTableRequest(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
     def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class PauseTableRequest(_message.Message):
+    __slots__ = ("name", "reason", "requested_by")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    requested_by: str
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
+
+class ResumeTableRequest(_message.Message):
+    __slots__ = ("name", "reason", "requested_by")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    requested_by: str
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
 class ListTablesRequest(_message.Message):
     __slots__ = ("page_size", "page_token")
@@ -405,3 +461,39 @@ class DiagnoseResponse(_message.Message):
     operations: int
     done: bool
     def __init__(self, findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., tables: _Optional[int] = ..., operations: _Optional[int] = ..., done: _Optional[bool] = ...) -> None: ...
+
+class ListAuditRequest(_message.Message):
+    __slots__ = ("table", "page_size", "page_token")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    page_size: int
+    page_token: str
+    def __init__(self, table: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class AuditEntry(_message.Message):
+    __slots__ = ("id", "at", "action", "target", "by", "reason", "request_id")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    at: _timestamp_pb2.Timestamp
+    action: str
+    target: str
+    by: str
+    reason: str
+    request_id: str
+    def __init__(self, id: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., action: _Optional[str] = ..., target: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class ListAuditResponse(_message.Message):
+    __slots__ = ("entries", "next_page_token")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[AuditEntry]
+    next_page_token: str
+    def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...

@@ -65,6 +65,16 @@ class OperationServiceStub:
                 request_serializer=distop_dot_proto_dot_distop__pb2.ResolveOperationRequest.SerializeToString,
                 response_deserializer=distop_dot_proto_dot_distop__pb2.Operation.FromString,
                 _registered_method=True)
+        self.PauseOperation = channel.unary_unary(
+                '/distop.v1.OperationService/PauseOperation',
+                request_serializer=distop_dot_proto_dot_distop__pb2.PauseOperationRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.Operation.FromString,
+                _registered_method=True)
+        self.ResumeOperation = channel.unary_unary(
+                '/distop.v1.OperationService/ResumeOperation',
+                request_serializer=distop_dot_proto_dot_distop__pb2.ResumeOperationRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.Operation.FromString,
+                _registered_method=True)
 
 
 class OperationServiceServicer:
@@ -112,6 +122,20 @@ class OperationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseOperation(self, request, context):
+        """A paused operation launches no jobs and is not published; what is done stays done, and its deadline goes on
+        counting. Pausing what is paused, and resuming what is not, changes nothing and is no error.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeOperation(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -143,6 +167,16 @@ def add_OperationServiceServicer_to_server(servicer, server):
             'ResolveOperation': grpc.unary_unary_rpc_method_handler(
                     servicer.ResolveOperation,
                     request_deserializer=distop_dot_proto_dot_distop__pb2.ResolveOperationRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.Operation.SerializeToString,
+            ),
+            'PauseOperation': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseOperation,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.PauseOperationRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.Operation.SerializeToString,
+            ),
+            'ResumeOperation': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeOperation,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.ResumeOperationRequest.FromString,
                     response_serializer=distop_dot_proto_dot_distop__pb2.Operation.SerializeToString,
             ),
     }
@@ -319,6 +353,60 @@ class OperationService:
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def PauseOperation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.OperationService/PauseOperation',
+            distop_dot_proto_dot_distop__pb2.PauseOperationRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.Operation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeOperation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.OperationService/ResumeOperation',
+            distop_dot_proto_dot_distop__pb2.ResumeOperationRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.Operation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class TableServiceStub:
     """Tables: what they are, what is published.
@@ -350,6 +438,16 @@ class TableServiceStub:
                 request_serializer=distop_dot_proto_dot_distop__pb2.GetWatermarksRequest.SerializeToString,
                 response_deserializer=distop_dot_proto_dot_distop__pb2.GetWatermarksResponse.FromString,
                 _registered_method=True)
+        self.PauseTable = channel.unary_unary(
+                '/distop.v1.TableService/PauseTable',
+                request_serializer=distop_dot_proto_dot_distop__pb2.PauseTableRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.Table.FromString,
+                _registered_method=True)
+        self.ResumeTable = channel.unary_unary(
+                '/distop.v1.TableService/ResumeTable',
+                request_serializer=distop_dot_proto_dot_distop__pb2.ResumeTableRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.Table.FromString,
+                _registered_method=True)
 
 
 class TableServiceServicer:
@@ -380,6 +478,19 @@ class TableServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PauseTable(self, request, context):
+        """A paused table starts nothing, and holds its running operations as if each were paused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeTable(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TableServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -402,6 +513,16 @@ def add_TableServiceServicer_to_server(servicer, server):
                     servicer.GetWatermarks,
                     request_deserializer=distop_dot_proto_dot_distop__pb2.GetWatermarksRequest.FromString,
                     response_serializer=distop_dot_proto_dot_distop__pb2.GetWatermarksResponse.SerializeToString,
+            ),
+            'PauseTable': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseTable,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.PauseTableRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.Table.SerializeToString,
+            ),
+            'ResumeTable': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeTable,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.ResumeTableRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.Table.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -523,6 +644,60 @@ class TableService:
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def PauseTable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.TableService/PauseTable',
+            distop_dot_proto_dot_distop__pb2.PauseTableRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.Table.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeTable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.TableService/ResumeTable',
+            distop_dot_proto_dot_distop__pb2.ResumeTableRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.Table.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class ClusterServiceStub:
     """The processes that make up the service.
@@ -548,6 +723,11 @@ class ClusterServiceStub:
                 '/distop.v1.ClusterService/Diagnose',
                 request_serializer=distop_dot_proto_dot_distop__pb2.DiagnoseRequest.SerializeToString,
                 response_deserializer=distop_dot_proto_dot_distop__pb2.DiagnoseResponse.FromString,
+                _registered_method=True)
+        self.ListAudit = channel.unary_unary(
+                '/distop.v1.ClusterService/ListAudit',
+                request_serializer=distop_dot_proto_dot_distop__pb2.ListAuditRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.ListAuditResponse.FromString,
                 _registered_method=True)
 
 
@@ -575,6 +755,13 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListAudit(self, request, context):
+        """Who did what and when, the newest first: of one table, or what concerns the installation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -592,6 +779,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.Diagnose,
                     request_deserializer=distop_dot_proto_dot_distop__pb2.DiagnoseRequest.FromString,
                     response_serializer=distop_dot_proto_dot_distop__pb2.DiagnoseResponse.SerializeToString,
+            ),
+            'ListAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAudit,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.ListAuditRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.ListAuditResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -676,6 +868,33 @@ class ClusterService:
             '/distop.v1.ClusterService/Diagnose',
             distop_dot_proto_dot_distop__pb2.DiagnoseRequest.SerializeToString,
             distop_dot_proto_dot_distop__pb2.DiagnoseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.ClusterService/ListAudit',
+            distop_dot_proto_dot_distop__pb2.ListAuditRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.ListAuditResponse.FromString,
             options,
             channel_credentials,
             insecure,

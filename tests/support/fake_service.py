@@ -31,6 +31,7 @@ class World:
     watermarks: list[pb.Watermark] = field(default_factory=list)
     members: list[pb.Member] = field(default_factory=list)
     leaders: list[pb.Leader] = field(default_factory=list)
+    audit: list[pb.AuditEntry] = field(default_factory=list)
     updates: dict[str, list[pb.OperationUpdate]] = field(default_factory=dict)
     """What a watch of an operation sends; the last one may be final."""
 
@@ -150,6 +151,43 @@ class FakeService(
             end.state = pb.CANCELLED
             self.world.add(operation, pb.OperationUpdate(operation=end))
         return operation
+
+    async def PauseOperation(self, request: pb.PauseOperationRequest, context: Context) -> pb.Operation:
+        await self._enter("pause", request, context)
+        operation = await self._operation(request.name, context)
+        hold = pb.Pause(by=request.requested_by, reason=request.reason, scope="operation")
+        operation.pause.CopyFrom(hold)
+        self.world.audit.append(
+            pb.AuditEntry(action="pause", target=request.name, by=hold.by, reason=hold.reason)
+        )
+        return operation
+
+    async def ResumeOperation(self, request: pb.ResumeOperationRequest, context: Context) -> pb.Operation:
+        await self._enter("resume", request, context)
+        operation = await self._operation(request.name, context)
+        operation.ClearField("pause")
+        return operation
+
+    async def PauseTable(self, request: pb.PauseTableRequest, context: Context) -> pb.Table:
+        await self._enter("pause_table", request, context)
+        table = self.world.tables[request.name]
+        table.pause.CopyFrom(pb.Pause(by=request.requested_by, reason=request.reason, scope="table"))
+        return table
+
+    async def ResumeTable(self, request: pb.ResumeTableRequest, context: Context) -> pb.Table:
+        await self._enter("resume_table", request, context)
+        table = self.world.tables[request.name]
+        table.ClearField("pause")
+        return table
+
+    async def ListAudit(self, request: pb.ListAuditRequest, context: Context) -> pb.ListAuditResponse:
+        await self._enter("audit", request, context)
+        first = int(request.page_token or 0)
+        last = first + (request.page_size or 100)
+        entries = self.world.audit[::-1]
+        return pb.ListAuditResponse(
+            entries=entries[first:last], next_page_token=str(last) if last < len(entries) else ""
+        )
 
     async def CreateTable(self, request: pb.CreateTableRequest, context: Context) -> pb.Table:
         await self._enter("create_table", request, context)

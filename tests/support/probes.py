@@ -13,7 +13,8 @@ from distop.operations.api import DistributedOperation, OperationView, Plan, Pla
 from distop.operations.job import JobContext
 
 PROBES = tuple(
-    f"support.probes:{name}" for name in ("Hooked", "PerObject", "Slow", "Friend", "Friendly", "Clumsy")
+    f"support.probes:{name}"
+    for name in ("Hooked", "PerObject", "Slow", "Friend", "Friendly", "Clumsy", "HookedFriend")
 )
 
 
@@ -44,7 +45,7 @@ class Friendly(_Probe):
     """May run beside ``friend``."""
 
     type = "friendly"
-    compatible_types = frozenset({"friend", "noop"})
+    compatible_types = frozenset({"friend", "noop", "hooked_friend"})
 
 
 class Slow(_Probe):
@@ -86,6 +87,13 @@ class Hooked(_Probe):
             _await_file(Path(argument["until"]))
         if "refuses" in argument:
             raise PreconditionFailed("x" * argument["refuses"])
+
+
+class HookedFriend(Hooked):
+    """May run beside ``friendly``."""
+
+    type = "hooked_friend"
+    compatible_types = frozenset({"friendly"})
 
 
 def _await_file(path: Path, timeout_s: float = 30.0) -> None:

@@ -25,6 +25,7 @@ from distop.proto import distop_pb2 as pb
 from support.fake_service import FakeService, serving_in_thread
 
 RUNNING = pb.Operation(name="flights/noop/9", table="flights", type="noop", instance=9, state=pb.RUNNING)
+HELD = "flights/noop/8"
 
 
 @pytest.fixture
@@ -193,6 +194,42 @@ def test_cancel_of_what_is_over_tells_the_truth(service: FakeService, address: s
     result = run("cancel", "flights/noop/9", "--wait", address=address)
     assert result.exit_code == Kind.PRECONDITION.exit_code
     assert "was not cancelled: it had succeeded before" in result.stderr
+
+
+def test_pause_and_resume_of_an_operation_and_of_a_table(service: FakeService, address: str) -> None:
+    """O21: what has a number at its end is an operation, unless it is said to be a table."""
+    service.world.add(pb.Operation(name=HELD, table="flights", type="noop", instance=8, state=pb.RUNNING))
+    service.world.tables["a/b/1"] = pb.Table(name="a/b/1")
+    seen = run("pause", HELD, "--reason", "new disks", address=address)
+    assert seen.exit_code == 0, seen.output
+    assert "running (paused)" in seen.stdout
+    assert ": new disks" in seen.stdout
+    assert "running (paused)" in run("ls", address=address).stdout
+    shown = document(run("show", HELD, "-o", "json", address=address))
+    assert (shown["pause"]["reason"], shown["pause"]["scope"]) == ("new disks", "operation")
+    assert document(run("resume", HELD, "-o", "json", address=address))["pause"] is None
+    assert ": later" in run("pause", "flights", "--reason", "later", address=address).stdout
+    assert "paused" in run("tables", address=address).stdout
+    assert document(run("resume", "flights", "-o", "json", address=address))["pause"] is None
+    assert run("pause", "a/b/1", "--table", address=address).exit_code == 0
+    assert [call.name for call in service.calls["pause_table"]] == ["flights", "a/b/1"]
+
+
+def test_audit(service: FakeService, address: str) -> None:
+    """U2"""
+    service.world.add(pb.Operation(name=HELD, table="flights", type="noop", instance=8, state=pb.RUNNING))
+    assert "nothing yet" in run("audit", address=address).stderr
+    for reason in ("one", "two"):
+        run("pause", HELD, "--reason", reason, address=address)
+    told = document(run("audit", "flights", "-o", "json", address=address))
+    assert [(entry["action"], entry["target"], entry["reason"]) for entry in told] == [
+        ("pause", HELD, "two"),
+        ("pause", HELD, "one"),
+    ]
+    cut = run("audit", "flights", "-n", "1", address=address)
+    assert "two" in cut.stdout
+    assert "one" not in cut.stdout
+    assert "there are more" in cut.stderr
 
 
 def test_tables(service: FakeService, address: str) -> None:

@@ -10,7 +10,7 @@ from google.protobuf.struct_pb2 import Struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.client import JobCounts, Operation, OperationError, OperationState
+from distop.client import JobCounts, Operation, OperationError, OperationState, Pause
 from distop.client.convert import MAX_DEPTH, from_struct, to_struct
 from distop.errors import InvalidArgument
 from distop.proto import distop_pb2 as pb
@@ -42,6 +42,7 @@ OPERATIONS = st.builds(
     facts=st.dictionaries(TEXT, JSON, max_size=3),
     runner=TEXT,
     cancel_requested=st.booleans(),
+    pause=st.none() | st.builds(Pause, by=TEXT, reason=TEXT, scope=TEXT),
     revision=st.integers(0, 2**62),
 )
 

@@ -24,6 +24,7 @@ from distop.metastore.records import (
     JobRecord,
     OperationArg,
     OperationOptions,
+    PauseRecord,
     ResolveRecord,
     RunnerRecord,
     encode,
@@ -183,6 +184,28 @@ def test_no_situation_is_without_progress_or_a_reason() -> None:
                 )
             case Collect():
                 assert not one.state
+
+
+def test_a_paused_operation_is_not_published_and_ends_in_every_other_way_as_before() -> None:
+    """O21: it can fail, be cancelled, and pass its deadline; what is sealed is not held."""
+    for one, late in situations():
+        free, held = decide(one, deadline_passed=late), decide(one, deadline_passed=late, paused=True)
+        if free in (Seal(RUNNING, COMMITTING), Finish()) and one.state == RUNNING:
+            late_seal = isinstance(held, Seal) and held.code == "DEADLINE_EXCEEDED"
+            assert late_seal if late else held == Wait()
+        else:
+            assert held == free
+
+
+def test_a_pause_is_known_by_its_key() -> None:
+    """O21: who holds it is shown; a pause of a newer version is one, too."""
+    one = tracked(1)
+    one.apply_put(KeyValue(KEYS.pause, encode(PauseRecord(by="jane")), 2, 2))
+    assert one.pause == PauseRecord(by="jane")
+    one.apply_delete(KEYS.pause, 3)
+    assert one.pause is None
+    one.apply_put(KeyValue(KEYS.pause, b"nonsense", 4, 4))
+    assert one.pause == PauseRecord()
 
 
 def test_one_failed_job_aborts_with_its_name_and_reason() -> None:
