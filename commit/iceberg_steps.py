@@ -131,7 +131,7 @@ class IcebergAppend(IcebergStep):
 
     def change(self, draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> Change | None:
         """See :class:`IcebergStep`."""
-        if not output.manifests:
+        if output.empty:
             return None
         parent = draft.base.current_snapshot()
         kept = [manifest for manifest in manifests_of(parent, draft.io) if is_live(manifest)]
@@ -151,7 +151,7 @@ class IcebergOverwrite(IcebergStep):
     def change(self, draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> Change | None:
         """See :class:`IcebergStep`."""
         removed, counts = remove_all(draft, snapshot_id)
-        if not output.manifests and not counts:
+        if output.empty and not counts:
             return None
         added = take_over(draft, layout, output, snapshot_id)
         operation = Operation.OVERWRITE if added else Operation.DELETE

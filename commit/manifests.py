@@ -183,16 +183,7 @@ class ManifestBuilder:
         self._close_block()
         summaries = self.summaries()
         meta = {
-            "schema": self._schema.model_dump_json(),
-            "schema-id": str(self._schema.schema_id),
-            "partition-spec": to_json(self._spec.fields).decode(),
-            "partition-spec-id": str(self._spec.spec_id),
-            "format-version": str(FORMAT_VERSION),
-            "content": "data",
-            "avro.schema": msgspec.json.encode(
-                AvroSchemaConversion().iceberg_to_avro(self._entry_schema, schema_name="manifest_entry")
-            ).decode(),
-            AVRO_CODEC_KEY: "deflate",
+            **self._header(),
             _SUMMARIES: msgspec.json.encode(summaries_to_json(summaries)).decode(),
         }
         length = _write_container(io, path, meta, self._blocks)
@@ -207,10 +198,50 @@ class ManifestBuilder:
             summaries=summaries,
         )
 
+    def _header(self) -> dict[str, str]:
+        """The header of the file, but for what is particular to its content."""
+        return {
+            "schema": self._schema.model_dump_json(),
+            "schema-id": str(self._schema.schema_id),
+            "partition-spec": to_json(self._spec.fields).decode(),
+            "partition-spec-id": str(self._spec.spec_id),
+            "format-version": str(FORMAT_VERSION),
+            "content": "data",
+            "avro.schema": msgspec.json.encode(
+                AvroSchemaConversion().iceberg_to_avro(self._entry_schema, schema_name="manifest_entry")
+            ).decode(),
+            AVRO_CODEC_KEY: "deflate",
+        }
+
+    def header_digest(self) -> str:
+        """Equal for manifests whose entries are encoded alike: 8 hexadecimal digits."""
+        return f"{zlib.crc32(msgspec.json.encode(self._header(), order='deterministic')):08x}"
+
+    def packed_entries(self, limit: int) -> bytes | None:
+        """All entries, encoded and compressed, in at most so many bytes; ``None`` if there is more."""
+        if self._blocks:
+            return None
+        packed = _deflate(self._pending.getvalue())
+        return packed if len(packed) <= limit else None
+
+    def take(self, inline: InlineManifest) -> None:
+        """Take over the entries that another builder, with the same header, has packed."""
+        self._pending.write(_inflate(inline.entries))
+        self._pending_entries += inline.files
+        self._summaries.merge(inline.summaries)
+        self.files[ManifestEntryStatus.ADDED] += inline.files
+        self.rows[ManifestEntryStatus.ADDED] += inline.rows
+        if self._pending.tell() >= BLOCK_BYTES:
+            self._close_block()
+
 
 def _deflate(content: bytes) -> bytes:
     packer = zlib.compressobj(wbits=-15)
     return packer.compress(content) + packer.flush()
+
+
+def _inflate(content: bytes) -> bytes:
+    return zlib.decompress(content, wbits=-15)
 
 
 def _write_container(io: FileIO, path: str, meta: dict[str, str], blocks: Iterable[tuple[int, bytes]]) -> int:
@@ -270,6 +301,19 @@ class TaskManifest:
     rows: int
     summaries: list[PartitionFieldSummary] | None = None
     """``None`` when the result had no room for them; the manifest's header has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InlineManifest:
+    """What a job's manifest would hold, as the job's result holds it itself."""
+
+    entries: bytes
+    """See :meth:`ManifestBuilder.packed_entries`."""
+    header: str
+    """See :meth:`ManifestBuilder.header_digest`."""
+    files: int
+    rows: int
+    summaries: list[PartitionFieldSummary]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import binascii
+import zlib
+from base64 import b85decode
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
@@ -20,6 +23,7 @@ from pyiceberg.table.snapshots import (
 
 from distop.commit.layout import Layout
 from distop.commit.manifests import (
+    InlineManifest,
     ManifestBuilder,
     TaskManifest,
     adopt,
@@ -49,9 +53,15 @@ class Output:
     """What all jobs of an operation have written."""
 
     manifests: list[TaskManifest]
+    inline: list[InlineManifest] = field(default_factory=list)
+    """Of jobs whose record holds their list itself."""
     rows: int = 0
     files: int = 0
     bytes: int = 0
+
+    @property
+    def empty(self) -> bool:
+        return not (self.manifests or self.inline)
 
     @property
     def adopt_from(self) -> int:
@@ -62,28 +72,46 @@ class Output:
 def output_of(view: OperationView) -> Output:
     """Sum up the jobs' results (see :meth:`distop.commit.writer.StagedWriter.finish`)."""
     folder = staging_folder(view.arg, "metadata")
-    manifests, rows, size = [], 0, 0
+    output = Output(manifests=[])
+    rows = files = size = 0
     for partition, job in view.jobs.items():
         result = job.result
         if job.state != "success" or not (result.get("files") or result.get("rows")):
             continue
         try:
-            summaries = result.get("partitions")
-            manifest = TaskManifest(
-                path=f"{folder}/{result['manifest']}",
-                length=int(result["manifestLength"]),
-                files=int(result["files"]),
-                rows=int(result["rows"]),
-                summaries=None if summaries is None else summaries_from_json(summaries),
-            )
-            rows += manifest.rows
+            if "entries" in result:
+                output.inline.append(_inline(result))
+            else:
+                output.manifests.append(_manifest(result, folder))
+            rows += int(result["rows"])
+            files += int(result["files"])
             size += int(result["bytes"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, binascii.Error) as error:
             raise CorruptRecord(
                 f"job {partition} of {view.arg.id} reports something that is no result of a writer: {error!r}"
             ) from error
-        manifests.append(manifest)
-    return Output(manifests=manifests, rows=rows, files=sum(m.files for m in manifests), bytes=size)
+    return replace(output, rows=rows, files=files, bytes=size)
+
+
+def _manifest(result: Mapping[str, Any], folder: str) -> TaskManifest:
+    summaries = result.get("partitions")
+    return TaskManifest(
+        path=f"{folder}/{result['manifest']}",
+        length=int(result["manifestLength"]),
+        files=int(result["files"]),
+        rows=int(result["rows"]),
+        summaries=None if summaries is None else summaries_from_json(summaries),
+    )
+
+
+def _inline(result: Mapping[str, Any]) -> InlineManifest:
+    return InlineManifest(
+        entries=b85decode(result["entries"]),
+        header=str(result["header"]),
+        files=int(result["files"]),
+        rows=int(result["rows"]),
+        summaries=summaries_from_json(result["partitions"]),
+    )
 
 
 def manifests_of(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
@@ -97,7 +125,8 @@ def is_live(manifest: ManifestFile) -> bool:
 def take_over(draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> list[ManifestFile]:
     """The jobs' manifests as manifests of a snapshot: few or large ones as they are, many small ones joined.
 
-    Joining copies compressed blocks, so its cost is that of reading and writing a few hundred bytes per file.
+    Joining copies encoded entries, so its cost is that of reading and writing a few hundred bytes per file;
+    of those that came with the jobs' records, of writing alone.
     """
     adopted = [m for m in output.manifests if m.length >= output.adopt_from]
     small = [m for m in output.manifests if m.length < output.adopt_from]
@@ -107,7 +136,27 @@ def take_over(draft: Draft, layout: Layout, output: Output, snapshot_id: int) ->
         for together in _bins(small, lambda manifest: manifest.length):
             opened = list(pool.map(partial(open_manifest, io), together))
             taken += join(io, opened, layout, snapshot_id, draft.new_manifest_path)
+    for held in _bins(output.inline, lambda manifest: len(manifest.entries)):
+        taken.append(_written(draft, layout, held, snapshot_id))
     return taken
+
+
+def _written(
+    draft: Draft, layout: Layout, manifests: Sequence[InlineManifest], snapshot_id: int
+) -> ManifestFile:
+    builder = ManifestBuilder(layout.schema, layout.spec, snapshot_id=snapshot_id)
+    header = builder.header_digest()
+    for manifest in manifests:
+        if manifest.header != header:
+            raise CorruptRecord(
+                "a job has listed its files in an encoding that this coordinator does not have",
+                hint="run the same versions of distop and pyiceberg on coordinators and executors",
+            )
+        try:
+            builder.take(manifest)
+        except zlib.error as error:
+            raise CorruptRecord(f"the list of files in a job's record cannot be read: {error}") from error
+    return builder.write(draft.io, draft.new_manifest_path())
 
 
 def remove_all(draft: Draft, snapshot_id: int) -> tuple[list[ManifestFile], dict[str, str]]:

@@ -13,23 +13,16 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import (
-    _get_parquet_writer_kwargs,
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-)
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.io.pyarrow import _get_parquet_writer_kwargs
 from pyiceberg.table import TableProperties
-from pyiceberg.typedef import Record
 from pyiceberg.utils.properties import property_as_int
 
+from distop.commit.checksums import Checksummed
+from distop.commit.file_lists import FileList, IcebergFileList, result_of
 from distop.commit.layout import Layout, file_io
-from distop.commit.manifests import ManifestBuilder, summaries_to_json
 from distop.commit.partitioning import Partitioner, PartitionKey
 from distop.commit.storage import StorageOptions
 from distop.errors import BadRow, InvalidArgument
@@ -42,8 +35,6 @@ ROW_GROUP_BYTES = 64 << 20
 BUFFER_BYTES = 128 << 20
 """Memory that all waiting rows of a writer may take."""
 MAX_OPEN_FILES = 64
-MAX_RESULT_BYTES = 600
-"""A job's result stays under this whatever was written: its record, of 1 KiB, also holds what jobs add."""
 
 
 @dataclass
@@ -82,6 +73,12 @@ class StagedWriter:
         suffixes are like ``-0.parquet`` and ``.avro``, folders ``data`` and ``metadata``.
     storage:
         The table's storage options.
+    files:
+        The list that the files are put into; default: that of Iceberg tables.
+    data_folder:
+        The folder that files are written in.
+    inline:
+        Whether the result may hold the list itself.
     target_file_bytes:
         A file is closed once it is this large on disk; default: the table's
         ``write.target-file-size-bytes``.
@@ -93,6 +90,9 @@ class StagedWriter:
         path_for: Callable[[str, str], str],
         *,
         storage: StorageOptions | None = None,
+        files: FileList | None = None,
+        data_folder: str = "data",
+        inline: bool = False,
         target_file_bytes: int | None = None,
         row_group_bytes: int = ROW_GROUP_BYTES,
         buffer_bytes: int = BUFFER_BYTES,
@@ -100,7 +100,9 @@ class StagedWriter:
     ) -> None:
         self._layout = layout
         self._path_for = path_for
-        self._manifest_path = path_for(".avro", "metadata")
+        self._list = files or IcebergFileList(layout)
+        self._data_folder, self._inline = data_folder, inline
+        self._manifest_path = path_for(self._list.suffix, self._list.folder)
         self._io: FileIO = file_io(self._manifest_path, layout.properties, storage)
         self._target_file_bytes = target_file_bytes or _target_file_bytes(layout)
         self._row_group_bytes = row_group_bytes
@@ -109,10 +111,7 @@ class StagedWriter:
         self._arrow_schema = layout.arrow_schema
         self._required = [column.name for column in layout.schema.columns if column.required]
         self._partitioner = Partitioner(layout.schema, layout.spec)
-        self._statistics_plan = compute_statistics_plan(layout.schema, layout.properties)
-        self._column_ids = parquet_path_to_id_mapping(layout.schema)
         self._parquet_options = _get_parquet_writer_kwargs(layout.properties)
-        self._manifest = ManifestBuilder(layout.schema, layout.spec)
         self._partitions: dict[PartitionKey, _Partition] = {}
         self._waiting_bytes = 0
         self._open: dict[PartitionKey, _File] = {}
@@ -202,6 +201,8 @@ class StagedWriter:
                 self._close(max(self._open, key=lambda key: self._open[key].size()))
             file = self._open[partition.key] = self._new_file()
         table = pa.Table.from_batches(partition.waiting, self._arrow_schema)
+        if self._list.schema is not self._arrow_schema:
+            table = table.select(self._list.schema.names)
         file.parquet.write_table(table, row_group_size=max(1, table.num_rows))
         self._waiting_bytes -= partition.waiting_bytes
         partition.waiting, partition.waiting_bytes = [], 0
@@ -209,12 +210,14 @@ class StagedWriter:
             self._close(partition.key)
 
     def _new_file(self) -> _File:
-        path = self._path_for(f"-{len(self._paths)}.parquet", "data")
+        path = self._path_for(f"-{len(self._paths)}.parquet", self._data_folder)
         self._paths.append(path)
-        stream = self._io.new_output(path).create(overwrite=True)
+        stream: Any = self._io.new_output(path).create(overwrite=True)
+        if self._list.checksums:
+            stream = Checksummed(stream)
         try:
             parquet = pq.ParquetWriter(
-                stream, self._arrow_schema, store_decimal_as_integer=True, **self._parquet_options
+                stream, self._list.schema, store_decimal_as_integer=True, **self._parquet_options
             )
         except BaseException:
             stream.close()
@@ -228,32 +231,18 @@ class StagedWriter:
         size = file.size()
         file.stream.close()
         del self._open[key]
-        statistics = data_file_statistics_from_parquet_metadata(
-            file.parquet.writer.metadata, self._statistics_plan, self._column_ids
-        )
-        described = DataFile.from_args(
-            content=DataFileContent.DATA,
-            file_path=file.path,
-            file_format=FileFormat.PARQUET,
-            partition=Record(*key),
-            file_size_in_bytes=size,
-            sort_order_id=None,
-            equality_ids=None,
-            key_metadata=None,
-            **statistics.to_serialized_dict(),
-        )
-        self._manifest.add(described)
+        checksum = file.stream.checksum() if self._list.checksums else ""
+        self._list.add(file.path, key, size, checksum, file.parquet.writer.metadata)
         self.files += 1
         self.bytes += size
 
     # -- the end ---------------------------------------------------------------------------------------
 
     def finish(self) -> dict[str, Any]:
-        """Complete all files, write the manifest, and return the job's result.
+        """Complete all files, list them, and return the job's result.
 
-        The result is JSON of less than 600 bytes: ``rows``, ``files``, ``bytes``; if there are files also
-        ``manifest`` (its name in the operation's folder), ``manifestLength`` and, if short enough,
-        ``partitions`` (the summaries of the manifest). No rows: no file and no manifest.
+        The result is JSON of less than 600 bytes: ``rows``, ``files``, ``bytes``, and if there are files what
+        their :class:`~distop.commit.file_lists.FileList` says. No rows: no file and no list.
         """
         if self._ended:
             raise RuntimeError("this writer has ended")
@@ -265,12 +254,9 @@ class StagedWriter:
                 self._close(partition.key)
         reached("job.file.middle")
         result: dict[str, Any] = {"rows": self.rows, "files": self.files, "bytes": self.bytes}
-        if not self._manifest.empty:
+        if not self._list.empty:
             self._paths.append(self._manifest_path)
-            written = self._manifest.write(self._io, self._manifest_path)
-            result["manifest"] = self._manifest_path.rpartition("/")[2]
-            result["manifestLength"] = written.manifest_length
-            result = _with_summaries(result, summaries_to_json(self._manifest.summaries()))
+            result = result_of(self._list, result, self._io, self._manifest_path, inline=self._inline)
         self._ended = True
         reached("job.file.after")
         return result
@@ -308,8 +294,3 @@ def _target_file_bytes(layout: Layout) -> int:
         TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
     )
     return size or TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
-
-
-def _with_summaries(result: dict[str, Any], summaries: list[list[Any]]) -> dict[str, Any]:
-    whole = {**result, "partitions": summaries}
-    return whole if len(msgspec.json.encode(whole)) < MAX_RESULT_BYTES else result

@@ -102,6 +102,7 @@ def run_job(job: JobContext) -> dict[str, Any]:
         plan.table_layout,
         lambda suffix, folder: job.staging_path(suffix, folder=folder),
         storage=job.operation.storage,
+        inline=True,
     ) as writer:
         try:
             read = 0
@@ -118,7 +119,7 @@ def run_job(job: JobContext) -> dict[str, Any]:
     result["badRows"] = policy.count
     if policy.path is not None:
         result[QUARANTINE] = policy.path.removeprefix(job.operation.location).lstrip("/")
-    if len(msgspec.json.encode(result)) > MAX_RESULT_BYTES:
+    if "entries" not in result and len(msgspec.json.encode(result)) > MAX_RESULT_BYTES:
         # The manifest says it, too; here it only saves the commit from opening it.
         result.pop("partitions", None)
     return result

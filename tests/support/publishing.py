@@ -51,16 +51,23 @@ class Staged:
     def view(self) -> OperationView:
         return OperationView(arg=self.arg, jobs=self.jobs, token=f"{self.arg.id}/{self.arg.uuid}")
 
-    def writer(self, partition: str, attempt: str) -> StagedWriter:
+    def writer(self, partition: str, attempt: str, *, inline: bool = False) -> StagedWriter:
         def path_for(suffix: str, folder: str) -> str:
             return f"{staging_folder(self.arg, folder)}/{staging_stem(partition, attempt)}{suffix}"
 
-        return StagedWriter(self.layout, path_for, storage=self.arg.storage)
+        return StagedWriter(self.layout, path_for, storage=self.arg.storage, inline=inline)
 
-    def run(self, partition: str, batches: Iterable[pa.RecordBatch], *, attempt: str | None = None) -> None:
+    def run(
+        self,
+        partition: str,
+        batches: Iterable[pa.RecordBatch],
+        *,
+        attempt: str | None = None,
+        inline: bool = False,
+    ) -> None:
         """Run one job to its mark."""
         attempt = attempt or f"7-{partition}"
-        writer = self.writer(partition, attempt)
+        writer = self.writer(partition, attempt, inline=inline)
         for batch in batches:
             writer.write(batch)
         self.jobs[partition] = JobRecord(state="success", attempt=attempt, result=writer.finish())

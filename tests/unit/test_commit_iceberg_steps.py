@@ -67,6 +67,37 @@ def test_many_small_manifests_become_one(tmp_path: Path) -> None:
     assert table.ids() == list(range(50))
 
 
+def test_lists_in_the_records_of_jobs_become_one_manifest(tmp_path: Path) -> None:
+    """P1, P4: a job of one file writes nothing else, and the commit reads no file."""
+    table = new_table(tmp_path, ["kind"])
+    operation = table.start(30)
+    for job in range(29):
+        operation.run(str(job), [rows(job * 10, 10, kinds=1)], inline=True)
+    operation.run("29", [rows(290, 10, kinds=3)])
+    assert operation.files()["metadata"] == {"29-7-29.avro"}
+    table.publish(operation)
+    assert table.ids() == list(range(300))
+    snapshot = table.iceberg().current_snapshot()
+    assert snapshot is not None
+    manifests = {m.added_files_count: m for m in snapshot.manifests(table.iceberg().io)}
+    assert sorted(manifests) == [3, 29]
+    assert manifests[29].added_rows_count == 290
+    found = table.iceberg().scan(row_filter="kind == 'k2'").plan_files()
+    assert sum(task.file.record_count for task in found) == 4
+
+
+@pytest.mark.parametrize("change", [{"header": "00000000"}, {"entries": "0000000000"}])
+def test_a_list_of_another_encoding_is_refused(tmp_path: Path, change: dict[str, str]) -> None:
+    """C11: told from the record; rows are not lost silently."""
+    table = new_table(tmp_path)
+    operation = table.start(1)
+    operation.run("0", [rows(0, 10)], inline=True)
+    operation.jobs["0"].result.update(change)
+    with pytest.raises(CorruptRecord):
+        table.publish(operation)
+    assert not table.head.exists
+
+
 def test_large_manifests_are_adopted_among_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P4: copying them would cost more than reading them."""
     table = new_table(tmp_path, ["id"])

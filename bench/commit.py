@@ -1,0 +1,274 @@
+"""Publishing what a Spark job has written: Hadoop's FileOutputCommitter against our outputs.
+
+    make bench-commit               100, 1,000 and 4,000 files
+    make bench-commit ARGS="100"
+
+The same frame, in F files, is written by Spark's own FileOutputCommitter (algorithms 1 and 2) and by an
+operation on ``distop executor --master local[2]``; on local disk, and on an S3 API (moto's server on
+loopback). Two parts are told apart:
+
+*whole*: from the call to the end.
+*publish*: what makes the files visible once they are written. Ours: from the moment when the last job is
+marked in etcd until the operation's history stands there, seen by a watch. Theirs: the job commit, and with
+algorithm 2, which publishes in its tasks, what the task commits add to the job. On S3 theirs is a replay, see
+``hadoop_replay.py``: Spark's pip package has no S3 file system.
+
+And the 10th against the 1,000th commit of one table, see ``commits.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+
+import s3fs
+from common import Processes, print_json, print_table, until
+
+from distop.client import AsyncClient
+from distop.executor.loop import event_loop
+from distop.metastore.client import EtcdClient
+from distop.metastore.config import EtcdConfig
+from distop.metastore.embedded import EtcdProcess, free_port
+from distop.metastore.keyspace import prefix_end
+from distop.metastore.watch import watch
+
+SIZES = tuple(int(size) for size in sys.argv[1:]) or (100, 1_000, 4_000)
+ROWS = 50
+MASTER = "local[2]"
+OURS = ("iceberg",)
+HERE = Path(__file__).parent
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "bench",
+    "AWS_SECRET_ACCESS_KEY": "bench",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Seconds of one write."""
+
+    whole: float
+    publish: float
+
+
+Results = dict[tuple[str, str, int], Taken]
+"""(where, by whom, files) -> how long it took."""
+
+
+def script(name: str, *arguments: str) -> dict[str, dict[str, dict[str, float]]]:
+    """Run one of the scripts beside this one; the JSON on its last line."""
+    command = [sys.executable, str(HERE / name), *arguments]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    if said.returncode:
+        raise SystemExit(f"{name} failed:\n{said.stderr[-3000:]}")
+    taken: dict[str, dict[str, dict[str, float]]] = json.loads(said.stdout.splitlines()[-1])
+    return taken
+
+
+def committed(times: dict[str, float]) -> Taken:
+    return Taken(times["whole_s"], times["job_commit_s"] + times["task_commit_s"])
+
+
+def hadoop_local(folder: Path, sizes: tuple[int, ...]) -> Results:
+    """Spark's own write on local disk."""
+    folder.mkdir()
+    taken = script("hadoop_commit.py", str(folder), str(ROWS), *map(str, sizes))
+    return {
+        ("local", f"v{version}", int(size)): committed(
+            # The task commits of version 1 publish nothing.
+            {**times, "task_commit_s": times["task_commit_s"] if version == "2" else 0.0}
+        )
+        for version, by_size in taken.items()
+        for size, times in by_size.items()
+    }
+
+
+def hadoop_s3(endpoint: str, sizes: tuple[int, ...]) -> Results:
+    """The same algorithm, replayed on the S3 API."""
+    results: Results = {}
+    for version in ("1", "2"):
+        for size in sizes:
+            where = (f"bench/hadoop-{version}-{size}", endpoint, version, str(size))
+            times: dict[str, float] = script("hadoop_replay.py", *where)  # type: ignore[assignment]
+            results["s3", f"v{version}", size] = committed(times)
+    return results
+
+
+async def published(etcd: EtcdClient, table: str, files: int, ready: asyncio.Event) -> float:
+    """Seconds from the last job's mark to the history record of an operation that is yet to be started."""
+    keys = etcd.keyspace.table(table)
+    marks, last_mark = 0, 0.0
+    async with aclosing(watch(etcd, keys.prefix, prefix_end(keys.prefix), deletes=False)) as changes:
+        await anext(changes)
+        ready.set()
+        async for batch in changes:
+            now = time.perf_counter()
+            for event in batch.events:
+                if event.kv.key.startswith(keys.history_prefix):
+                    if marks != files:
+                        raise SystemExit(f"{marks} of {files} jobs were marked when it had ended")
+                    return now - last_mark
+                if event.kv.key.endswith(b".state") and event.kv.value.startswith(b"{"):
+                    marks, last_mark = marks + 1, now
+    raise SystemExit("the watch has ended")
+
+
+class Ours:
+    """Tables of a running coordinator and executor."""
+
+    def __init__(self, client: AsyncClient, etcd: EtcdClient, location: str, options: dict[str, str]) -> None:
+        self._client, self._etcd, self._location = client, etcd, location
+        self._properties = options
+
+    async def write(self, table: str, output: str, files: int) -> Taken:
+        """One operation on a new table."""
+        location = f"{self._location}/{table}"
+        options = {"properties": self._properties} if self._properties else {}
+        await self._client.create_table(table, location, format=output, options=options)
+        ready = asyncio.Event()
+        publishing = asyncio.create_task(published(self._etcd, table, files, ready))
+        await ready.wait()
+        began = time.perf_counter()
+        operation = await self._client.start(table, "write_frame", {"files": files, "rows": ROWS})
+        ended = await self._client.wait(operation.name, timeout_s=900)
+        whole = time.perf_counter() - began
+        facts = ended.raise_for_outcome().facts
+        if (facts["files"], facts["rows"]) != (files, files * ROWS):
+            raise SystemExit(f"{operation.name} published {facts}")
+        return Taken(whole, await publishing)
+
+
+async def ours(
+    where: str, location: str, options: dict[str, str], processes: Processes, config: EtcdConfig
+) -> Results:
+    """Operations of each size, with real processes."""
+    address = f"127.0.0.1:{free_port()}"
+    processes.start(f"coordinator-{where}", "coordinator", "--listen", address)
+    processes.start(f"executor-{where}", "executor", "--master", MASTER)
+    etcd = EtcdClient(config)
+    results: Results = {}
+    async with AsyncClient(address, timeout_s=30, connect_timeout_s=60) as client:
+
+        async def served() -> bool | None:
+            return any("write_frame" in member.types for member in await client.members()) or None
+
+        async def at_rest() -> bool | None:
+            return not (await etcd.scan(etcd.keyspace.active, keys_only=True)).kvs or None
+
+        await until(served, "an executor", 120)
+        tables = Ours(client, etcd, location, options)
+        for output in OURS:
+            await tables.write(f"{where}-{output}-warm", output, 20)
+            for size in SIZES:
+                results[where, output, size] = await tables.write(f"{where}-{output}-{size}", output, size)
+                await until(at_rest, "the collector", 300)
+    await etcd.close()
+    return results
+
+
+def on_local_disk(folder: Path, processes: Processes, config: EtcdConfig) -> Results:
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        return runner.run(ours("local", f"file://{folder}/ours", {}, processes, config))
+
+
+def on_s3(folder: Path, config: EtcdConfig) -> Results:
+    """A server of its own, and everything again on it."""
+    port = free_port()
+    endpoint = f"http://127.0.0.1:{port}"
+    os.environ.update(CREDENTIALS, AWS_ENDPOINT_URL=endpoint)
+    with Processes(folder, environment(config)) as processes:
+        processes.start_script("s3", HERE / "s3_server.py", str(port))
+        _make_bucket(endpoint)
+        theirs = hadoop_s3(endpoint, SIZES)
+        options = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}  # the client of all others
+        with asyncio.Runner(loop_factory=event_loop) as runner:
+            return theirs | runner.run(ours("s3", "s3://bench/ours", options, processes, config))
+
+
+def _make_bucket(endpoint: str) -> None:
+    for _ in range(300):
+        try:
+            s3fs.S3FileSystem(endpoint_url=endpoint, skip_instance_cache=True).mkdir("bench")
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit("the S3 server does not answer")
+
+
+def environment(config: EtcdConfig) -> dict[str, str]:
+    """Of coordinators and executors: where etcd is, and the operation type of this benchmark."""
+    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH", "")])]
+    return {
+        **config.to_env(),
+        "DISTOP_OPERATIONS": "write_frame:WriteFrame",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+
+
+def thousand_commits() -> dict[int, float]:
+    """Seconds of the 10th and of the 1,000th commit of one table, if that benchmark is there."""
+    if importlib.util.find_spec("commits") is None:
+        return {}
+    from commits import thousand_commits as measured  # type: ignore[import-not-found, unused-ignore]
+
+    return dict(measured())
+
+
+def lines(results: Results) -> Iterator[tuple[str, ...]]:
+    """The table for people."""
+    names = {
+        "v1": "FileOutputCommitter 1",
+        "v2": "FileOutputCommitter 2",
+        "files": "distop, files",
+        "iceberg": "distop, iceberg",
+    }
+    for (where, who, size), taken in sorted(results.items(), key=lambda item: item[0]):
+        name = names[who] + (" (replayed)" if where == "s3" and who in ("v1", "v2") else "")
+        per_file = taken.publish / size * 1e3
+        yield where, name, f"{size:,}", f"{taken.whole:.2f}", f"{taken.publish:.3f}", f"{per_file:.2f}"
+
+
+def main() -> None:
+    began = time.perf_counter()
+    with (
+        tempfile.TemporaryDirectory(prefix="distop-bench-") as name,
+        EtcdProcess(Path(name) / "etcd") as etcd,
+    ):
+        folder = Path(name)
+        config = EtcdConfig(endpoints=(etcd.endpoint,))
+        with Processes(folder, environment(config)) as processes:
+            results = on_local_disk(folder, processes, config)
+        results |= on_s3(folder, config)
+    with tempfile.TemporaryDirectory(prefix="distop-bench-") as name:
+        results |= hadoop_local(Path(name) / "hadoop", SIZES)
+    headings = ("where", "written by", "files", "whole s", "publish s", "publish ms/file")
+    print_table(
+        f"F files of {ROWS} rows, 2 slots; {time.perf_counter() - began:.0f} s", headings, lines(results)
+    )
+    largest = SIZES[-1]
+
+    def ratio(where: str, theirs: str) -> float:
+        return round(results[where, "iceberg", largest].publish / results[where, theirs, largest].publish, 4)
+
+    figures = {
+        f"iceberg_over_{theirs}_{where}_{largest}": ratio(where, theirs)
+        for where, theirs in (("s3", "v1"), ("s3", "v2"), ("local", "v1"), ("local", "v2"))
+    }
+    if commits := thousand_commits():
+        figures["commit_1000_over_10"] = round(commits[1000] / commits[10], 3)
+    print_json(**figures)
+
+
+if __name__ == "__main__":
+    main()

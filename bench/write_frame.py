@@ -1,0 +1,43 @@
+"""An operation type that writes the benchmark's frame: one job, one file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import frame
+
+from distop.commit.layout import Layout, parse_schema
+from distop.commit.writer import StagedWriter
+from distop.metastore.records import OperationArg, StepRecord
+from distop.operations import DistributedOperation, JobContext
+from distop.operations.api import Plan, PlanRequest
+
+
+class WriteFrame(DistributedOperation):
+    """Argument: ``files`` and ``rows``, the rows of each."""
+
+    type = "write_frame"
+    stages_files = True
+
+    def plan(self, request: PlanRequest) -> Plan:
+        schema = parse_schema({name: kind for name, (kind, _) in frame.COLUMNS.items()})
+        layout = Layout.create(schema, properties=request.table.options.get("properties"))
+        argument = {"rows": int(request.argument["rows"]), "layout": layout.to_json()}
+        return Plan(argument=argument, partition_count=int(request.argument["files"]))
+
+    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
+        return [StepRecord(step="iceberg.append")]
+
+    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
+        argument = job.operation.argument
+        layout = Layout.from_json(argument["layout"])
+        count = argument["rows"]
+        with StagedWriter(
+            layout,
+            lambda suffix, folder: job.staging_path(suffix, folder=folder),
+            storage=job.operation.storage,
+            inline=True,
+        ) as writer:
+            writer.write(frame.rows(int(job.partition) * count, count))
+            return writer.finish()
