@@ -25,7 +25,9 @@ from pyiceberg.table.snapshots import (
     update_snapshot_summaries,
 )
 
-from distop.commit.layout import Layout, check_format, file_io, load_metadata
+from distop.commit.layout import Layout, check_format, file_io
+from distop.commit.merging import merged
+from distop.commit.metadata_files import TableFile
 from distop.commit.snapshots import Draft, snapshot_id_of
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.commit.takeover import Output, is_live, manifests_of, output_of, remove_all, take_over
@@ -68,16 +70,17 @@ class IcebergStep(TransactionalStep):
         arg = context.view.arg
         layout = _layout_of(arg)
         output = output_of(context.view)
-        base, base_location = _base_of(context, layout)
+        file = _file_of(context, layout)
+        base = file.metadata
         snapshot_id = snapshot_id_of(f"{arg.id}/{arg.uuid}")
         check_fits(layout, base, arg)
-        _check_unpublished(base, snapshot_id, arg)
+        _check_unpublished(file, snapshot_id, arg)
         self._check_expected(base, arg)
         io = file_io(base.location, {**layout.properties, **base.properties}, arg.storage)
-        draft = Draft(io, base, base_location)
+        draft = Draft(io, file)
         try:
             change = self.change(draft, layout, output, snapshot_id)
-            if change is None and base_location is not None:
+            if change is None and file.location is not None:
                 return Contribution(facts=_facts(output))
             if change is None:
                 location = draft.write()
@@ -139,7 +142,8 @@ class IcebergAppend(IcebergStep):
         summary = update_snapshot_summaries(
             Summary(operation=Operation.APPEND, **_added(output)), parent.summary if parent else None
         )
-        return Change(manifests=[*added, *kept], summary=summary, facts={"adoptedFrom": output.adopt_from})
+        manifests = [*added, *merged(draft, kept, snapshot_id)]
+        return Change(manifests=manifests, summary=summary, facts={"adoptedFrom": output.adopt_from})
 
 
 class IcebergOverwrite(IcebergStep):
@@ -176,13 +180,13 @@ def _layout_of(arg: OperationArg) -> Layout:
     return Layout.from_json(recorded)
 
 
-def _base_of(context: FinishContext, layout: Layout) -> tuple[TableMetadata, str | None]:
-    """What the table is now and where that stands; what it will be, and ``None``, if it is new."""
+def _file_of(context: FinishContext, layout: Layout) -> TableFile:
+    """What the table is now; what it will be, if it is new."""
     if not context.head.exists:
         table = context.table
-        return layout.new_metadata(table.location, uuid=table.uuid, now=context.now()), None
+        return TableFile.of(layout.new_metadata(table.location, uuid=table.uuid, now=context.now()))
     location = decode(context.head.value, Head, context.head.key).metadata_location
-    return load_metadata(location, layout.properties, context.view.arg.storage), location
+    return TableFile.read(location, layout.properties, context.view.arg.storage)
 
 
 def check_fits(layout: Layout, base: TableMetadata, arg: OperationArg) -> None:
@@ -207,9 +211,9 @@ def check_fits(layout: Layout, base: TableMetadata, arg: OperationArg) -> None:
         )
 
 
-def _check_unpublished(base: TableMetadata, snapshot_id: int, arg: OperationArg) -> None:
+def _check_unpublished(file: TableFile, snapshot_id: int, arg: OperationArg) -> None:
     # Not a Conflict: that would abort the operation, and its files would be swept from under the snapshot.
-    if base.snapshot_by_id(snapshot_id) is not None:
+    if snapshot_id in file.snapshot_ids:
         raise CorruptRecord(
             f"table {arg.table!r} holds snapshot {snapshot_id} of {arg.id}, which etcd says is not published",
             hint="was etcd or the table restored from a backup? roll the table back to an earlier snapshot",

@@ -132,6 +132,7 @@ class ManifestBuilder:
         self._pending = BytesIO()
         self._pending_entries = 0
         self._summaries = PartitionSummaries(spec, schema)
+        self._oldest: int | None = None
         self.files = dict.fromkeys(ManifestEntryStatus, 0)
         self.rows = dict.fromkeys(ManifestEntryStatus, 0)
 
@@ -152,6 +153,19 @@ class ManifestBuilder:
             ManifestEntryStatus.DELETED,
             entry.data_file,
             self._snapshot_id,
+            entry.sequence_number,
+            entry.file_sequence_number,
+        )
+
+    def keep(self, entry: ManifestEntry) -> None:
+        """List a file, known from an earlier snapshot, that stays in the table."""
+        if entry.sequence_number is not None:
+            known = self._oldest
+            self._oldest = entry.sequence_number if known is None else min(known, entry.sequence_number)
+        self._put(
+            ManifestEntryStatus.EXISTING,
+            entry.data_file,
+            entry.snapshot_id,
             entry.sequence_number,
             entry.file_sequence_number,
         )
@@ -187,14 +201,19 @@ class ManifestBuilder:
             _SUMMARIES: msgspec.json.encode(summaries_to_json(summaries)).decode(),
         }
         length = _write_container(io, path, meta, self._blocks)
-        added, deleted = ManifestEntryStatus.ADDED, ManifestEntryStatus.DELETED
+
+        def counted(status: ManifestEntryStatus) -> tuple[int, int]:
+            return self.files[status], self.rows[status]
+
         return _manifest_file(
             path,
             length,
             self._spec.spec_id,
             self._snapshot_id or 0,
-            added=(self.files[added], self.rows[added]),
-            deleted=(self.files[deleted], self.rows[deleted]),
+            added=counted(ManifestEntryStatus.ADDED),
+            existing=counted(ManifestEntryStatus.EXISTING),
+            deleted=counted(ManifestEntryStatus.DELETED),
+            oldest=self._oldest,
             summaries=summaries,
         )
 
@@ -266,7 +285,9 @@ def _manifest_file(
     snapshot_id: int,
     *,
     added: tuple[int, int] = (0, 0),
+    existing: tuple[int, int] = (0, 0),
     deleted: tuple[int, int] = (0, 0),
+    oldest: int | None = None,
     summaries: list[PartitionFieldSummary],
 ) -> ManifestFile:
     return ManifestFile.from_args(
@@ -275,13 +296,13 @@ def _manifest_file(
         partition_spec_id=spec_id,
         content=ManifestContent.DATA,
         sequence_number=UNASSIGNED_SEQ,
-        min_sequence_number=UNASSIGNED_SEQ,
+        min_sequence_number=UNASSIGNED_SEQ if oldest is None else oldest,
         added_snapshot_id=snapshot_id,
         added_files_count=added[0],
-        existing_files_count=0,
+        existing_files_count=existing[0],
         deleted_files_count=deleted[0],
         added_rows_count=added[1],
-        existing_rows_count=0,
+        existing_rows_count=existing[1],
         deleted_rows_count=deleted[1],
         partitions=summaries,
         key_metadata=None,

@@ -11,19 +11,17 @@ from uuid import uuid4
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile, write_manifest_list
-from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table.locations import load_location_provider
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot, Summary
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     SetSnapshotRefUpdate,
     TableUpdate,
-    update_table_metadata,
 )
 
 from distop.commit.layout import FORMAT_VERSION
+from distop.commit.metadata_files import TableFile
 from distop.metastore.crashpoints import reached
 
 log = logging.getLogger(__name__)
@@ -45,16 +43,18 @@ class Draft:
 
     Parameters
     ----------
-    base:
-        What the table is now, read from ``base_location`` (``None``: it is new).
+    file:
+        What the table is now.
     """
 
-    def __init__(self, io: FileIO, base: TableMetadata, base_location: str | None) -> None:
+    def __init__(self, io: FileIO, file: TableFile) -> None:
         self.io = io
-        self.base = base
-        self._base_location = base_location
+        self.file = file
+        self.base = file.metadata
+        self.dropped: list[str] = []
+        """Metadata files that the log of earlier ones no longer names, after :meth:`write`."""
         self._uuid = uuid4()
-        self._locations = load_location_provider(base.location, base.properties)
+        self._locations = load_location_provider(self.base.location, self.base.properties)
         self._written: list[str] = []
 
     def new_manifest_path(self) -> str:
@@ -110,17 +110,19 @@ class Draft:
 
     def write(self, *updates: TableUpdate) -> str:
         """Write the metadata file of the base with the updates; its location."""
-        metadata = update_table_metadata(self.base, updates, metadata_location=self._base_location)
+        successor = self.file.successor(updates)
         path = self._place(f"{self._next_version():05d}-{uuid4()}.metadata.json")
         reached("snapshot.before")
-        ToOutputFile.table_metadata(metadata, self.io.new_output(path))
+        with self.io.new_output(path).create() as stream:
+            stream.write(successor.content)
         reached("snapshot.after")
+        self.dropped = successor.dropped
         return path
 
     def _next_version(self) -> int:
-        if self._base_location is None:
+        if self.file.location is None:
             return 0
-        match = _VERSION.match(self._base_location.rpartition("/")[2])
+        match = _VERSION.match(self.file.location.rpartition("/")[2])
         return int(match[1]) + 1 if match else 0
 
     def discard(self) -> None:

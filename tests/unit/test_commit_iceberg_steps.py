@@ -13,6 +13,7 @@ from pyiceberg.table.metadata import TableMetadata
 from distop.commit import takeover
 from distop.commit.iceberg_steps import IcebergAppend, IcebergOverwrite
 from distop.commit.layout import Layout, file_io, load_metadata
+from distop.commit.metadata_files import TableFile
 from distop.commit.snapshots import Draft
 from distop.errors import Conflict, CorruptRecord, HeadConflict, PreconditionFailed
 from distop.metastore.records import Head, WatermarkMove, decode, encode
@@ -352,7 +353,7 @@ def test_files_of_an_earlier_schema_are_still_taken(tmp_path: Path) -> None:
     metadata = metadata.model_copy(
         update={"schemas": [*metadata.schemas, wider], "current_schema_id": 1, "last_column_id": 3}
     )
-    evolved = Draft(file_io(location), metadata, location).write()
+    evolved = Draft(file_io(location), TableFile.of(metadata, location)).write()
     table.head = KeyValue(table.keys.head, encode(Head(metadata_location=evolved)), 1000, 1)
     table.publish(operation)
     assert table.ids() == [0, 1, 10, 11]
@@ -363,7 +364,7 @@ def test_a_table_of_another_format_is_refused(tmp_path: Path) -> None:
     """U3"""
     table = new_table(tmp_path)
     metadata = table.layout.new_metadata(table.location)
-    old = Draft(file_io(table.location), metadata, None)
+    old = Draft(file_io(table.location), TableFile.of(metadata))
     raw = load_metadata(old.write()).model_dump()
     path = tmp_path / "v1.metadata.json"
     raw |= {"format-version": 1, "schema": raw["schemas"][0], "partition-spec": []}
