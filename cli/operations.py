@@ -104,7 +104,10 @@ def ingest(
     format: Annotated[
         Literal["csv", "jsonl", "parquet"] | None, typer.Option(help="Default: what the file names say.")
     ] = None,
-    mode: Annotated[Literal["append", "overwrite"] | None, typer.Option(help="Default: append.")] = None,
+    mode: Annotated[
+        Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"] | None,
+        typer.Option(help="Default: append."),
+    ] = None,
     arg: Annotated[
         list[str] | None,
         typer.Option(

@@ -71,7 +71,7 @@ class WatermarkStep(TransactionalStep):
 
     def prepare(self, context: FinishContext) -> Contribution:
         moves = context.view.arg.watermarks
-        if not any(moves.values()):
+        if not any(moves.values()) or self._is_ignored(context):
             return Contribution()
         value = encode_plain(moved(decode_watermarks(context.watermarks.value), moves))
         if len(value) > MAX_WATERMARKS_BYTES:
@@ -83,3 +83,9 @@ class WatermarkStep(TransactionalStep):
         return Contribution(
             txn=Txn((unchanged(context.watermarks),), (Put(context.keys.watermarks, value),)),
         )
+
+    @staticmethod
+    def _is_ignored(context: FinishContext) -> bool:
+        from distop.commit.content import is_ignored
+
+        return is_ignored(context)

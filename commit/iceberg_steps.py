@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import (
     ADDED_DATA_FILES,
@@ -21,22 +22,31 @@ from pyiceberg.table.snapshots import (
     DELETED_DATA_FILES,
     DELETED_RECORDS,
     Operation,
+    Snapshot,
     Summary,
     update_snapshot_summaries,
 )
+from pyiceberg.utils.properties import property_as_bool
 
+from distop.commit.content import is_live, writer_of
 from distop.commit.layout import Layout, check_format, file_io
 from distop.commit.merging import merged
 from distop.commit.metadata_files import TableFile
 from distop.commit.snapshots import Draft, snapshot_id_of
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
-from distop.commit.takeover import Output, is_live, manifests_of, output_of, remove_all, take_over
+from distop.commit.sweep import DROPPED_METADATA
+from distop.commit.takeover import Output, manifests_of, output_of, remove_all, take_over
 from distop.errors import Conflict, CorruptRecord, HeadConflict
 from distop.metastore.records import Head, OperationArg, decode, encode
 from distop.metastore.txn import Put, Txn, unchanged
 
 MAX_SUMMARY_WATERMARKS_BYTES = 16 << 10
 """Watermarks in a snapshot's summary: every metadata file repeats the summaries of all snapshots."""
+
+MAX_DROPPED = 100
+"""Earlier metadata files that one commit sees removed: as many as the log usually has."""
+
+_DELETE_AFTER_COMMIT = TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +85,10 @@ class IcebergStep(TransactionalStep):
         snapshot_id = snapshot_id_of(f"{arg.id}/{arg.uuid}")
         check_fits(layout, base, arg)
         _check_unpublished(file, snapshot_id, arg)
-        self._check_expected(base, arg)
         io = file_io(base.location, {**layout.properties, **base.properties}, arg.storage)
         draft = Draft(io, file)
         try:
+            self.check(draft, layout, output, arg)
             change = self.change(draft, layout, output, snapshot_id)
             if change is None and file.location is not None:
                 return Contribution(facts=_facts(output))
@@ -101,6 +111,8 @@ class IcebergStep(TransactionalStep):
         if change is not None:
             # A string: in JSON elsewhere, and in protobuf's Struct, a number would lose its last digits.
             facts |= {"snapshotId": str(snapshot_id), **change.facts}
+        if draft.dropped and property_as_bool(base.properties, _DELETE_AFTER_COMMIT, False):
+            facts[DROPPED_METADATA] = draft.dropped[:MAX_DROPPED]
         return Contribution(
             txn=Txn((unchanged(context.head),), (Put(context.keys.head, encode(head)),)),
             facts=facts,
@@ -111,22 +123,37 @@ class IcebergStep(TransactionalStep):
     def change(self, draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> Change | None:
         """What the snapshot holds; ``None`` if there is nothing to change."""
 
-    def _check_expected(self, base: TableMetadata, arg: OperationArg) -> None:
-        if "expectedSnapshotId" not in self.argument:
+    def check(self, draft: Draft, layout: Layout, output: Output, arg: OperationArg) -> None:
+        """Refuse a table that has moved, if the argument says so."""
+        if not self.refuses:
             return
-        given = self.argument["expectedSnapshotId"]
-        expected = None if given is None else int(given)
-        current = base.current_snapshot()
+        current = draft.base.current_snapshot()
         found = current.snapshot_id if current is not None else None
-        if found == expected:
-            return
-        by = current.summary["distop.operation"] if current and current.summary else None
-        raise HeadConflict(
-            f"{arg.id} began on snapshot {expected} of table {arg.table!r}, which is now at snapshot "
-            f"{found}, written by {by or 'another program'}",
-            hint="start the operation again, or in a mode that builds on what others have written",
-            details={"expected": str(expected), "snapshot": str(found), "by": str(by or "")},
-        )
+        if found != self.expected:
+            raise head_conflict(arg, self.expected, current)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether a table that others have written to is refused."""
+        return "expectedSnapshotId" in self.argument
+
+    @property
+    def expected(self) -> int | None:
+        """The snapshot that the operation began on."""
+        given = self.argument.get("expectedSnapshotId")
+        return None if given is None else int(given)
+
+
+def head_conflict(arg: OperationArg, expected: int | None, found: Snapshot | None) -> HeadConflict:
+    """The refusal: names the snapshot that came between, and who wrote it."""
+    by = writer_of(found)
+    found_id = None if found is None else found.snapshot_id
+    return HeadConflict(
+        f"{arg.id} began on snapshot {expected} of table {arg.table!r}, which is now at snapshot "
+        f"{found_id}, written by {by}",
+        hint="start the operation again, or with on_conflict=rebase to build on what others have written",
+        details={"expected": str(expected), "snapshot": str(found_id), "by": by},
+    )
 
 
 class IcebergAppend(IcebergStep):
@@ -140,7 +167,7 @@ class IcebergAppend(IcebergStep):
         kept = [manifest for manifest in manifests_of(parent, draft.io) if is_live(manifest)]
         added = take_over(draft, layout, output, snapshot_id)
         summary = update_snapshot_summaries(
-            Summary(operation=Operation.APPEND, **_added(output)), parent.summary if parent else None
+            Summary(operation=Operation.APPEND, **added_counts(output)), parent.summary if parent else None
         )
         manifests = [*added, *merged(draft, kept, snapshot_id)]
         return Change(manifests=manifests, summary=summary, facts={"adoptedFrom": output.adopt_from})
@@ -160,7 +187,7 @@ class IcebergOverwrite(IcebergStep):
         added = take_over(draft, layout, output, snapshot_id)
         operation = Operation.OVERWRITE if added else Operation.DELETE
         # Nothing of the past is left, so totals begin anew with what was added.
-        summary = update_snapshot_summaries(Summary(operation=operation, **_added(output)))
+        summary = update_snapshot_summaries(Summary(operation=operation, **added_counts(output)))
         summary.additional_properties.update(counts)
         facts = {
             "adoptedFrom": output.adopt_from,
@@ -223,7 +250,7 @@ def _check_unpublished(file: TableFile, snapshot_id: int, arg: OperationArg) -> 
 # -- what is told about it ---------------------------------------------------------------------------
 
 
-def _added(output: Output) -> dict[str, str]:
+def added_counts(output: Output) -> dict[str, str]:
     counts = {ADDED_DATA_FILES: output.files, ADDED_RECORDS: output.rows, ADDED_FILE_SIZE: output.bytes}
     return {name: str(count) for name, count in counts.items() if count}
 

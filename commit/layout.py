@@ -59,6 +59,10 @@ from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
 FORMAT_VERSION: Literal[2] = 2
 """The Iceberg format that is written: the first in which a manifest may be adopted by a later snapshot."""
 
+DEFAULT_PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true"}
+"""Of the tables that operations make, unless they say otherwise: earlier metadata files that the table's log
+no longer names (it has ``write.metadata.previous-versions-max`` entries, 100 by default) are removed."""
+
 
 @dataclass(frozen=True)
 class Layout:

@@ -100,9 +100,13 @@ def summaries_to_json(summaries: Sequence[PartitionFieldSummary]) -> list[list[A
 
 def summaries_from_json(value: Sequence[Sequence[Any]]) -> list[PartitionFieldSummary]:
     return [
-        PartitionFieldSummary(null, nan, lower and b64decode(lower), upper and b64decode(upper))
-        for null, nan, lower, upper in value
+        PartitionFieldSummary(null, nan, _bytes(lower), _bytes(upper)) for null, nan, lower, upper in value
     ]
+
+
+def _bytes(bound: str | None) -> bytes | None:
+    # An empty string is a bound: that of empty text.
+    return None if bound is None else b64decode(bound)
 
 
 def _text(bound: bytes | None) -> str | None:

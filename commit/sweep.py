@@ -13,9 +13,12 @@ crash or out of doubt, gives the same answer or does nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+
+from pyiceberg.io import FileIO
 
 from distop.commit.folders import Folder
 from distop.commit.layout import file_io
@@ -25,9 +28,15 @@ from distop.operations.job import staging_folder, staging_stem
 
 log = logging.getLogger(__name__)
 
-FOLDERS = ("data", "metadata")
+FOLDERS = ("data", "metadata", "quarantine")
 DELETERS = 8
 """Files removed at a time."""
+
+DROPPED_METADATA = "droppedMetadata"
+"""Fact of a commit: metadata files that the table's log no longer names. The pointer has moved on from them
+for good, and so they can go, once that is certain."""
+IGNORED = "ignored"
+"""Fact of a commit: it left the table as it is, and what the jobs wrote is not wanted."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ def published(
     jobs:
         The records of all its jobs. Not needed unless it succeeded.
     """
-    if history.outcome != "success":
+    if history.outcome != "success" or history.facts.get(IGNORED):
         return NOTHING
     if len(jobs) != operation.partition_count:
         return None
@@ -87,16 +96,16 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
     nothing when the operation succeeded and the records of some of its jobs are gone: then a sweep came
     this far before, and what is left to remove can no longer be told from what is published.
     """
+    layout = operation.argument.get("layout")
+    properties = layout.get("properties") if isinstance(layout, Mapping) else None
+    io = file_io(operation.location, properties, operation.storage)
+    removed = _remove_all(io, history.facts.get(DROPPED_METADATA, ()))
     keep = published(operation, history, jobs)
     if keep is None:
         fields = {"operation": str(operation.id), "jobs": len(jobs), "expected": operation.partition_count}
         log.info("sweep_skipped", extra=fields)
-        return 0
-    layout = operation.argument.get("layout")
-    properties = layout.get("properties") if isinstance(layout, Mapping) else None
-    io = file_io(operation.location, properties, operation.storage)
+        return removed
     reached("sweep.before")
-    removed = 0
     for name in FOLDERS:
         folder = Folder(io, staging_folder(operation, name))
         with ThreadPoolExecutor(DELETERS, thread_name_prefix="sweep") as pool:
@@ -106,4 +115,13 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
         reached("sweep.middle")
         folder.remove_if_empty()
     reached("sweep.after")
+    return removed
+
+
+def _remove_all(io: FileIO, locations: Iterable[str]) -> int:
+    removed = 0
+    for location in locations:
+        with suppress(FileNotFoundError):
+            io.delete(location)
+            removed += 1
     return removed

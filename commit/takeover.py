@@ -21,6 +21,7 @@ from pyiceberg.table.snapshots import (
     Snapshot,
 )
 
+from distop.commit.content import is_live
 from distop.commit.layout import Layout
 from distop.commit.manifests import (
     InlineManifest,
@@ -116,10 +117,6 @@ def _inline(result: Mapping[str, Any]) -> InlineManifest:
 
 def manifests_of(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
     return snapshot.manifests(io) if snapshot is not None else []
-
-
-def is_live(manifest: ManifestFile) -> bool:
-    return manifest.has_added_files() or manifest.has_existing_files()
 
 
 def take_over(draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> list[ManifestFile]:

@@ -227,6 +227,12 @@ class HeadConflict(Conflict):
     code = "HEAD_CONFLICT"
 
 
+class TableNotEmpty(Conflict):
+    """The table holds data already, and the operation was to find none."""
+
+    code = "TABLE_NOT_EMPTY"
+
+
 class JobFailed(DistopError):
     """A job of the operation failed."""
 

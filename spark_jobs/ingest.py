@@ -21,6 +21,7 @@ from distop.spark_jobs.ingest_argument import (
     parse_argument,
 )
 from distop.spark_jobs.ingest_plan import FileEntry, IngestPlan
+from distop.spark_jobs.save_modes import is_ignored, on_conflict, steps_of
 from distop.spark_jobs.sources import COMPRESSIONS, FoundSource, OpenFile, find_files
 from distop.spark_jobs.splits import Extent, cut
 
@@ -66,6 +67,8 @@ class Ingest(DistributedOperation):
             A path cannot be read, or nothing is there.
         AlreadyIngested
             The watermark of a path stands already.
+        TableNotEmpty
+            The mode is ``error_if_exists``, and the table holds data.
         ArgumentTooLarge
             There are too many files for one operation.
         """
@@ -77,6 +80,9 @@ class Ingest(DistributedOperation):
         if request.partitions is not None:
             raise invalid("partitions", "ingest makes its own partitions", "choose what to ingest with paths")
         argument = parse_argument(request.argument)
+        conflicts = on_conflict(argument)
+        if is_ignored(request, argument):
+            return Plan(argument=_ignored(request))
         expression = None if argument.filter is None else parse_filter(argument.filter)
         found = find_files(argument.path_list())
         moves = watermark_moves(
@@ -119,17 +125,14 @@ class Ingest(DistributedOperation):
             targets=columns.targets,
             on_bad_rows=argument.on_bad_rows,
             mode=argument.mode,
+            on_conflict=conflicts,
             expected_snapshot_id=_current_snapshot(request),
         )
         return Plan(argument=plan.to_argument(), partition_count=len(plan.cuts) - 1, watermarks=moves)
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
-        """One snapshot, appended to whatever the table holds by then; or in the place of the one that the
-        operation began on."""
-        if operation.argument.get("mode") == "overwrite":
-            expected = {"expectedSnapshotId": operation.argument.get("expectedSnapshotId")}
-            return [StepRecord(step="iceberg.overwrite", argument=expected)]
-        return [StepRecord(step="iceberg.append")]
+        """One snapshot, as the mode has it."""
+        return steps_of(operation)
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
         """Ingest one split.
@@ -199,21 +202,29 @@ def _csv_options(argument: IngestArgument, found: FoundSource) -> CsvOptions:
 
 def _layout_of_table(request: PlanRequest) -> Layout | None:
     """The table's layout, if it has one: published, or given when it was created."""
-    from distop.commit.layout import Layout, load_metadata, parse_schema
+    from distop.commit.layout import Layout, parse_schema
+    from distop.commit.metadata_files import TableFile
     from distop.commit.storage import storage_of
 
     if request.head is not None:
         storage = storage_of(request.table)
-        return Layout.of(load_metadata(request.head.metadata_location, storage=storage))
+        return Layout.of(TableFile.read(request.head.metadata_location, storage=storage).metadata)
     schema = request.table.options.get("schema")
     return None if schema is None else _new_layout(request.table, parse_schema(schema))
 
 
+def _ignored(request: PlanRequest) -> dict[str, Any]:
+    """The plan of an operation that leaves the table as it is; without jobs."""
+    layout = _layout_of_table(request)
+    return {"mode": "ignore", "ignored": True, "layout": None if layout is None else layout.to_json()}
+
+
 def _new_layout(table: TableRecord, schema: Any) -> Layout:
-    from distop.commit.layout import Layout
+    from distop.commit.layout import DEFAULT_PROPERTIES, Layout
 
     options = table.options
-    return Layout.create(schema, options.get("partitionBy", ()), options.get("properties"))
+    properties = {**DEFAULT_PROPERTIES, **(options.get("properties") or {})}
+    return Layout.create(schema, options.get("partitionBy", ()), properties)
 
 
 def _current_snapshot(request: PlanRequest) -> str | None:

@@ -11,6 +11,7 @@ import msgspec
 from distop.errors import InvalidArgument
 
 Format: TypeAlias = Literal["csv", "jsonl", "parquet"]
+Mode: TypeAlias = Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"]
 
 DEFAULT_SPLIT_BYTES = 64 << 20
 MIN_SPLIT_BYTES = 1 << 10
@@ -65,8 +66,13 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     split_bytes: int = DEFAULT_SPLIT_BYTES
     """About how many bytes one job reads."""
-    mode: Literal["append", "overwrite"] = "append"
-    """``overwrite`` replaces all rows of the table."""
+    mode: Mode = "append"
+    """``overwrite`` replaces all rows of the table; ``overwrite_partitions`` those of the partitions that the
+    new rows fall into. ``error_if_exists`` and ``ignore`` append to a table without data, and refuse any
+    other, or leave it as it is."""
+    on_conflict: Literal["rebase", "refuse"] | None = None
+    """What happens when others write to the table meanwhile: the operation is put on top of that, or fails.
+    Default: ``rebase`` for ``append``, ``refuse`` for the modes that overwrite."""
 
     source: str | None = None
     """Name under which watermarks are kept; default: the URL of the folder that holds all ``paths``."""

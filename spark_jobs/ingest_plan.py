@@ -65,9 +65,10 @@ class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     """Which of ``columns`` go into the table. The table's other columns become NULL."""
     on_bad_rows: str
     mode: str
+    on_conflict: str = ""
     expected_snapshot_id: str | None = None
-    """For ``overwrite``: the snapshot that is replaced. A string, since it is larger than other JSON readers'
-    numbers."""
+    """The snapshot at the start, to be compared if ``on_conflict`` is ``refuse``. A string, since it is
+    larger than other JSON readers' numbers."""
 
     def to_argument(self) -> dict[str, Any]:
         """The JSON to be recorded.

@@ -12,6 +12,11 @@ from uuid import uuid4
 import pyarrow as pa
 
 from distop.commit.bookkeeping import WatermarkStep
+from distop.commit.iceberg_modes import (
+    IcebergAppendIfEmpty,
+    IcebergAppendOrIgnore,
+    IcebergOverwritePartitions,
+)
 from distop.commit.iceberg_steps import IcebergAppend, IcebergOverwrite
 from distop.commit.layout import Layout
 from distop.commit.step import TransactionalStep
@@ -33,6 +38,9 @@ from support.publishing import Staged, Table
 STEPS: dict[str, type[TransactionalStep]] = {
     "iceberg.append": IcebergAppend,
     "iceberg.overwrite": IcebergOverwrite,
+    "iceberg.append_if_empty": IcebergAppendIfEmpty,
+    "iceberg.append_or_ignore": IcebergAppendOrIgnore,
+    "iceberg.overwrite_partitions": IcebergOverwritePartitions,
 }
 
 
