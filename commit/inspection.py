@@ -14,9 +14,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from distop.commit.bookkeeping import is_after
+from distop.commit.content import is_live
 from distop.commit.layout import file_io, load_metadata
 from distop.commit.sweep import FOLDERS
-from distop.commit.takeover import is_live, manifests_of
+from distop.commit.takeover import manifests_of
 from distop.metastore.records import Watermarks
 
 WATERMARKS = "distop.watermarks"

@@ -28,7 +28,8 @@ from distop.operations.job import staging_folder, staging_stem
 
 log = logging.getLogger(__name__)
 
-FOLDERS = ("data", "metadata", "quarantine")
+FOLDERS = ("data", "metadata")
+QUARANTINE = "quarantine"
 DELETERS = 8
 """Files removed at a time."""
 
@@ -106,7 +107,7 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
         log.info("sweep_skipped", extra=fields)
         return removed
     reached("sweep.before")
-    for name in FOLDERS:
+    for name in (*FOLDERS, QUARANTINE):
         folder = Folder(io, staging_folder(operation, name))
         with ThreadPoolExecutor(DELETERS, thread_name_prefix="sweep") as pool:
             for batch in folder.listing():
