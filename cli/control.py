@@ -1,4 +1,4 @@
-"""Commands of those who run the service: pause, resume, audit."""
+"""Commands of those who run the service: pause, resume, drain, audit."""
 
 from __future__ import annotations
 
@@ -47,6 +47,23 @@ def resume(session: Connected, target: Target, reason: Reason = "", table: IsTab
         session.out.table(session.client.resume_table(target, reason))
     else:
         session.out.operation(session.client.resume(target, reason))
+
+
+@command(app, rich_help_panel=PANEL)
+def drain(
+    session: Connected,
+    member: Annotated[
+        str, typer.Argument(metavar="COORDINATOR", help="Its id or address: see distop members.")
+    ],
+    reason: Reason = "",
+    undo: Annotated[bool, typer.Option("--undo", help="Let it lead again.")] = False,
+) -> None:
+    """Make a coordinator give its tables up and get none. It still answers calls.
+
+    It lasts as long as the process does. Draining twice is fine.
+    """
+    session.client.drain(member, reason, undo=undo)
+    session.out.members(session.client.members(), session.client.leaders())
 
 
 @command(app, rich_help_panel=PANEL)

@@ -140,7 +140,7 @@ class HumanOutput(Output):
             leads = str(led.get(member.id, 0)) if member.role == "coordinator" else ""
             grid.add_row(
                 printable(member.id),
-                member.role,
+                member.role + (" (draining)" if member.draining else ""),
                 printable(member.address),
                 printable(member.host),
                 str(member.pid or ""),

@@ -78,6 +78,7 @@ class Client:
     members = _blocking(AsyncClient.members)
     leaders = _blocking(AsyncClient.leaders)
     diagnose = _blocking(AsyncClient.diagnose)
+    drain = _blocking(AsyncClient.drain)
     audit = _iterating(AsyncClient.audit)
 
     def __init__(

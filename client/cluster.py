@@ -24,6 +24,8 @@ class Member:
     started_at: datetime | None = None
     types: tuple[str, ...] = ()
     """Operation types an executor serves."""
+    draining: bool = False
+    """A coordinator that leads nothing as long as another one can; it still answers calls."""
 
     @classmethod
     def from_proto(cls, message: pb.Member) -> Self:
@@ -35,6 +37,7 @@ class Member:
             pid=message.pid,
             started_at=from_timestamp(message.started_at),
             types=tuple(message.types),
+            draining=message.draining,
         )
 
 

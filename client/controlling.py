@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from google.protobuf.message import Message
 
+from distop.client.cluster import Member
 from distop.client.connection import Connection
 from distop.client.control import AuditEntry
 from distop.client.operation import Operation
@@ -89,6 +90,28 @@ class ControlCalls:
         )
         return Operation.from_proto(
             await self._connection.call(lambda service: service.operations.ResolveOperation, request)
+        )
+
+    async def drain(self, member: str, reason: str = "", *, undo: bool = False) -> Member:
+        """Let a coordinator give its tables up and get none; it still answers calls.
+
+        Parameters
+        ----------
+        member:
+            Its id, or its address.
+        undo:
+            Let it lead again.
+
+        Raises
+        ------
+        PreconditionFailed
+            It is the last coordinator that is not draining.
+        """
+        request = make_request(
+            pb.DrainCoordinatorRequest, member=member, reason=reason, undo=undo, requested_by=self.identity
+        )
+        return Member.from_proto(
+            await self._connection.call(lambda service: service.cluster.DrainCoordinator, request)
         )
 
     async def _pages(

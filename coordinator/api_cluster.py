@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import logging
 import re
+import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
 from contextlib import aclosing
@@ -18,12 +20,16 @@ from distop.coordinator.doctor_rounds import Doctor, Examination
 from distop.coordinator.listing import continued_listing, no_token, page_size
 from distop.coordinator.views import timestamp
 from distop.errors import TableNotFound
-from distop.metastore.audit import Entry, read_audit
+from distop.metastore.audit import Entry, audit_put, prune_softly, read_audit
 from distop.metastore.client import EtcdClient
+from distop.metastore.draining import set_draining
 from distop.metastore.keyspace import check_name
 from distop.metastore.records import LeaderRecord, MemberRecord, decode
+from distop.metastore.txn import Put
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
+
+log = logging.getLogger(__name__)
 
 
 class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
@@ -41,18 +47,23 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         for role, prefix in (("coordinator", keyspace.coordinators), ("executor", keyspace.executors)):
             for kv in (await self._client.scan(prefix)).kvs:
                 member = decode(kv.value, MemberRecord, kv.key)
-                response.members.append(
-                    pb.Member(
-                        id=member.id,
-                        role=role,
-                        address=member.address,
-                        host=member.host,
-                        pid=member.pid,
-                        started_at=timestamp(member.started_at),
-                        types=member.types,
-                    )
-                )
+                response.members.append(_member(member, role))
         return response
+
+    async def DrainCoordinator(  # noqa: N802
+        self, request: pb.DrainCoordinatorRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Member:
+        keyspace, by = self._client.keyspace, request.requested_by
+        action = "undrain" if request.undo else "drain"
+        at, reason = time.time(), request.reason
+
+        def audit(member: str) -> Put:
+            return audit_put(keyspace, action, by=by, target=member, reason=reason, at=at)
+
+        record = await set_draining(self._client, request.member, audit, draining=not request.undo)
+        log.info("coordinator_drained", extra={"member": record.id, "draining": record.draining})
+        await prune_softly(self._client, keyspace.audit_prefix)
+        return _member(record, "coordinator")
 
     async def ListAudit(  # noqa: N802
         self, request: pb.ListAuditRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -151,6 +162,19 @@ class _AuditToken(msgspec.Struct, array_like=True):
 
 
 _ENTRY = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
+
+
+def _member(member: MemberRecord, role: str) -> pb.Member:
+    return pb.Member(
+        id=member.id,
+        role=role,
+        address=member.address,
+        host=member.host,
+        pid=member.pid,
+        started_at=timestamp(member.started_at),
+        types=member.types,
+        draining=member.draining,
+    )
 
 
 def _entry(entry: Entry) -> pb.AuditEntry:

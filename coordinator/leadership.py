@@ -17,14 +17,15 @@ from contextlib import aclosing
 from distop.coordinator.completion import Completion
 from distop.coordinator.driver import TableDriver
 from distop.coordinator.metrics import Led, Metrics
-from distop.coordinator.placement import preferred
-from distop.errors import DistopError, LeadershipLost, LeaseLost, Unavailable
+from distop.coordinator.placement import eligible, preferred
+from distop.errors import CorruptRecord, DistopError, LeadershipLost, LeaseLost, Unavailable
 from distop.metastore.client import EtcdClient, Snapshot
 from distop.metastore.election import Epoch, campaign, resign
 from distop.metastore.keyspace import unescape
 from distop.metastore.lease import LeaseSession, boot_clock
 from distop.metastore.pausing import PauseIndex
-from distop.metastore.records import LeaderRecord, MemberRecord
+from distop.metastore.records import LeaderRecord, MemberRecord, decode
+from distop.metastore.txn import KeyValue
 from distop.metastore.watch import WatchBatch, follow, until_absent
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,10 @@ class Leadership:
         self._linger_s = linger_s
         self._metrics = metrics or Metrics()
         self._clock = clock
-        self._members: set[str] = set()
+        self._members: dict[str, bool] = {}
+        """All live coordinators, and whether each is draining."""
+        self._draining = asyncio.Event()
+        """Set while this one is to lead nothing."""
         self._active: Counter[str] = Counter()
         self._leaders: dict[str, asyncio.Task[None]] = {}
         self._drivers: dict[str, TableDriver] = {}
@@ -94,15 +98,20 @@ class Leadership:
     # -- what is ---------------------------------------------------------------------------------------
 
     async def _follow_members(self) -> None:
-        prefix = self._keyspace.coordinators
-        async for change in self._changes(prefix):
+        async for change in self._changes(self._keyspace.coordinators, keys_only=False):
             if isinstance(change, Snapshot):
-                self._members = {unescape(kv.key[len(prefix) :].decode()) for kv in change.kvs}
+                self._members = {self._member_of(kv): _is_draining(kv) for kv in change.kvs}
             else:
                 for event in change.events:
-                    member = unescape(event.kv.key[len(prefix) :].decode())
-                    (self._members.add if event.kind == "put" else self._members.discard)(member)
+                    if event.kind == "put":
+                        self._members[self._member_of(event.kv)] = _is_draining(event.kv)
+                    else:
+                        self._members.pop(self._member_of(event.kv), None)
             self._known["members"] = True
+            if self._member.id in self._members and self._member.id not in eligible(self._members):
+                self._draining.set()
+            else:
+                self._draining.clear()
             self._reconcile()
 
     async def _follow_active(self) -> None:
@@ -126,11 +135,16 @@ class Leadership:
                 driver.look_again()
             self._reconcile()
 
-    async def _changes(self, prefix: bytes) -> AsyncGenerator[Snapshot | WatchBatch, None]:
+    def _member_of(self, kv: KeyValue) -> str:
+        return unescape(kv.key[len(self._keyspace.coordinators) :].decode())
+
+    async def _changes(
+        self, prefix: bytes, *, keys_only: bool = True
+    ) -> AsyncGenerator[Snapshot | WatchBatch, None]:
         """``follow`` that outlives an etcd that does not answer for a while."""
         while True:
             try:
-                changes = follow(self._client, prefix, keys_only=True)
+                changes = follow(self._client, prefix, keys_only=keys_only)
                 async with aclosing(changes):
                     async for change in changes:
                         yield change
@@ -141,7 +155,7 @@ class Leadership:
     # -- what should be --------------------------------------------------------------------------------
 
     def _prefers_me(self, table: str) -> bool:
-        return preferred(self._members, table) == self._member.id
+        return preferred(eligible(self._members), table) == self._member.id
 
     def _reconcile(self) -> None:
         """Make sure that somebody here tries to lead every active table that prefers this member."""
@@ -168,7 +182,7 @@ class Leadership:
         """Campaign for a table and drive it, until it is idle or somebody else should."""
         keys = self._keyspace.table(table)
         leader = LeaderRecord(member=self._member.id, address=self._member.address)
-        while self._session.alive and table in self._active:
+        while self._session.alive and table in self._active and not self._draining.is_set():
             try:
                 epoch = await campaign(self._client, keys, self._session, leader)
                 self._metrics.election(won=epoch is not None)
@@ -194,7 +208,7 @@ class Leadership:
                 await asyncio.sleep(RETRY_S)
 
     async def _drive(self, table: str, epoch: Epoch) -> None:
-        """Drive a table for one epoch; resigns when it has been idle for long enough."""
+        """Drive a table for one epoch; resigns when it has been idle for long enough, or is being drained."""
         log.info("leadership_won", extra={"table": table, "epoch": epoch.revision})
         driver = TableDriver(
             self._client,
@@ -208,9 +222,11 @@ class Leadership:
         )
         self._drivers[table] = driver
         driving = asyncio.create_task(driver.run(), name=f"drive-{table}")
+        draining = asyncio.create_task(self._draining.wait(), name=f"drain-{table}")
         try:
-            while not driving.done():
-                await asyncio.wait({driving}, timeout=max(self._linger_s / 2, SHORTEST_LINGER_S))
+            while not driving.done() and not draining.done():
+                pause = max(self._linger_s / 2, SHORTEST_LINGER_S)
+                await asyncio.wait({driving, draining}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                 idle_since = driver.idle_since
                 linger = self._linger_s if self._prefers_me(table) else 0.0
                 if idle_since is not None and self._clock() - idle_since >= linger:
@@ -227,6 +243,7 @@ class Leadership:
             await _cancelled(driving)
             await self._resign(table, epoch)
         finally:
+            draining.cancel()
             await _cancelled(driving)
             self._drivers.pop(table, None)
 
@@ -241,6 +258,13 @@ class Leadership:
             else:
                 log.info("leadership_resigned", extra={"table": table, "epoch": epoch.revision})
                 return
+
+
+def _is_draining(kv: KeyValue) -> bool:
+    try:
+        return decode(kv.value, MemberRecord, kv.key).draining
+    except CorruptRecord:
+        return False  # of a newer version: it knows itself whether it leads
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

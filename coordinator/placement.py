@@ -6,8 +6,13 @@ the tables it wins or leaves (Thaler and Ravishankar, 1998). It is advice: what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
+
+
+def eligible(members: Mapping[str, bool]) -> set[str]:
+    """Who may lead: member -> whether it is draining. When all are, all may: somebody must."""
+    return {member for member, draining in members.items() if not draining} or set(members)
 
 
 def preferred(members: Iterable[str], table: str) -> str | None:

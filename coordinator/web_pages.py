@@ -177,7 +177,7 @@ class Pages:
         people = [
             (
                 name_of(member.id),
-                member.role,
+                member.role + (" (draining)" if member.draining else ""),
                 code(member.address),
                 name_of(member.host),
                 str(member.pid),

@@ -118,6 +118,8 @@ class MemberRecord(Record, kw_only=True):
     started_at: float = 0.0
     types: list[str] = []
     """Operation types an executor serves."""
+    draining: bool = False
+    """A coordinator that leads nothing as long as another one can; it still answers calls."""
 
 
 class LeaderRecord(Record, kw_only=True):

@@ -724,6 +724,11 @@ class ClusterServiceStub:
                 request_serializer=distop_dot_proto_dot_distop__pb2.DiagnoseRequest.SerializeToString,
                 response_deserializer=distop_dot_proto_dot_distop__pb2.DiagnoseResponse.FromString,
                 _registered_method=True)
+        self.DrainCoordinator = channel.unary_unary(
+                '/distop.v1.ClusterService/DrainCoordinator',
+                request_serializer=distop_dot_proto_dot_distop__pb2.DrainCoordinatorRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.Member.FromString,
+                _registered_method=True)
         self.ListAudit = channel.unary_unary(
                 '/distop.v1.ClusterService/ListAudit',
                 request_serializer=distop_dot_proto_dot_distop__pb2.ListAuditRequest.SerializeToString,
@@ -755,6 +760,13 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainCoordinator(self, request, context):
+        """A draining coordinator gives its tables up and gets none; it still answers calls.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListAudit(self, request, context):
         """Who did what and when, the newest first: of one table, or what concerns the installation.
         """
@@ -779,6 +791,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.Diagnose,
                     request_deserializer=distop_dot_proto_dot_distop__pb2.DiagnoseRequest.FromString,
                     response_serializer=distop_dot_proto_dot_distop__pb2.DiagnoseResponse.SerializeToString,
+            ),
+            'DrainCoordinator': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainCoordinator,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.DrainCoordinatorRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.Member.SerializeToString,
             ),
             'ListAudit': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAudit,
@@ -868,6 +885,33 @@ class ClusterService:
             '/distop.v1.ClusterService/Diagnose',
             distop_dot_proto_dot_distop__pb2.DiagnoseRequest.SerializeToString,
             distop_dot_proto_dot_distop__pb2.DiagnoseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainCoordinator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.ClusterService/DrainCoordinator',
+            distop_dot_proto_dot_distop__pb2.DrainCoordinatorRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.Member.FromString,
             options,
             channel_credentials,
             insecure,

@@ -180,6 +180,12 @@ class FakeService(
         table.ClearField("pause")
         return table
 
+    async def DrainCoordinator(self, request: pb.DrainCoordinatorRequest, context: Context) -> pb.Member:
+        await self._enter("drain", request, context)
+        member = next(one for one in self.world.members if one.id == request.member)
+        member.draining = not request.undo
+        return member
+
     async def ListAudit(self, request: pb.ListAuditRequest, context: Context) -> pb.ListAuditResponse:
         await self._enter("audit", request, context)
         first = int(request.page_token or 0)

@@ -215,6 +215,14 @@ def test_pause_and_resume_of_an_operation_and_of_a_table(service: FakeService, a
     assert [call.name for call in service.calls["pause_table"]] == ["flights", "a/b/1"]
 
 
+def test_drain(service: FakeService, address: str) -> None:
+    """O21"""
+    assert "coordinator (draining)" in run("drain", "c1", "--reason", "new host", address=address).stdout
+    assert service.calls["drain"][0].reason == "new host"
+    told = document(run("drain", "c1", "--undo", "-o", "json", address=address))
+    assert [member["draining"] for member in told] == [False, False]
+
+
 def test_audit(service: FakeService, address: str) -> None:
     """U2"""
     service.world.add(pb.Operation(name=HELD, table="flights", type="noop", instance=8, state=pb.RUNNING))

@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.coordinator.placement import preferred
+from distop.coordinator.placement import eligible, preferred
 
 MEMBERS = st.lists(st.text(min_size=1), min_size=1, max_size=8, unique=True)
 
@@ -42,3 +42,10 @@ def test_tables_are_spread() -> None:
 
 def test_without_members_nobody_is_preferred() -> None:
     assert preferred([], "t") is None
+
+
+def test_who_is_draining_leads_nothing_unless_all_are() -> None:
+    """O21"""
+    assert eligible({"a": False, "b": True, "c": False}) == {"a", "c"}
+    assert eligible({"a": True, "b": True}) == {"a", "b"}
+    assert eligible({}) == set()

@@ -1,0 +1,95 @@
+"""Draining a coordinator: its tables go to another one at once, with what runs on them."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+import pytest
+
+from distop.errors import NotFound, PreconditionFailed
+from distop.metastore.audit import audit_put
+from distop.metastore.config import EtcdConfig
+from distop.metastore.draining import set_draining
+from distop.metastore.keyspace import OperationId
+from distop.proto import distop_pb2 as pb
+from support.coordinators import Service, config_of, leader_of, raising, running
+from support.jobs import mark
+from support.lossy import Fault, LossyClient, puts
+from support.starts import make_table
+from support.waiting import eventually
+
+TABLES = [f"t{number}" for number in range(6)]
+
+
+async def drain(service: Service, member: str, *, undo: bool = False) -> pb.Member:
+    request = pb.DrainCoordinatorRequest(member=member, undo=undo, requested_by="jane", reason="new host")
+    with raising():
+        seen: pb.Member = await service.cluster.DrainCoordinator(request, timeout=10)
+    return seen
+
+
+async def led_by(client: LossyClient, *members: str) -> bool:
+    """Whether all tables are led, by these and nobody else."""
+    return {await leader_of(client, table) for table in TABLES} == set(members)
+
+
+async def test_a_drained_coordinator_hands_over_what_runs_and_gets_nothing_new(
+    client: LossyClient, etcd_config: EtcdConfig
+) -> None:
+    """O21, O26: no operation is lost, calls are still answered, and it can lead again."""
+    for table in TABLES:
+        await make_table(client, table)
+    async with AsyncExitStack() as stack:
+        first, second = [
+            await stack.enter_async_context(running(config_of(etcd_config, linger_s=0.1))) for _ in range(2)
+        ]
+        service = await stack.enter_async_context(Service(first.address))
+        operations = [await service.start(table, "noop", {"partitions": 1}) for table in TABLES]
+        await eventually(lambda: led_by(client, first.member, second.member))
+
+        assert (await drain(service, first.member)).draining
+        assert (await drain(service, first.address)).id == first.member, "twice is fine, and by its address"
+        await eventually(lambda: led_by(client, second.member))
+        listed = await service.cluster.ListMembers(pb.ListMembersRequest())
+        assert {one.id: one.draining for one in listed.members} == {first.member: True, second.member: False}
+        with pytest.raises(PreconditionFailed, match="last coordinator"):
+            await drain(service, second.member)
+        with pytest.raises(NotFound):
+            await drain(service, "nobody")
+
+        for operation in operations:
+            await mark(client, operation, "0")
+            assert (await service.ended(operation)).state == pb.SUCCEEDED
+        operations = [await service.start(table, "noop", {"partitions": 1}) for table in TABLES]
+        await eventually(lambda: led_by(client, second.member))
+        assert not (await drain(service, first.member, undo=True)).draining
+        await _end(client, service, operations)
+        await eventually(lambda: led_by(client, ""))  # running operations stay where they are
+        again = [await service.start(table, "noop", {"partitions": 1}) for table in TABLES]
+        await eventually(lambda: led_by(client, first.member, second.member))
+        await _end(client, service, again)
+        trail = await service.cluster.ListAudit(pb.ListAuditRequest())
+        said = [(one.action, one.target, one.by, one.reason) for one in trail.entries]
+        assert said == [(act, first.member, "jane", "new host") for act in ("undrain", "drain")]
+
+
+async def test_a_lost_reply_of_a_drain_drains_once(client: LossyClient, etcd_config: EtcdConfig) -> None:
+    """O21, U2"""
+    space = client.keyspace
+    async with running(config_of(etcd_config)) as first, running(config_of(etcd_config)):
+        client.fail(Fault.LOST_REPLY, Fault.LOST_REQUEST, when=puts(space.coordinator(first.member)))
+        record = await set_draining(
+            client,
+            first.member,
+            lambda member: audit_put(space, "drain", by="jane", target=member, at=1.0),
+            draining=True,
+        )
+        assert record.draining
+        assert client.spent
+        assert len((await client.scan(space.audit_prefix)).kvs) == 1
+
+
+async def _end(client: LossyClient, service: Service, operations: list[OperationId]) -> None:
+    for operation in operations:
+        await mark(client, operation, "0")
+        await service.ended(operation)
