@@ -330,6 +330,15 @@ class Compacted(DistopError):
     default_hint = "begin again from the present state"
 
 
+class AttemptTimeout(DistopError):
+    """An attempt at a job took longer than it may."""
+
+    code = "ATTEMPT_TIMEOUT"
+    kind = Kind.DEADLINE
+    retryable = True
+    default_hint = "raise attempt_timeout, or make the jobs smaller"
+
+
 class JobResultTooLarge(JobFailed):
     """The result of a job is larger than its record may be."""
 

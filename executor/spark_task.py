@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from distop.executor.sidecar_client import client_of_this_process
 from distop.executor.task import TaskSummary, Work, decode_arg, run_task
 from distop.metastore.config import EtcdConfig
 from distop.operations import Registry
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,13 @@ class SparkTask:
         context = TaskContext.get()
         name = f"s{context.taskAttemptId()}" if context is not None else "s"
         work = Work(operation=operation, arg=arg, run_token=self.run_token, scratch=Scratch(place))
-        yield run_task(client, work, partitions, name)
+        yield run_task(client, work, partitions, name, _end_worker)
+
+
+def _end_worker() -> None:
+    """An attempt hangs. Nothing else ends it: Spark starts another worker and tries its task again."""
+    log.error("attempt_hangs")
+    os._exit(70)
 
 
 @functools.lru_cache(maxsize=8)

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import random
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from distop.errors import Cancelled, DistopError, InvalidArgument, JobFailed
+from distop.errors import AttemptTimeout, Cancelled, DistopError, InvalidArgument, JobFailed
 from distop.executor.scratch import Scratch
 from distop.executor.session import Port, Session
+from distop.metastore.clocks import boot_clock
 from distop.metastore.crashpoints import reached
 from distop.metastore.jobs import Mark, Outcome, Verdict, failure_record, success_record
 from distop.metastore.records import OperationArg, decode
@@ -28,8 +32,11 @@ from distop.operations import DistributedOperation, JobContext
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
-"""Between attempts at one job; doubled each time, and cut at random so that jobs do not march in step."""
+LONGEST_PAUSE_S = 30.0
+"""Between attempts at one job (if the first pause is not longer already)."""
+
+HANG_GRACE_S = 10.0
+"""An attempt that takes so much longer than it may does not look whether it is cancelled."""
 
 
 class TaskSummary(msgspec.Struct, array_like=True):
@@ -72,6 +79,8 @@ class TaskJob(JobContext):
         self._checkpoint: bytes | None = None
         self._resumable = work.operation.resumable
         self._folder: Path | None = None
+        timeout_s = work.arg.options.attempt_timeout_s
+        self._ends_at = math.inf if timeout_s is None else boot_clock() + timeout_s
 
     def own(self, claim: int, checkpoint: bytes | None) -> None:
         """The job was claimed for this attempt."""
@@ -112,6 +121,16 @@ class TaskJob(JobContext):
 
     @property
     def cancelled(self) -> bool:
+        return self.unwanted or self.expired
+
+    @property
+    def expired(self) -> bool:
+        """Whether it has taken longer than an attempt may."""
+        return boot_clock() >= self._ends_at
+
+    @property
+    def unwanted(self) -> bool:
+        """Whether nothing of it can count any more: its run is over, or its claim is lost."""
         return bool(self._session.over) or (self.claim != 0 and not self._session.owns(self.claim))
 
 
@@ -150,6 +169,8 @@ class Task:
     work: Work
     session: Session[TaskJob]
     name: str
+    hung: Callable[[], None] | None = None
+    """What ends this process, if an attempt that must end does not: see :data:`HANG_GRACE_S`."""
     clock: Callable[[], float] = time.time
     rng: random.Random = field(default_factory=random.Random)
     summary: TaskSummary = field(default_factory=TaskSummary)
@@ -187,11 +208,16 @@ class Task:
             tries += 1
             try:
                 reached("job.before")
-                result = self.work.operation.start_or_resume_job(job)
+                with self._watched(job):
+                    result = self.work.operation.start_or_resume_job(job)
                 reached("job.after")
+                if job.expired:
+                    raise _timeout(job)
                 value = success_record(job.attempt, result or {}, self.clock())
             except Exception as error:
-                if not self._goes_on(job, error, tries):
+                # Whatever it raises when it is told to stop: this is why.
+                late = job.expired and not isinstance(error, InvalidArgument | JobFailed)
+                if not self._goes_on(job, _timeout(job) if late else error, tries):
                     return
             else:
                 self._mark(job, value)
@@ -201,6 +227,21 @@ class Task:
     def _next_attempt(self, partition: str) -> TaskJob:
         self._attempts += 1
         return TaskJob(self.session, self.work, partition, f"{self._prefix}-{self._attempts}")
+
+    @contextmanager
+    def _watched(self, job: TaskJob) -> Iterator[None]:
+        """Take care that an attempt that hangs does not keep its place for ever."""
+        timeout_s = job.operation.options.attempt_timeout_s
+        if timeout_s is None or self.hung is None:
+            yield
+            return
+        timer = threading.Timer(timeout_s + HANG_GRACE_S, self.hung)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _own(self, job: TaskJob) -> bool:
         answer = self.session.claim(job.partition, job.attempt)
@@ -214,7 +255,7 @@ class Task:
         """Deal with an attempt that raised; whether to try again."""
         operation = self.work.operation
         fields = {"operation": str(job.operation.id), "partition": job.partition, "attempt": job.attempt}
-        if job.cancelled:
+        if job.unwanted:
             log.info("job_cancelled", extra=fields)
             self._clean(job)
             if job.claim and not self.session.over:
@@ -239,7 +280,9 @@ class Task:
             self._clean(job)
         if job.claim:
             self.session.release(job.partition, job.claim)
-        longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(tries - 1, 16))
+        first = job.operation.options.job_backoff_s
+        longest = min(max(LONGEST_PAUSE_S, first), first * 2.0 ** min(tries - 1, 30))
+        # Cut at random, so that jobs do not march in step.
         self.session.pause(longest * self.rng.uniform(0.5, 1.0))
         return True
 
@@ -280,10 +323,21 @@ class Task:
         job.remove_scratch(done=False)
 
 
-def run_task(port: Port, work: Work, partitions: Iterable[str], name: str) -> TaskSummary:
+def _timeout(job: TaskJob) -> AttemptTimeout:
+    longest = job.operation.options.attempt_timeout_s
+    return AttemptTimeout(f"an attempt at job {job.partition} took longer than {longest:g} s")
+
+
+def run_task(
+    port: Port,
+    work: Work,
+    partitions: Iterable[str],
+    name: str,
+    hung: Callable[[], None] | None = None,
+) -> TaskSummary:
     """Run one task to its end."""
     session: Session[TaskJob] = Session(port, str(work.arg.id), work.run_token, claims=work.claims)
     try:
-        return Task(work, session, name).run(partitions)
+        return Task(work, session, name, hung).run(partitions)
     finally:
         session.close()

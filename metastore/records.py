@@ -7,6 +7,7 @@ layout are kept out of the way and ignored.
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -18,6 +19,9 @@ RUNNING = b"running"
 COMMITTING = b"committing"
 ABORTING = b"aborting"
 """States of an operation while it has keys; plain text, since transactions compare them."""
+
+MAX_JOB_BACKOFF_S = 600.0
+"""Longest pause before the second attempt at a job: it keeps a place in Spark meanwhile."""
 
 MAX_JOB_RECORD_BYTES = 1024
 """A job's record stays under this whatever the job wrote; larger facts belong beside its data."""
@@ -152,6 +156,10 @@ class OperationOptions(
     """Seconds from the start after which it is aborted."""
     max_job_attempts: int = 3
     """How often one job is tried (in place) before it is marked failed."""
+    job_backoff_s: float = 0.1
+    """Seconds before the second attempt at a job; doubled before each further one, up to a bound."""
+    attempt_timeout_s: float | None = None
+    """Seconds after which an attempt is cancelled, and counts as one that failed."""
 
     def __post_init__(self) -> None:
         if self.deadline_s is not None and not self.deadline_s > 0:
@@ -161,6 +169,15 @@ class OperationOptions(
         if not 1 <= self.max_job_attempts <= 100:
             raise InvalidArgument(
                 "max_job_attempts must lie between 1 and 100", details={"field": "options.max_job_attempts"}
+            )
+        if not 0 < self.job_backoff_s <= MAX_JOB_BACKOFF_S:
+            raise InvalidArgument(
+                f"job_backoff must be positive seconds, at most {MAX_JOB_BACKOFF_S:g}",
+                details={"field": "options.job_backoff_s"},
+            )
+        if self.attempt_timeout_s is not None and not 0 < self.attempt_timeout_s < math.inf:
+            raise InvalidArgument(
+                "attempt_timeout must be positive seconds", details={"field": "options.attempt_timeout_s"}
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -92,8 +92,10 @@ class Immortal(Scripted):
 class NoPause(Session[TaskJob]):
     """Does not wait between attempts."""
 
+    paused: ClassVar[list[float]] = []
+
     def pause(self, seconds: float) -> None:
-        pass
+        self.paused.append(seconds)
 
 
 def fail(error: Exception) -> Callable[[JobContext], None]:
@@ -107,8 +109,8 @@ def work(job: JobContext) -> dict[str, Any]:
     return {"rows": 1}
 
 
-def run(operation: Scripted, port: ScriptedPort, *partitions: str, max_job_attempts: int = 3) -> TaskSummary:
-    options = OperationOptions(max_job_attempts=max_job_attempts)
+def run(operation: Scripted, port: ScriptedPort, *partitions: str, **given: Any) -> TaskSummary:
+    options = OperationOptions(**given)
     arg = OperationArg(table="t", type=operation.type, instance=1, options=options)
     to_do = Work(operation=operation, arg=arg, run_token=7, scratch=NOWHERE)
     session = NoPause(port, str(arg.id), 7, claims=to_do.claims)
@@ -143,6 +145,98 @@ def test_permanent_errors_are_not_tried_again(error: Exception) -> None:
     operation, port = Scripted(fail(error)), ScriptedPort()
     assert run(operation, port).failed == 1
     assert len(operation.attempts) == 1
+
+
+def test_pauses_between_attempts_grow_from_the_first_to_a_bound() -> None:
+    """O20: cut at random by up to a half."""
+    NoPause.paused.clear()
+    operation = Scripted(*[fail(OSError())] * 12)
+    run(operation, ScriptedPort(), max_job_attempts=12, job_backoff_s=0.5)
+    longest = [min(0.5 * 2**n, 30.0) for n in range(11)]
+    assert len(NoPause.paused) == len(longest)
+    for paused, most in zip(NoPause.paused, longest, strict=True):
+        assert most / 2 <= paused <= most
+    assert len(set(NoPause.paused)) > 7
+
+
+class Hours:
+    """A clock that a job turns."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr("distop.executor.task.boot_clock", lambda: self.now)
+
+    def dawdle(self, seconds: float, *, heeds: bool = True) -> Callable[[JobContext], dict[str, Any]]:
+        def step(job: JobContext) -> dict[str, Any]:
+            assert not job.cancelled
+            self.now += seconds
+            if heeds:
+                job.raise_if_cancelled()
+            return {"rows": 1}
+
+        return step
+
+
+@pytest.mark.parametrize("heeds", [True, False], ids=["heeds it", "does not look"])
+def test_an_attempt_that_takes_too_long_counts_as_one_that_failed(
+    monkeypatch: pytest.MonkeyPatch, heeds: bool
+) -> None:
+    """O20: it is cancelled, cleans up, and the next attempt has all its time again."""
+    hours, port = Hours(monkeypatch), ScriptedPort()
+    operation = Scripted(hours.dawdle(61, heeds=heeds), hours.dawdle(59))
+    assert run(operation, port, attempt_timeout_s=60.0) == TaskSummary(won=1)
+    assert operation.cleaned == operation.attempts[:1]
+    assert decode(port.marks[0].value, JobRecord).state == "success"
+
+
+def test_a_job_whose_attempts_all_take_too_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """O12, O20"""
+    hours, port = Hours(monkeypatch), ScriptedPort()
+    operation = Scripted(hours.dawdle(61), hours.dawdle(61))
+    assert run(operation, port, attempt_timeout_s=60.0, max_job_attempts=2).failed == 1
+    assert operation.cleaned == operation.attempts
+    error = decode(port.marks[0].value, JobRecord).error
+    assert error == "ATTEMPT_TIMEOUT: an attempt at job 0 took longer than 60 s"
+
+
+def test_a_permanent_error_that_comes_late_stays_permanent(monkeypatch: pytest.MonkeyPatch) -> None:
+    hours, port = Hours(monkeypatch), ScriptedPort()
+
+    def late(job: JobContext) -> None:
+        hours.now += 61
+        raise InvalidArgument("the reason")
+
+    operation = Scripted(late)
+    run(operation, port, attempt_timeout_s=60.0)
+    assert decode(port.marks[0].value, JobRecord).error == "INVALID_ARGUMENT: the reason"
+
+
+def test_an_attempt_that_took_too_long_and_is_not_wanted_any_more_is_not_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hours, port = Hours(monkeypatch), ScriptedPort()
+
+    def cancelled(job: JobContext) -> None:
+        hours.now += 61
+        port.session.end("the operation is aborting")
+        job.raise_if_cancelled()
+
+    assert run(Scripted(cancelled), port, attempt_timeout_s=60.0) == TaskSummary(gone=1)
+    assert port.marks == []
+
+
+def test_a_resumable_job_that_takes_too_long_goes_on_from_its_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hours, port = Hours(monkeypatch), ScriptedPort()
+    seen: list[bytes | None] = []
+
+    def resume(job: JobContext) -> None:
+        seen.append(job.load_checkpoint())
+
+    operation = Resumable(hours.dawdle(61), resume)
+    assert run(operation, port, attempt_timeout_s=60.0) == TaskSummary(won=1)
+    assert (seen, port.released, operation.cleaned) == ([b"saved"], [1], [])
 
 
 def test_a_type_that_cannot_fail_is_tried_for_ever() -> None:

@@ -63,6 +63,8 @@ OPTIONS = st.builds(
     OperationOptions,
     deadline_s=st.one_of(st.none(), st.floats(0.001, 1e9)),
     max_job_attempts=st.integers(1, 100),
+    job_backoff_s=st.floats(0.001, 600),
+    attempt_timeout_s=st.one_of(st.none(), st.floats(0.001, 1e9)),
 )
 MOVES = st.builds(WatermarkMove, before=st.one_of(st.none(), TEXT), after=TEXT)
 FIELDS: dict[typing.Any, st.SearchStrategy[typing.Any]] = {
@@ -158,6 +160,12 @@ def test_options_that_are_refused_on_reading_are_a_corrupt_record() -> None:
         ({"deadline_s": float("nan")}, "options.deadline_s"),
         ({"max_job_attempts": 0}, "options.max_job_attempts"),
         ({"max_job_attempts": 101}, "options.max_job_attempts"),
+        ({"job_backoff_s": 0.0}, "options.job_backoff_s"),
+        ({"job_backoff_s": 601.0}, "options.job_backoff_s"),
+        ({"job_backoff_s": float("nan")}, "options.job_backoff_s"),
+        ({"attempt_timeout_s": 0.0}, "options.attempt_timeout_s"),
+        ({"attempt_timeout_s": float("inf")}, "options.attempt_timeout_s"),
+        ({"attempt_timeout_s": float("nan")}, "options.attempt_timeout_s"),
     ],
 )
 def test_options_are_checked(options: dict[str, typing.Any], field: str) -> None:
