@@ -49,6 +49,17 @@ class StartOptions:
         attempts: Annotated[
             int | None, typer.Option(min=1, max=100, help="How often one job is tried (default: 3).")
         ] = None,
+        backoff: Annotated[
+            str | None,
+            typer.Option(
+                metavar="DURATION",
+                help="Before a job is tried again, doubled each time up to 30s (default: 100ms).",
+            ),
+        ] = None,
+        attempt_timeout: Annotated[
+            str | None,
+            typer.Option(metavar="DURATION", help="A try that takes longer is cancelled and has failed."),
+        ] = None,
         request_id: Annotated[
             str | None, typer.Option(help="Makes the command safe to repeat: the same id starts nothing new.")
         ] = None,
@@ -58,6 +69,10 @@ class StartOptions:
     ) -> None:
         self.deadline_s = parse_duration(deadline, "deadline") if deadline is not None else None
         self.attempts = attempts
+        self.backoff_s = parse_duration(backoff, "backoff") if backoff is not None else None
+        self.attempt_timeout_s = (
+            parse_duration(attempt_timeout, "attempt_timeout") if attempt_timeout is not None else None
+        )
         self.request_id = request_id
         self.wait = wait
 
@@ -223,6 +238,8 @@ def _start(
         argument,
         deadline_s=options.deadline_s,
         max_job_attempts=options.attempts,
+        job_backoff_s=options.backoff_s,
+        attempt_timeout_s=options.attempt_timeout_s,
         request_id=options.request_id,
         **chosen,
     )

@@ -89,6 +89,8 @@ class AsyncClient(ControlCalls):
         partitions: Sequence[str] = (),
         deadline_s: float | None = None,
         max_job_attempts: int | None = None,
+        job_backoff_s: float | None = None,
+        attempt_timeout_s: float | None = None,
         request_id: str | None = None,
         timeout_s: float | None = None,
     ) -> Operation:
@@ -106,6 +108,10 @@ class AsyncClient(ControlCalls):
             Seconds from the start after which it is aborted.
         max_job_attempts:
             How often a job is tried before it is marked failed.
+        job_backoff_s:
+            Seconds before the second attempt at a job; doubled before each further one, up to 30 s.
+        attempt_timeout_s:
+            Seconds after which an attempt is cancelled, and counts as one that failed.
         request_id:
             Pass the same one to repeat a start from another process: the first answer comes again.
         timeout_s:
@@ -114,13 +120,20 @@ class AsyncClient(ControlCalls):
         if isinstance(partitions, str):
             raise InvalidArgument("partitions is one string, not several", details={"field": "partitions"})
         options = pb.OperationOptions(max_job_attempts=max_job_attempts or 0)
-        if deadline_s is not None:
-            if not 0 < deadline_s <= LONGEST_DEADLINE_S:
+        durations = {
+            "deadline": deadline_s,
+            "job_backoff": job_backoff_s,
+            "attempt_timeout": attempt_timeout_s,
+        }
+        for field, seconds in durations.items():
+            if seconds is None:
+                continue
+            if not 0 < seconds <= LONGEST_DEADLINE_S:
                 raise InvalidArgument(
-                    f"the deadline must lie between 0 and {LONGEST_DEADLINE_S:,} seconds",
-                    details={"field": "options.deadline"},
+                    f"{field} must lie between 0 and {LONGEST_DEADLINE_S:,} seconds",
+                    details={"field": f"options.{field}"},
                 )
-            options.deadline.FromNanoseconds(math.ceil(deadline_s * 1e9))
+            getattr(options, field).FromNanoseconds(math.ceil(seconds * 1e9))
         request = make_request(
             pb.StartOperationRequest,
             table=table,

@@ -46,6 +46,7 @@ from distop.metastore.keyspace import (
 from distop.metastore.parking import request_resolve
 from distop.metastore.pausing import pause_operation, resume_operation
 from distop.metastore.records import (
+    JOB_BACKOFF_S,
     RUNNING,
     CancelRecord,
     OperationArg,
@@ -371,9 +372,12 @@ class _Body:
             )
         if request.request_id:
             check_name(request.request_id, "request_id")
+        given = request.options
         options = OperationOptions(
-            deadline_s=seconds(request.options.deadline) if request.options.HasField("deadline") else None,
-            max_job_attempts=request.options.max_job_attempts or 3,
+            deadline_s=seconds(given.deadline) if given.HasField("deadline") else None,
+            max_job_attempts=given.max_job_attempts or 3,
+            job_backoff_s=seconds(given.job_backoff) if given.HasField("job_backoff") else JOB_BACKOFF_S,
+            attempt_timeout_s=seconds(given.attempt_timeout) if given.HasField("attempt_timeout") else None,
         )
         argument = plain(request.argument, "argument")
         partitions = list(request.partitions)

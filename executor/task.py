@@ -35,8 +35,9 @@ log = logging.getLogger(__name__)
 LONGEST_PAUSE_S = 30.0
 """Between attempts at one job (if the first pause is not longer already)."""
 
-HANG_GRACE_S = 10.0
-"""An attempt that takes so much longer than it may does not look whether it is cancelled."""
+SHORTEST_GRACE_S, LONGEST_GRACE_S = 2.0, 10.0
+"""How much longer than it may an attempt may take before it is held not to look whether it is cancelled; as
+long again as it was given, within these bounds."""
 
 
 class TaskSummary(msgspec.Struct, array_like=True):
@@ -170,7 +171,7 @@ class Task:
     session: Session[TaskJob]
     name: str
     hung: Callable[[], None] | None = None
-    """What ends this process, if an attempt that must end does not: see :data:`HANG_GRACE_S`."""
+    """What ends this process, if an attempt that must end does not: see :data:`LONGEST_GRACE_S`."""
     clock: Callable[[], float] = time.time
     rng: random.Random = field(default_factory=random.Random)
     summary: TaskSummary = field(default_factory=TaskSummary)
@@ -235,7 +236,8 @@ class Task:
         if timeout_s is None or self.hung is None:
             yield
             return
-        timer = threading.Timer(timeout_s + HANG_GRACE_S, self.hung)
+        grace_s = min(LONGEST_GRACE_S, max(SHORTEST_GRACE_S, timeout_s))
+        timer = threading.Timer(timeout_s + grace_s, self.hung)
         timer.daemon = True
         timer.start()
         try:

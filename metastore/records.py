@@ -20,6 +20,7 @@ COMMITTING = b"committing"
 ABORTING = b"aborting"
 """States of an operation while it has keys; plain text, since transactions compare them."""
 
+JOB_BACKOFF_S = 0.1
 MAX_JOB_BACKOFF_S = 600.0
 """Longest pause before the second attempt at a job: it keeps a place in Spark meanwhile."""
 
@@ -156,7 +157,7 @@ class OperationOptions(
     """Seconds from the start after which it is aborted."""
     max_job_attempts: int = 3
     """How often one job is tried (in place) before it is marked failed."""
-    job_backoff_s: float = 0.1
+    job_backoff_s: float = JOB_BACKOFF_S
     """Seconds before the second attempt at a job; doubled before each further one, up to a bound."""
     attempt_timeout_s: float | None = None
     """Seconds after which an attempt is cancelled, and counts as one that failed."""

@@ -41,12 +41,16 @@ WARNING: FindingSeverity
 ERROR: FindingSeverity
 
 class OperationOptions(_message.Message):
-    __slots__ = ("deadline", "max_job_attempts")
+    __slots__ = ("deadline", "max_job_attempts", "job_backoff", "attempt_timeout")
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     MAX_JOB_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    JOB_BACKOFF_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     deadline: _duration_pb2.Duration
     max_job_attempts: int
-    def __init__(self, deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_job_attempts: _Optional[int] = ...) -> None: ...
+    job_backoff: _duration_pb2.Duration
+    attempt_timeout: _duration_pb2.Duration
+    def __init__(self, deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_job_attempts: _Optional[int] = ..., job_backoff: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., attempt_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class StartOperationRequest(_message.Message):
     __slots__ = ("table", "type", "object", "argument", "partitions", "options", "request_id", "started_by")

@@ -253,6 +253,16 @@ BAD_STARTS: list[tuple[pb.StartOperationRequest, type[DistopError], str]] = [
     (start(request_id="_r"), InvalidName, "request_id"),
     (start(options=pb.OperationOptions(max_job_attempts=-1)), InvalidArgument, "options.max_job_attempts"),
     (start(options=pb.OperationOptions(max_job_attempts=101)), InvalidArgument, "options.max_job_attempts"),
+    (
+        start(options=pb.OperationOptions(job_backoff=duration_pb2.Duration())),
+        InvalidArgument,
+        "options.job_backoff_s",
+    ),
+    (
+        start(options=pb.OperationOptions(attempt_timeout=duration_pb2.Duration(seconds=-1))),
+        InvalidArgument,
+        "options.attempt_timeout_s",
+    ),
     (with_deadline(0), InvalidArgument, "options.deadline_s"),
     (with_deadline(-5), InvalidArgument, "options.deadline_s"),
     (with_deadline(-(2**63)), InvalidArgument, "options.deadline_s"),

@@ -135,6 +135,17 @@ async def test_a_worker_that_is_killed_is_replaced(spark_client: LossyClient, tm
     assert records["0"].attempt == traces(tmp_path, "did")[0][2] != held[0][2]
 
 
+async def test_an_attempt_that_hangs_costs_its_worker_and_is_tried_again(
+    spark_client: LossyClient, tmp_path: Path
+) -> None:
+    """O20: nothing else could end it."""
+    argument = {"folder": str(tmp_path)}
+    arg = await start_operation(spark_client, "hanging", argument, partitions=["0"], attempt_timeout_s=0.5)
+    records = await all_done(spark_client, arg, 60.0)
+    assert {record.state for record in records.values()} == {SUCCESS}
+    assert len({pid for *_, pid in traces(tmp_path, "began")}) == 2
+
+
 async def test_a_sidecar_that_is_killed_is_replaced_by_the_tasks(
     spark_client: LossyClient, local_spark: Served, tmp_path: Path
 ) -> None:

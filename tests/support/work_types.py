@@ -16,7 +16,7 @@ from distop.errors import JobFailed
 from distop.operations import DistributedOperation, JobContext, Plan, PlanRequest
 
 WORK_TYPES = ",".join(
-    f"support.work_types:{name}" for name in ("Traced", "Owned", "Stubborn", "Deaf", "TracedSmall")
+    f"support.work_types:{name}" for name in ("Traced", "Owned", "Stubborn", "Deaf", "TracedSmall", "Hanging")
 )
 
 
@@ -97,6 +97,19 @@ class Deaf(Traced):
         trace(job, "began")
         (folder / f"{job.attempt}.out").write_text(job.partition)
         await_file(folder / "release")
+        return {}
+
+
+class Hanging(Traced):
+    """Hangs the first time, and does not look whether it is cancelled."""
+
+    type = "hanging"
+
+    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+        folder = Path(job.operation.argument["folder"])
+        trace(job, "began")
+        if len([line for line in traces(folder, "began") if line[1] == job.partition]) == 1:
+            await_file(folder / "release", 600.0)
         return {}
 
 

@@ -80,6 +80,7 @@ def test_start_prints_the_name_and_how_to_follow(service: FakeService, address: 
 def test_start_passes_everything_on(service: FakeService, address: str) -> None:
     words = ["--arg", "partitions=3", "--arg", "p=a", "--arg", "p=b", "--object", "o", "--partition", "x"]
     words += ["--deadline", "10m", "--attempts", "5", "--request-id", "mine", "-o", "json"]
+    words += ["--backoff", "1500ms", "--attempt-timeout", "1h"]
     started = document(run("start", "flights", "noop", *words, address=address))
     assert (started["name"], started["request_id"], started["state"]) == ("flights/noop/1", "mine", "running")
     request = service.calls["start"][0]
@@ -88,6 +89,8 @@ def test_start_passes_everything_on(service: FakeService, address: str) -> None:
     assert (request.object, list(request.partitions)) == ("o", ["x"])
     assert request.options.deadline.seconds == 600
     assert request.options.max_job_attempts == 5
+    assert request.options.job_backoff.ToMilliseconds() == 1500
+    assert request.options.attempt_timeout.seconds == 3600
 
 
 def test_start_takes_its_argument_from_standard_input(service: FakeService, address: str) -> None:

@@ -44,7 +44,14 @@ async def test_start_and_get(service: tuple[FakeService, str]) -> None:
     fake, address = service
     async with AsyncClient(address, identity="me@here") as client:
         started = await client.start(
-            "flights", "noop", {"partitions": 3}, deadline_s=1.5, max_job_attempts=2, partitions=["a", "b"]
+            "flights",
+            "noop",
+            {"partitions": 3},
+            deadline_s=1.5,
+            max_job_attempts=2,
+            job_backoff_s=0.25,
+            attempt_timeout_s=90,
+            partitions=["a", "b"],
         )
         assert started.name == "flights/noop/1"
         assert started.state is OperationState.RUNNING
@@ -54,6 +61,8 @@ async def test_start_and_get(service: tuple[FakeService, str]) -> None:
     request = fake.calls["start"][0]
     assert request.options.deadline.ToMilliseconds() == 1500
     assert request.options.max_job_attempts == 2
+    assert request.options.job_backoff.ToMilliseconds() == 250
+    assert request.options.attempt_timeout.seconds == 90
     assert list(request.partitions) == ["a", "b"]
     assert request.request_id == started.request_id != ""
 
@@ -282,6 +291,8 @@ async def test_an_oversize_argument_is_refused_here(service: tuple[FakeService, 
         ({"deadline_s": 0}, "options.deadline"),
         ({"deadline_s": float("nan")}, "options.deadline"),
         ({"deadline_s": 1e300}, "options.deadline"),
+        ({"job_backoff_s": 0}, "options.job_backoff"),
+        ({"attempt_timeout_s": -1}, "options.attempt_timeout"),
         ({"partitions": "abc"}, "partitions"),
     ],
 )
