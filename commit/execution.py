@@ -130,7 +130,7 @@ def execute(
             return False
         check()
         step.execute(context)
-        if step.verify(context) is Verdict.NOT_DONE:
+        if not step.looks_itself and step.verify(context) is Verdict.NOT_DONE:
             raise RuntimeError("it was executed, and is not done")
         return True
 

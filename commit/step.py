@@ -19,9 +19,11 @@ from enum import Enum
 from functools import cache, cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from distop.errors import InvalidArgument, UnknownCommitStep
+import msgspec
+
+from distop.errors import InvalidArgument, PermanentStepError, UnknownCommitStep
 from distop.metastore.keyspace import TableKeys
 from distop.metastore.records import OperationArg, StepRecord, TableRecord
 from distop.metastore.txn import KeyValue, Txn
@@ -118,6 +120,8 @@ class ExternalStep(ABC):
 
     skippable: ClassVar[bool] = False
     """Whether a person may leave it out, when it cannot be done, without losing rows."""
+    looks_itself: ClassVar[bool] = False
+    """Whether :meth:`execute` ends with a look as good as :meth:`verify`, which then need not follow it."""
 
     def __init__(self, argument: dict[str, Any] | None = None) -> None:
         self.argument = dict(argument or {})
@@ -165,6 +169,34 @@ class StepPlan(ABC):
 
 
 AnyStep: TypeAlias = TransactionalStep | ExternalStep | StepPlan
+
+
+class StepArgument(
+    msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True
+):
+    """The argument of a step, typed. Unknown fields are refused: those of a newer version may matter."""
+
+    STEP: ClassVar[str]
+    """The name its steps are registered under."""
+
+    def record(self, stage: int = 0) -> StepRecord:
+        """The step, to be logged."""
+        return StepRecord(step=self.STEP, argument=msgspec.to_builtins(self), stage=stage)
+
+
+A = TypeVar("A", bound=StepArgument)
+
+
+def argument_of(step: ExternalStep | StepPlan, kind: type[A]) -> A:
+    """The argument of a step; raises :class:`~distop.errors.PermanentStepError` if it makes no sense."""
+    try:
+        return msgspec.convert(step.argument, kind)
+    except msgspec.ValidationError as error:
+        raise PermanentStepError(
+            f"the argument of commit step {kind.STEP!r} makes no sense: {error}",
+            hint="was it written by a newer version?",
+        ) from error
+
 
 # -- finding them ------------------------------------------------------------------------------------
 
