@@ -1,0 +1,133 @@
+"""Places that commit steps act on, and steps to act with: what their contract is tested over."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from distop.commit.file_steps import DeleteArgument, FolderArgument, RenameArgument, SuccessArgument
+from distop.commit.places import Place
+from distop.commit.step import StepContext, default_registry
+from distop.metastore.records import OperationArg, StepRecord, TableRecord
+
+TOKEN = "t/k/3/u1"
+ODD_NAME = "a b/100% of #1?x=y&z 'q' \"d\" {e} [f]* 🦆 飞机.csv"
+"""What paths may be made of; line breaks are tried where the file system takes them."""
+
+
+@dataclass
+class World:
+    """A folder, and the storage options that lead to it."""
+
+    url: str
+    storage: dict[str, Any] = field(default_factory=dict)
+    aside: str = ""
+    """URL of another file system, where there is one."""
+
+    @property
+    def context(self) -> StepContext:
+        arg = OperationArg(
+            table="t", type="k", instance=3, uuid="u1", location=self.url, storage=self.storage
+        )
+        return StepContext(table=TableRecord(name="t", location=self.url), arg=arg, token=TOKEN)
+
+    def place(self, name: str) -> Place:
+        return Place(name if "://" in name else f"{self.url}/{name}", self.storage)
+
+    def write(self, name: str, data: bytes) -> Place:
+        place = self.place(name)
+        if place.is_local:
+            os.makedirs(place.folder, exist_ok=True)
+            with open(place.path, "wb") as stream:
+                stream.write(data)
+        else:
+            place.fs.pipe_file(place.path, data)
+        return place
+
+    def read(self, name: str) -> bytes | None:
+        place = self.place(name)
+        if place.seen() is None:
+            return None
+        with place.open_to_read() as stream:
+            held: bytes = stream.read()
+        return held
+
+    def files(self) -> dict[str, bytes | str]:
+        """Everything below the folder, and below the one aside: folders by their mode, files by content."""
+        found: dict[str, bytes | str] = {}
+        for root in filter(None, (self.url, self.aside)):
+            place = Place(root, self.storage)
+            names = place.fs.find(place.path, withdirs=place.is_local) if place.fs.exists(place.path) else []
+            for name in names:
+                held = f"{os.stat(name).st_mode:o}" if os.path.isdir(name) else place.fs.cat_file(name)
+                found[str(name).removeprefix(place.path)] = held
+        return found
+
+    def contents(self) -> dict[str, bytes]:
+        """As :meth:`files`, without folders."""
+        return {name: held for name, held in self.files().items() if isinstance(held, bytes)}
+
+
+def content(data: bytes) -> dict[str, Any]:
+    """Size and checksum of a step's argument."""
+    return {"size": len(data), "checksum": f"md5:{hashlib.md5(data).hexdigest()}"}
+
+
+def rename(
+    world: World, data: bytes = b"rows", *, source: str = "", target: str = "", **options: Any
+) -> StepRecord:
+    """Stage a file; the step that publishes it under an odd name."""
+    staged = world.write(source or "staged/1.csv", data)
+    to = world.place(target or f"final/{ODD_NAME}")
+    return RenameArgument(source=staged.url, target=to.url, **content(data), **options).record()
+
+
+def across(world: World) -> StepRecord:
+    return rename(world, b"rows" * 1000, source=f"{world.aside}/staged/1.csv")
+
+
+def replacing(world: World) -> StepRecord:
+    world.write("final/1.csv", b"old rows")
+    return rename(world, b"new rows", target="final/1.csv", overwrite=True)
+
+
+def delete(world: World) -> StepRecord:
+    place = world.write(f"old/{ODD_NAME}", b"old")
+    argument = DeleteArgument.of(place)
+    assert argument is not None
+    return argument.record()
+
+
+def folder(world: World) -> StepRecord:
+    return FolderArgument(path=f"{world.url}/made/of {ODD_NAME}", mode="0750").record()
+
+
+def success(world: World) -> StepRecord:
+    return SuccessArgument(path=f"{world.url}/day=1/_SUCCESS").record()
+
+
+def success_again(world: World) -> StepRecord:
+    world.write("day=1/_SUCCESS", b"t/k/2/u0")
+    return SuccessArgument(path=f"{world.url}/day=1/_SUCCESS", overwrite=True).record()
+
+
+CASES: dict[str, Callable[[World], StepRecord]] = {
+    "rename": rename,
+    "rename over": replacing,
+    "delete": delete,
+    "mkdir": folder,
+    "success": success,
+    "success over": success_again,
+}
+
+
+def run_one() -> None:
+    """Execute the one step that stands on standard input. For child processes that are killed on the way."""
+    url, record = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, StepRecord])
+    default_registry().load_external(record).execute(World(url).context)
