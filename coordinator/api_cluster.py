@@ -167,7 +167,7 @@ _ENTRY = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
 def _member(member: MemberRecord, role: str) -> pb.Member:
     return pb.Member(
         id=member.id,
-        role=role,
+        role=member.role or role,
         address=member.address,
         host=member.host,
         pid=member.pid,

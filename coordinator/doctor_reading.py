@@ -154,7 +154,7 @@ async def read_members(client: EtcdClient, revision: int = 0) -> Members:
             except CorruptRecord as error:
                 seen.unreadable[kv.key] = str(error)
             else:
-                seen.members.append(MemberSeen(kv, role, record))
+                seen.members.append(MemberSeen(kv, record.role or role, record))
     return seen
 
 

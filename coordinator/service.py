@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 import signal
 import socket
 import sys
@@ -32,6 +31,7 @@ from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
 from distop.metastore.crashpoints import reached
 from distop.metastore.lease import LeaseSession
+from distop.metastore.members import incarnation
 from distop.metastore.records import MemberRecord, encode
 from distop.operations.registry import Registry
 
@@ -88,11 +88,6 @@ class CoordinatorConfig:
                 f"a lease of {self.lease_ttl_s} s is under etcd's floor of 2 s",
                 details={"field": "lease_ttl_s"},
             )
-
-
-def incarnation(role: str) -> str:
-    """A new member id: says where it runs, and is never used twice, not even by a restart there."""
-    return f"{role}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 class Coordinator:

@@ -182,9 +182,10 @@ class Pages:
                 name_of(member.host),
                 str(member.pid),
                 ago(self.now, seconds_of(member.started_at)),
-                f"serves {', '.join(member.types) or 'nothing'}"
-                if member.role == "executor"
-                else f"leads {_many(led.get(member.id, 0), 'table')}",
+                {
+                    "executor": f"serves {', '.join(member.types) or 'nothing'}",
+                    "coordinator": f"leads {_many(led.get(member.id, 0), 'table')}",
+                }.get(member.role, ""),
             )
             for member in members
         ]

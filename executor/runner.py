@@ -13,7 +13,6 @@ import itertools
 import logging
 import os
 import random
-import secrets
 import socket
 import time
 from collections import Counter
@@ -30,6 +29,7 @@ from distop.metastore.client import Snapshot
 from distop.metastore.crashpoints import reached
 from distop.metastore.keyspace import OperationId
 from distop.metastore.lease import LeaseSession
+from distop.metastore.members import incarnation
 from distop.metastore.pausing import PauseIndex
 from distop.metastore.records import RUNNING, MemberRecord, RunnerRecord, encode
 from distop.metastore.runs import PAUSED, RUNNER_GONE, release_runner, take_runner
@@ -73,7 +73,7 @@ class Runner:
         clock: Callable[[], float] = time.time,
         rng: random.Random | None = None,
     ) -> None:
-        self.member = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.member = incarnation("runner")
         self._client, self._keyspace = ledger.client, ledger.client.keyspace
         self._ledger, self._launcher, self._types, self._options = ledger, launcher, types, options
         self._clock, self._rng = clock, rng or random.Random()
@@ -133,6 +133,7 @@ class Runner:
     async def _register(self) -> None:
         record = MemberRecord(
             id=self.member,
+            role="executor",
             host=socket.gethostname(),
             pid=os.getpid(),
             started_at=self._clock(),

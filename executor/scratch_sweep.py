@@ -10,7 +10,6 @@ import asyncio
 import logging
 import random
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from distop.executor.scratch import kept_by, private_to, read_note
 from distop.metastore.client import EtcdClient
 from distop.metastore.crashpoints import reached
 from distop.metastore.keyspace import OperationId, OperationKeys
+from distop.metastore.members import is_of_this_host
 from distop.metastore.records import RUNNING, ClaimRecord, decode
 from distop.metastore.txn import Get, KeyValue
 
@@ -88,7 +88,7 @@ def _is_over(name: str, runner: KeyValue, claim: KeyValue) -> bool:
     except CorruptRecord:
         return False
     # One of this host is about to take it over.
-    return f"-{socket.gethostname()}-" not in f"-{owner}"
+    return not is_of_this_host(owner)
 
 
 def _listing(folder: Path) -> list[Path]:

@@ -13,10 +13,10 @@ import asyncio
 import contextlib
 import logging
 import os
-import secrets
 import signal
 import socket
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +31,10 @@ from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
 from distop.metastore.crashpoints import reached
 from distop.metastore.lease import LeaseSession
+from distop.metastore.members import incarnation
+from distop.metastore.records import MemberRecord, encode
+from distop.metastore.settle import settle
+from distop.metastore.txn import Put, Txn
 
 log = logging.getLogger(__name__)
 
@@ -126,9 +130,11 @@ class Sidecar:
         desk = self.ledger.desk
         while True:
             session = LeaseSession(client, self.config.lease_ttl_s, renewed=self._renewed)
+            member = incarnation("sidecar")
             try:
                 await session.start()
-                desk.begin(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}", session)
+                await self._register(client, member, session)
+                desk.begin(member, session)
                 await session.lost.wait()
                 log.warning("sidecar_lease_lost")
                 desk.lease_lost()
@@ -136,7 +142,28 @@ class Sidecar:
                 log.warning("sidecar_lease_not_granted", extra={"error": str(error)})
                 await asyncio.sleep(_RETRY_S)
             finally:
+                if self._leaves_claims:
+                    # The lease must stay until its claims have moved to the next sidecar's.
+                    with contextlib.suppress(DistopError):
+                        await client.delete(client.keyspace.executor(member))
                 await session.close(revoke=not self._leaves_claims)
+
+    async def _register(self, client: EtcdClient, member: str, session: LeaseSession) -> None:
+        record = MemberRecord(
+            id=member,
+            role="sidecar",
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_at=time.time(),
+        )
+        put = Put(client.keyspace.executor(member), encode(record), session.lease_id)
+        await settle(
+            client,
+            Txn(then=(put,)),
+            patience_s=self.config.lease_ttl_s,
+            replied=lambda: reached("sidecar.register.after"),
+        )
+        log.info("sidecar_registered", extra={"member": member})
 
 
 def run(config: SidecarConfig) -> int:

@@ -117,6 +117,8 @@ class MemberRecord(Record, kw_only=True):
     """``_coordinators.<id>`` and ``_executors.<id>``: a live process; the key is bound to its lease."""
 
     id: str
+    role: str = ""
+    """``executor`` or ``sidecar``; empty: as of older versions, what the key says."""
     address: str = ""
     host: str = ""
     pid: int = 0

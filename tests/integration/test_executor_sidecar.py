@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from distop.executor.task import TaskSummary
 from distop.metastore.config import EtcdConfig
 from distop.metastore.jobs import Mark, success_record
 from distop.metastore.lease import LeaseSession
-from distop.metastore.records import ABORTING
+from distop.metastore.records import ABORTING, MemberRecord, decode
 from support.executing import (
     all_done,
     job_records,
@@ -90,6 +91,49 @@ async def test_a_sidecar_that_tasks_started_ends_when_nobody_is_connected(
         assert await sidecar.exit_code() == 0
     assert not place.socket.exists()
     assert not place.pid_file.exists()
+
+
+async def sidecars(client: LossyClient) -> list[MemberRecord]:
+    listed = await client.scan(client.keyspace.executors)
+    return [decode(kv.value, MemberRecord, kv.key) for kv in listed.kvs]
+
+
+async def test_a_sidecar_is_a_member_and_its_successor_is_another_one(
+    client: LossyClient, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+) -> None:
+    """O13: the key of the dead one goes with its lease, that of one that was ended at once."""
+
+    async def only(pid: int) -> MemberRecord | None:
+        found = await sidecars(client)
+        return found[0] if [one.pid for one in found] == [pid] else None
+
+    async with sidecar_process(etcd_config, place, tmp_path) as sidecar:
+        first = await eventually(lambda: only(sidecar.pid))
+        sidecar.kill()
+    async with sidecar_process(etcd_config, place, tmp_path) as sidecar:
+        second = await eventually(lambda: only(sidecar.pid))
+        sidecar.terminate()
+        assert await sidecar.exit_code() == 0
+        assert await sidecars(client) == []
+    assert (first.role, first.host) == (second.role, second.host) == ("sidecar", socket.gethostname())
+    assert first.id != second.id
+    assert first.id.startswith("sidecar-")
+
+
+async def test_a_sidecar_that_leaves_claims_behind_is_no_member_any_more(
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+) -> None:
+    """O13: although its lease stands until its successor has taken them."""
+    argument = {"folder": str(tmp_path), "steps": 2, "hold_at": 1}
+    taken = await take(client, await start_operation(client, "owned", argument, exclusive=True), session)
+    async with sidecar_process(etcd_config, place, tmp_path, ttl_s=20) as sidecar:
+        with worker_process(etcd_config, place, tmp_path, taken) as worker:
+            await eventually(lambda: traces(tmp_path, "holds"), 20.0)
+            worker.stop()
+            sidecar.terminate()
+            await sidecar.exit_code()
+            assert await sidecars(client) == []
+            assert (await client.get(taken.run.keys.claim("0"))).exists
 
 
 async def test_tasks_go_on_when_their_sidecar_is_killed(
