@@ -220,7 +220,7 @@ def thousand_commits() -> dict[int, float]:
     """Seconds of the 10th and of the 1,000th commit of one table, if that benchmark is there."""
     if importlib.util.find_spec("commits") is None:
         return {}
-    from commits import thousand_commits as measured  # type: ignore[import-not-found, unused-ignore]
+    from commits import thousand_commits as measured
 
     return dict(measured())
 
