@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, TypeAlias
 
+from distop.commit.partial import selection
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.errors import Exhausted, WatermarkConflict
 from distop.metastore.records import WatermarkMove, Watermarks, decode_watermarks, encode_plain
@@ -70,7 +71,7 @@ class WatermarkStep(TransactionalStep):
     """Moves the watermarks as the operation's argument says. No moves: contributes nothing (C8)."""
 
     def prepare(self, context: FinishContext) -> Contribution:
-        moves = context.view.arg.watermarks
+        moves = selection(context.view.arg, context.view.jobs).moves
         if not any(moves.values()) or self._is_ignored(context):
             return Contribution()
         value = encode_plain(moved(decode_watermarks(context.watermarks.value), moves))

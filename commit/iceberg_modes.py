@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
@@ -10,7 +11,7 @@ from distop.commit.content import data_of, is_ignored, not_empty
 from distop.commit.iceberg_steps import Change, IcebergAppend, IcebergStep, added_counts, head_conflict
 from distop.commit.layout import Layout
 from distop.commit.merging import merged
-from distop.commit.replacing import changed_since, replace_partitions, written_partitions
+from distop.commit.replacing import Key, changed_since, partitions_in, replace_partitions
 from distop.commit.snapshots import Draft
 from distop.commit.step import Contribution, FinishContext
 from distop.commit.sweep import IGNORED
@@ -26,13 +27,18 @@ class IcebergOverwritePartitions(IcebergStep):
     that left these partitions as they were is built upon (P6).
     """
 
+    def check(self, draft: Draft, layout: Layout, output: Output, arg: OperationArg) -> None:
+        """Remember who asks: what is refused is known once the partitions are."""
+        self._arg = arg
+
     def change(self, draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> Change | None:
         """See :class:`IcebergStep`."""
-        if not output.manifests:
+        if output.empty:
             return None
-        keys = written_partitions(draft.io, output, layout)
-        replaced = replace_partitions(draft, layout, keys, snapshot_id)
         added = take_over(draft, layout, output, snapshot_id)
+        keys = partitions_in(draft.io, added, layout.spec)
+        self._check_partitions(draft, layout, keys)
+        replaced = replace_partitions(draft, layout, keys, snapshot_id)
         parent = draft.base.current_snapshot()
         summary = update_snapshot_summaries(
             Summary(operation=Operation.OVERWRITE, **added_counts(output), **replaced.counts()),
@@ -47,18 +53,18 @@ class IcebergOverwritePartitions(IcebergStep):
         }
         return Change(manifests=manifests, summary=summary, facts=facts)
 
-    def check(self, draft: Draft, layout: Layout, output: Output, arg: OperationArg) -> None:
+    def _check_partitions(self, draft: Draft, layout: Layout, keys: Collection[Key]) -> None:
         """Refuse a table whose partitions in question have changed since the operation began."""
         current = draft.base.current_snapshot()
         if not self.refuses or (current.snapshot_id if current is not None else None) == self.expected:
             return
         then = None if self.expected is None else draft.file.snapshot(self.expected)
         if self.expected is not None and then is None:
-            raise head_conflict(arg, self.expected, current)  # expired: what was there can no longer be told
-        keys = written_partitions(draft.io, output, layout)
+            # Expired: what was there can no longer be told.
+            raise head_conflict(self._arg, self.expected, current)
         changed = changed_since(draft, layout, keys, then)
         if changed is not None:
-            raise head_conflict(arg, self.expected, draft.file.snapshot(changed) or current)
+            raise head_conflict(self._arg, self.expected, draft.file.snapshot(changed) or current)
 
 
 class IcebergAppendIfEmpty(IcebergAppend):

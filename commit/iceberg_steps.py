@@ -32,6 +32,7 @@ from distop.commit.content import is_live, writer_of
 from distop.commit.layout import Layout, check_format, file_io
 from distop.commit.merging import merged
 from distop.commit.metadata_files import TableFile
+from distop.commit.partial import Moves, selection
 from distop.commit.snapshots import Draft, snapshot_id_of
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.commit.sweep import DROPPED_METADATA
@@ -95,7 +96,9 @@ class IcebergStep(TransactionalStep):
             if change is None:
                 location = draft.write()
             else:
-                change.summary.additional_properties.update(_provenance(arg))
+                change.summary.additional_properties.update(
+                    _provenance(arg, selection(arg, context.view.jobs).moves)
+                )
                 location = draft.add_snapshot(
                     snapshot_id, change.manifests, change.summary, now=context.now()
                 )
@@ -256,15 +259,16 @@ def added_counts(output: Output) -> dict[str, str]:
 
 
 def _facts(output: Output) -> dict[str, Any]:
-    return {"rows": output.rows, "files": output.files, "bytes": output.bytes}
+    facts: dict[str, Any] = {"rows": output.rows, "files": output.files, "bytes": output.bytes}
+    return facts | ({"withheldPartitions": output.withheld} if output.withheld else {})
 
 
-def _provenance(arg: OperationArg) -> dict[str, str]:
+def _provenance(arg: OperationArg, moved: Moves) -> dict[str, str]:
     """Who made a snapshot and what it holds (P11)."""
     told = {"distop.operation": str(arg.id), "distop.uuid": arg.uuid, "distop.started-by": arg.started_by}
     watermarks = {
         source: {partition: move.after for partition, move in moves.items()}
-        for source, moves in arg.watermarks.items()
+        for source, moves in moved.items()
     }
     if any(watermarks.values()):
         text = msgspec.json.encode(watermarks, order="deterministic").decode()

@@ -23,9 +23,9 @@ from pyiceberg.types import PrimitiveType
 
 from distop.commit.content import is_live
 from distop.commit.layout import Layout
-from distop.commit.manifests import ManifestBuilder, TaskManifest, adopt
+from distop.commit.manifests import ManifestBuilder
 from distop.commit.snapshots import Draft
-from distop.commit.takeover import READERS, Output
+from distop.commit.takeover import READERS
 from distop.errors import CorruptRecord, PreconditionFailed
 
 Key: TypeAlias = tuple[Any, ...]
@@ -41,21 +41,18 @@ def key_of(partition: Record, fields: int) -> Key:
     return tuple("NaN" if isinstance(value, float) and value != value else value for value in values)
 
 
-def written_partitions(io: FileIO, output: Output, layout: Layout) -> frozenset[Key]:
-    """The partitions that an operation's files have values in."""
+def partitions_in(io: FileIO, manifests: Iterable[ManifestFile], spec: PartitionSpec) -> frozenset[Key]:
+    """The partitions that the files of some manifests of one partition spec have values in."""
 
-    fields = len(layout.spec.fields)
-
-    def keys(manifest: TaskManifest) -> set[Key]:
+    def keys(manifest: ManifestFile) -> set[Key]:
         try:
-            entries = adopt(io, manifest, layout.spec.spec_id, 0).fetch_manifest_entry(io)
+            entries = manifest.fetch_manifest_entry(io)
         except FileNotFoundError as error:
-            raise CorruptRecord(f"the manifest {manifest.path} of a finished job is missing") from error
-        return {key_of(entry.data_file.partition, fields) for entry in entries}
+            raise CorruptRecord(f"the manifest {manifest.manifest_path} is missing") from error
+        return {key_of(entry.data_file.partition, len(spec.fields)) for entry in entries}
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
-        found = pool.map(keys, output.manifests)
-        return frozenset(key for some in found for key in some)
+        return frozenset(key for some in pool.map(keys, manifests) for key in some)
 
 
 @dataclass(kw_only=True)

@@ -22,6 +22,7 @@ from pyiceberg.io import FileIO
 
 from distop.commit.folders import Folder
 from distop.commit.layout import file_io
+from distop.commit.partial import selection
 from distop.metastore.crashpoints import reached
 from distop.metastore.records import HistoryRecord, JobRecord, OperationArg
 from distop.operations.job import staging_folder, staging_stem
@@ -77,9 +78,10 @@ def published(
     if len(jobs) != operation.partition_count:
         return None
     adopted_from = int(history.facts.get("adoptedFrom", 0))
+    withheld = selection(operation, jobs).withheld
     stems, joined = set(), set()
     for partition, job in jobs.items():
-        if job.state != "success":
+        if job.state != "success" or partition in withheld:
             continue
         stems.add(staging_stem(partition, job.attempt))
         manifest = job.result.get("manifest")

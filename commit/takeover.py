@@ -32,6 +32,7 @@ from distop.commit.manifests import (
     open_manifest,
     summaries_from_json,
 )
+from distop.commit.partial import selection
 from distop.commit.snapshots import Draft
 from distop.errors import CorruptRecord
 from distop.operations.api import OperationView
@@ -59,6 +60,8 @@ class Output:
     rows: int = 0
     files: int = 0
     bytes: int = 0
+    withheld: int = 0
+    """Jobs whose output is left out, since they share a watermark with one that failed."""
 
     @property
     def empty(self) -> bool:
@@ -73,10 +76,13 @@ class Output:
 def output_of(view: OperationView) -> Output:
     """Sum up the jobs' results (see :meth:`distop.commit.writer.StagedWriter.finish`)."""
     folder = staging_folder(view.arg, "metadata")
-    output = Output(manifests=[])
+    withheld = selection(view.arg, view.jobs).withheld
+    output = Output(manifests=[], withheld=len(withheld))
     rows = files = size = 0
     for partition, job in view.jobs.items():
         result = job.result
+        if partition in withheld:
+            continue
         if job.state != "success" or not (result.get("files") or result.get("rows")):
             continue
         try:

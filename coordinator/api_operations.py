@@ -126,6 +126,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                     watermarks=state.watermarks,
                     argument=body.argument,
                     partitions=body.partitions or None,
+                    options=body.options,
                 ),
                 context,
             )

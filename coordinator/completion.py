@@ -202,7 +202,7 @@ class Completion:
         steps = list(kind.commit_steps(tracked.arg))
         # Operations that publish nothing need not read what their jobs said.
         view = OperationView(arg=tracked.arg, jobs={}, token=str(tracked.arg.id))
-        if steps or _is_hooked(kind):
+        if steps or _is_hooked(kind) or tracked.failed:
             view = await self._view(tracked)
         if _is_hooked(kind):
             reached("hook.before")

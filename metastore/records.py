@@ -189,6 +189,9 @@ class WatermarkMove(msgspec.Struct, kw_only=True, omit_defaults=True, rename="ca
 
     before: str | None = None
     after: str
+    jobs: list[tuple[int, int]] | None = None
+    """The jobs that bring it there, as ranges (from, up to but without) of their places among the operation's
+    jobs; it moves only if all of them succeed. ``None``: all jobs of the operation."""
 
 
 class OperationArg(Record, kw_only=True):

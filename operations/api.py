@@ -13,6 +13,7 @@ from distop.metastore.records import (
     Head,
     JobRecord,
     OperationArg,
+    OperationOptions,
     StepRecord,
     TableRecord,
     WatermarkMove,
@@ -42,6 +43,7 @@ class PlanRequest:
     """As the caller sent it; unchecked."""
     partitions: Sequence[str] | None = None
     """The subset of partitions the caller asked for, if any."""
+    options: OperationOptions = field(default_factory=OperationOptions)
 
 
 @dataclass(frozen=True, kw_only=True)

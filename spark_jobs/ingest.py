@@ -21,6 +21,7 @@ from distop.spark_jobs.ingest_argument import (
     parse_argument,
 )
 from distop.spark_jobs.ingest_plan import FileEntry, IngestPlan
+from distop.spark_jobs.partial_ingest import first_files, may_fail_in_part, with_jobs
 from distop.spark_jobs.save_modes import is_ignored, on_conflict, steps_of
 from distop.spark_jobs.sources import COMPRESSIONS, FoundSource, OpenFile, find_files
 from distop.spark_jobs.splits import Extent, cut
@@ -81,6 +82,7 @@ class Ingest(DistributedOperation):
             raise invalid("partitions", "ingest makes its own partitions", "choose what to ingest with paths")
         argument = parse_argument(request.argument)
         conflicts = on_conflict(argument)
+        in_part = may_fail_in_part(argument, request.options)
         if is_ignored(request, argument):
             return Plan(argument=_ignored(request))
         expression = None if argument.filter is None else parse_filter(argument.filter)
@@ -109,6 +111,9 @@ class Ingest(DistributedOperation):
             arrow_filter(expression, columns.schema)
         layout = table or _new_layout(request.table, columns.target_schema())
         extents = _extents(found, files, file_format, options, argument.split_bytes)
+        cuts = cut(extents, argument.split_bytes, first_files(found) if in_part else ())
+        if in_part:
+            moves = with_jobs(moves, found, extents, cuts)
         plan = IngestPlan(
             format=file_format,
             csv=options,
@@ -117,7 +122,7 @@ class Ingest(DistributedOperation):
                 FileEntry(file.path, file.size, file.version, None if extent.blocks is None else extent.units)
                 for file, extent in zip(found.files, extents, strict=True)
             ],
-            cuts=cut(extents, argument.split_bytes),
+            cuts=cuts,
             columns=msgspec.json.decode(columns.schema.model_dump_json()),
             extra_columns="ignore" if argument.columns is not None else argument.extra_columns,
             filter=argument.filter,

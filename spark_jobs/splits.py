@@ -8,7 +8,7 @@ stretch of that line, so N splits need N + 1 numbers, and the recorded plan of a
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -43,17 +43,22 @@ class Piece:
     end: int
 
 
-def cut(extents: Iterable[Extent], split_bytes: int) -> list[int]:
+def cut(extents: Iterable[Extent], split_bytes: int, apart: Collection[int] = ()) -> list[int]:
     """Where the splits begin on the line of units, and where the last one ends.
 
     A file larger than ``split_bytes`` gets splits of its own, of nearly equal size; smaller ones are packed
     together, whole and in order, up to ``split_bytes``. The same input gives the same cuts.
+
+    Parameters
+    ----------
+    apart:
+        Indices of extents that begin a split of their own, whatever was packed before them.
     """
     cuts = [0]
     position = 0
     packed = 0
-    for extent in extents:
-        if packed and packed + extent.size > split_bytes:
+    for index, extent in enumerate(extents):
+        if packed and (index in apart or packed + extent.size > split_bytes):
             cuts.append(position)
             packed = 0
         if extent.size > split_bytes:

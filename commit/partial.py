@@ -1,0 +1,80 @@
+"""What of an operation is published when some of its jobs have failed, and were allowed to.
+
+Rows and watermarks stay together: if a job that a watermark depends on has failed, the watermark does not
+move, and then none of the rows that it stands for may be published either, or ingesting them again would
+double them. So jobs that share a watermark with a failed one are *withheld*, and so are those that share one
+with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from distop.errors import PreconditionFailed
+from distop.metastore.records import JobRecord, OperationArg, WatermarkMove
+
+Moves = dict[str, dict[str, WatermarkMove]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which part of an operation counts."""
+
+    moves: Moves
+    """The watermarks that move."""
+    withheld: frozenset[str] = field(default_factory=frozenset)
+    """Jobs that succeeded, and whose output is not published all the same."""
+
+
+def selection(arg: OperationArg, jobs: Mapping[str, JobRecord]) -> Selection:
+    """What counts of a sealed operation.
+
+    Parameters
+    ----------
+    jobs:
+        The records of all its jobs; if there are none, all have succeeded.
+
+    Raises
+    ------
+    PreconditionFailed
+        Jobs have succeeded, and every one of them is withheld: there is nothing to publish.
+    """
+    if all(job.state == "success" for job in jobs.values()):
+        return Selection(moves=arg.watermarks)
+    names = arg.partition_names()
+    blocked = [name not in jobs or jobs[name].state != "success" for name in names]
+    failed = list(blocked)
+    waiting = [
+        (source, partition, move)
+        for source, partitions in arg.watermarks.items()
+        for partition, move in partitions.items()
+    ]
+    settled = False
+    while not settled:
+        settled = True
+        moving = []
+        for source, partition, move in waiting:
+            ranges = [(0, len(names))] if move.jobs is None else move.jobs
+            if not any(any(blocked[start:end]) for start, end in ranges):
+                moving.append((source, partition, move))
+                continue
+            settled = False
+            for start, end in ranges:
+                blocked[start:end] = [True] * len(blocked[start:end])
+        waiting = moving
+    withheld = {
+        name
+        for name, is_blocked, has_failed in zip(names, blocked, failed, strict=True)
+        if is_blocked and not has_failed
+    }
+    if all(blocked):
+        raise PreconditionFailed(
+            f"{arg.id}: {sum(failed)} of {len(names)} jobs failed, and the {len(withheld)} others share a "
+            "watermark with them: nothing can be published",
+            hint="start it again, on parts that have watermarks of their own",
+        )
+    moves: Moves = {}
+    for source, partition, move in waiting:
+        moves.setdefault(source, {})[partition] = move
+    return Selection(moves=moves, withheld=frozenset(withheld))
