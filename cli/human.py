@@ -31,6 +31,10 @@ _WIDE = 10_000
 """Columns where there is no terminal: whoever reads a pipe wants whole names."""
 
 
+_MOST_FAILED = 20
+"""Failed partitions that are shown of an operation."""
+
+
 class HumanOutput(Output):
     """Tables and progress bars."""
 
@@ -45,13 +49,16 @@ class HumanOutput(Output):
         if operation.parked:
             asked = f" (parked: distop resolve {operation.name} retry|skip|abort)"
         asked = asked or (" (paused)" if operation.pause else "")
-        facts = [(name, _text(value)) for name, value in sorted(operation.facts.items())]
+        told = dict(operation.facts)
+        failed = told.pop("failedPartitions", None) or {}
+        facts = [(name, _text(value)) for name, value in sorted(told.items())]
         self._pairs(
             [
                 ("operation", operation.name),
                 ("state", Text(operation.state.value + asked, STATE_STYLES[operation.state])),
                 ("jobs", counts(operation.jobs)),
                 ("error", error),
+                ("failed", _failed_partitions(failed, operation.jobs.failed)),
                 ("completion", _completion(operation)),
                 ("paused", paused(operation.pause)),
                 ("started", _when(operation.started_at)),
@@ -216,6 +223,15 @@ class HumanOutput(Output):
         self._out.print(grid)
         if more:
             self.note("there are more: --limit 0 shows all")
+
+
+def _failed_partitions(errors: Any, count: int) -> str:
+    """One line for each that is named, and how many more there are."""
+    if not isinstance(errors, Mapping):
+        return ""
+    lines = [f"{name}: {error}" for name, error in sorted(errors.items())[:_MOST_FAILED]]
+    more = count - len(lines)
+    return "\n".join([*lines, f"and {more:,} more: --output json names up to 100"] if more > 0 else lines)
 
 
 def _console(file: Any) -> Console:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import typer
 
 from distop.cli.bundles import Bundle, command
-from distop.cli.parsing import parse_assignments, parse_duration, parse_object
+from distop.cli.parsing import parse_assignments, parse_duration, parse_limit, parse_object
 from distop.cli.session import Connected, Session
 from distop.errors import InvalidArgument, PreconditionFailed
 
@@ -60,6 +60,12 @@ class StartOptions:
             str | None,
             typer.Option(metavar="DURATION", help="A try that takes longer is cancelled and has failed."),
         ] = None,
+        max_failed: Annotated[
+            str,
+            typer.Option(
+                metavar="N|any", help="So many jobs may fail; what the others made is published then."
+            ),
+        ] = "0",
         request_id: Annotated[
             str | None, typer.Option(help="Makes the command safe to repeat: the same id starts nothing new.")
         ] = None,
@@ -73,6 +79,7 @@ class StartOptions:
         self.attempt_timeout_s = (
             parse_duration(attempt_timeout, "attempt_timeout") if attempt_timeout is not None else None
         )
+        self.max_failed = parse_limit(max_failed, "max_failed")
         self.request_id = request_id
         self.wait = wait
 
@@ -240,6 +247,7 @@ def _start(
         max_job_attempts=options.attempts,
         job_backoff_s=options.backoff_s,
         attempt_timeout_s=options.attempt_timeout_s,
+        max_failed_partitions=options.max_failed,
         request_id=options.request_id,
         **chosen,
     )

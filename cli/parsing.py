@@ -31,6 +31,15 @@ def parse_duration(text: str, field: str) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(wanted))
 
 
+def parse_limit(text: str, field: str) -> int:
+    """A number, or ``any``: -1."""
+    if text == "any":
+        return -1
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise InvalidArgument(f"{text!r} is neither a number nor any", details={"field": field})
+    return int(text)
+
+
 def parse_assignments(items: Iterable[str]) -> dict[str, Any]:
     """``key=value`` to JSON: a value that reads as JSON is that, any other is text.
 

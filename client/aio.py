@@ -91,6 +91,7 @@ class AsyncClient(ControlCalls):
         max_job_attempts: int | None = None,
         job_backoff_s: float | None = None,
         attempt_timeout_s: float | None = None,
+        max_failed_partitions: int = 0,
         request_id: str | None = None,
         timeout_s: float | None = None,
     ) -> Operation:
@@ -112,6 +113,9 @@ class AsyncClient(ControlCalls):
             Seconds before the second attempt at a job; doubled before each further one, up to 30 s.
         attempt_timeout_s:
             Seconds after which an attempt is cancelled, and counts as one that failed.
+        max_failed_partitions:
+            How many jobs may fail without failing the operation, which then publishes what the others made;
+            -1: any number. One must succeed.
         request_id:
             Pass the same one to repeat a start from another process: the first answer comes again.
         timeout_s:
@@ -119,7 +123,11 @@ class AsyncClient(ControlCalls):
         """
         if isinstance(partitions, str):
             raise InvalidArgument("partitions is one string, not several", details={"field": "partitions"})
-        options = pb.OperationOptions(max_job_attempts=max_job_attempts or 0)
+        options = make_request(
+            pb.OperationOptions,
+            max_job_attempts=max_job_attempts or 0,
+            max_failed_partitions=max_failed_partitions,
+        )
         durations = {
             "deadline": deadline_s,
             "job_backoff": job_backoff_s,

@@ -379,6 +379,7 @@ class _Body:
             max_job_attempts=given.max_job_attempts or 3,
             job_backoff_s=seconds(given.job_backoff) if given.HasField("job_backoff") else JOB_BACKOFF_S,
             attempt_timeout_s=seconds(given.attempt_timeout) if given.HasField("attempt_timeout") else None,
+            max_failed_partitions=given.max_failed_partitions,
         )
         argument = plain(request.argument, "argument")
         partitions = list(request.partitions)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -28,7 +29,7 @@ from distop.coordinator.publication import (
     step_context,
     work_out,
 )
-from distop.coordinator.tracker import Tracked
+from distop.coordinator.tracker import Tracked, failures
 from distop.coordinator.turns import Turn
 from distop.errors import (
     Conflict,
@@ -77,8 +78,20 @@ MAX_REBASES = 100
 """How often a commit that loses to other writers is put on their result, before it backs off."""
 
 
+MAX_NAMED, MAX_NAMED_ERROR = 100, 120
+"""Failed partitions that a history record names, and how many characters of each one's error."""
+
+
 def _is_hooked(kind: DistributedOperation) -> bool:
     return type(kind).complete_operation is not DistributedOperation.complete_operation
+
+
+def _failed_partitions(tracked: Tracked, outcome: str) -> dict[str, Any]:
+    """What a success says of the jobs that were allowed to fail; so much of it as fits a history record."""
+    if outcome != "success" or not tracked.failed:
+        return {}
+    named = islice(failures(tracked), MAX_NAMED)
+    return {"failedPartitions": {name: error[:MAX_NAMED_ERROR] for name, error in named}}
 
 
 class Completion:
@@ -345,7 +358,7 @@ class Completion:
             failed=len(tracked.failed),
             error_code=error.code if error else "",
             error=error.message if error else "",
-            facts=facts or {},
+            facts=_failed_partitions(tracked, outcome) | (facts or {}),
         )
 
     # -- collect ---------------------------------------------------------------------------------------

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from distop.errors import CorruptRecord
+from distop.errors import CorruptRecord, JobFailed
 from distop.metastore.keyspace import OperationKeys
 from distop.metastore.records import (
     ABORTING,
@@ -204,17 +205,33 @@ def decide(tracked: Tracked, *, deadline_passed: bool, paused: bool = False) -> 
         if not tracked.completion.parked:
             return Finish()
         return Resolve(tracked.decision) if tracked.decision is not None else Wait()
-    if tracked.failed:
-        key, record = min(tracked.failed.items())
-        named = tracked.keys.partition_of(key)
-        message = f"job {named[0] if named else '?'} failed: {record.error}"
-        return Seal(RUNNING, ABORTING, "JOB_FAILED", message)
-    if len(tracked.succeeded) >= tracked.total:
+    failed = len(tracked.failed)
+    if tracked.arg.options.too_many_failed(failed, tracked.total):
+        return Seal(RUNNING, ABORTING, JobFailed.code, _why_failed(tracked))
+    if len(tracked.succeeded) + failed >= tracked.total:
         if paused:
             return _too_late(tracked) if deadline_passed else Wait()
         # Also when the deadline has just passed: the work is done.
         return Seal(RUNNING, COMMITTING) if tracked.publishes else Finish()
     return _too_late(tracked) if deadline_passed else Wait()
+
+
+def _why_failed(tracked: Tracked) -> str:
+    partition, error = next(failures(tracked))
+    # The code of the operation's error goes without saying twice.
+    first = f"job {partition} failed: {error.removeprefix(f'{JobFailed.code}: ')}"
+    allowed = tracked.arg.options.max_failed_partitions
+    if not allowed:
+        return first
+    limit = "one must succeed" if allowed < 0 or allowed >= tracked.total else f"{allowed:,} may"
+    return f"{len(tracked.failed):,} of {tracked.total:,} jobs failed, {limit}; {first}"
+
+
+def failures(tracked: Tracked) -> Iterator[tuple[str, str]]:
+    """The jobs that failed, in the order of their keys: partition and error."""
+    for key in sorted(tracked.failed):
+        named = tracked.keys.partition_of(key)
+        yield named[0] if named else "?", tracked.failed[key].error
 
 
 def _too_late(tracked: Tracked) -> Seal:

@@ -101,6 +101,7 @@ def from_tracked(tracked: Tracked, runner: str, revision: int) -> pb.Operation:
         started_by=arg.started_by,
         started_at=timestamp(arg.started_at),
         runner=runner,
+        max_failed_partitions=arg.options.max_failed_partitions,
         cancel_requested=tracked.cancel_requested,
         revision=revision,
     )

@@ -11,6 +11,7 @@ from enum import IntEnum
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from distop.metastore.records import OperationOptions
 from distop.proto import distop_pb2 as pb
 
 SILENCE_S = 30.0
@@ -154,17 +155,21 @@ def _of_operation(
         return Reason(
             Mood.STUCK, f"{name} is in a state that this version does not know; upgrade distop here"
         )
+    options = OperationOptions(max_failed_partitions=operation.max_failed_partitions)
+    too_many = options.too_many_failed(jobs.failed, jobs.total)
     done = f"{jobs.succeeded:,} of {_many(jobs.total, 'job')} done"
-    if operation.HasField("pause") and not operation.cancel_requested and not jobs.failed:
+    if operation.HasField("pause") and not operation.cancel_requested and not too_many:
         held = _held_by(operation.pause, now)
         return Reason(Mood.STUCK, f"{name} is paused{held}: {done}; distop resume {operation.name}")
     if operation.cancel_requested:
         return _led(f"{name} is being cancelled: {done}", "abort it", leader, members)
-    if jobs.failed:
+    if too_many:
         return _led(
             f"{name} is to be aborted: {_many(jobs.failed, 'job')} failed", "abort it", leader, members
         )
-    if jobs.succeeded >= jobs.total:
+    if jobs.failed:
+        done += f", {jobs.failed:,} failed"
+    if jobs.succeeded + jobs.failed >= jobs.total:
         return _led(f"{name} is about to commit: {done}", "publish it", leader, members)
     if operation.runner:
         return _running(operation, done, now, last_job_at)

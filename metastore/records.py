@@ -163,11 +163,24 @@ class OperationOptions(
     """Seconds before the second attempt at a job; doubled before each further one, up to a bound."""
     attempt_timeout_s: float | None = None
     """Seconds after which an attempt is cancelled, and counts as one that failed."""
+    max_failed_partitions: int = 0
+    """How many jobs may fail without failing the operation, which then publishes what the others made; -1:
+    any number. One must succeed."""
+
+    def too_many_failed(self, failed: int, total: int) -> bool:
+        """Whether so many failed jobs out of ``total`` make the operation fail."""
+        allowed = total if self.max_failed_partitions < 0 else self.max_failed_partitions
+        return failed > allowed or 0 < total <= failed
 
     def __post_init__(self) -> None:
         if self.deadline_s is not None and not self.deadline_s > 0:
             raise InvalidArgument(
                 "deadline must be positive seconds", details={"field": "options.deadline_s"}
+            )
+        if self.max_failed_partitions < -1:
+            raise InvalidArgument(
+                "max_failed_partitions is a number of partitions, or -1 for any number",
+                details={"field": "options.max_failed_partitions"},
             )
         if not 1 <= self.max_job_attempts <= 100:
             raise InvalidArgument(

@@ -102,6 +102,42 @@ async def test_one_failed_job_aborts_the_rest(service: Service, client: EtcdClie
     assert await eventually(lambda: nothing_left(client, operation))
 
 
+@pytest.mark.parametrize(("kind", "argument"), [("noop", {}), ("hooked", {"log": "log"})])
+async def test_the_partitions_that_may_fail_are_named_and_the_others_count(
+    service: Service, client: EtcdClient, tmp_path: Path, kind: str, argument: dict[str, str]
+) -> None:
+    """O20, C17: whether or not it has something to publish; names and errors are bounded."""
+    jobs = 103
+    options = pb.OperationOptions(max_failed_partitions=102)
+    given = {"partitions": jobs, **{name: str(tmp_path / value) for name, value in argument.items()}}
+    operation = await service.start("t", kind, given, options=options)
+    for name in range(jobs - 1):
+        await mark(client, operation, str(name), error=f"disk {name} full" + "!" * 300)
+    seen = await service.get(operation)
+    assert (seen.state, seen.jobs.failed, seen.max_failed_partitions) == (pb.RUNNING, 102, 102)
+    await mark(client, operation, str(jobs - 1))
+    ended = await service.ended(operation)
+    assert (ended.state, ended.jobs.succeeded, ended.jobs.failed) == (pb.SUCCEEDED, 1, 102)
+    failed = dict(ended.facts["failedPartitions"])
+    assert len(failed) == 100
+    assert failed["7"].startswith("JOB_FAILED: disk 7 full!")
+    assert len(failed["7"]) == 120
+
+
+async def test_more_failures_than_allowed_abort_at_once(service: Service, client: EtcdClient) -> None:
+    """O20: before the other jobs have a result; and a number that makes no sense is refused."""
+    options = pb.OperationOptions(max_failed_partitions=1)
+    operation = await service.start("t", argument={"partitions": 9}, options=options)
+    for name in ("3", "5"):
+        await mark(client, operation, name, error="full")
+    ended = await service.ended(operation)
+    assert ended.state == pb.FAILED
+    assert ended.error.message == "2 of 9 jobs failed, 1 may; job 3 failed: full"
+    with pytest.raises(InvalidArgument) as refused:
+        await service.start("t", options=pb.OperationOptions(max_failed_partitions=-2))
+    assert refused.value.details["field"] == "options.max_failed_partitions"
+
+
 async def test_a_deadline_aborts(service: Service, client: EtcdClient) -> None:
     """O20: by the leader's own clock, without any other event."""
     options = pb.OperationOptions()

@@ -81,6 +81,7 @@ def test_start_passes_everything_on(service: FakeService, address: str) -> None:
     words = ["--arg", "partitions=3", "--arg", "p=a", "--arg", "p=b", "--object", "o", "--partition", "x"]
     words += ["--deadline", "10m", "--attempts", "5", "--request-id", "mine", "-o", "json"]
     words += ["--backoff", "1500ms", "--attempt-timeout", "1h"]
+    words += ["--max-failed", "any"]
     started = document(run("start", "flights", "noop", *words, address=address))
     assert (started["name"], started["request_id"], started["state"]) == ("flights/noop/1", "mine", "running")
     request = service.calls["start"][0]
@@ -91,6 +92,7 @@ def test_start_passes_everything_on(service: FakeService, address: str) -> None:
     assert request.options.max_job_attempts == 5
     assert request.options.job_backoff.ToMilliseconds() == 1500
     assert request.options.attempt_timeout.seconds == 3600
+    assert request.options.max_failed_partitions == -1
 
 
 def test_start_takes_its_argument_from_standard_input(service: FakeService, address: str) -> None:
@@ -224,6 +226,20 @@ def test_drain(service: FakeService, address: str) -> None:
     assert service.calls["drain"][0].reason == "new host"
     told = document(run("drain", "c1", "--undo", "-o", "json", address=address))
     assert [member["draining"] for member in told] == [False, False]
+
+
+def test_show_names_the_partitions_that_failed(service: FakeService, address: str) -> None:
+    """C17"""
+    done = pb.Operation(name=HELD, table="flights", type="noop", state=pb.SUCCEEDED)
+    done.jobs.failed = 30
+    done.facts.update({"failedPartitions": {f"p{index:02}": "BAD_ROW: line 7" for index in range(30)}})
+    service.world.add(done)
+    shown = run("show", HELD, address=address).stdout
+    assert "p00: BAD_ROW: line 7" in shown
+    assert "and 10 more" in shown
+    assert "failedPartitions" not in shown
+    told = document(run("show", HELD, "-o", "json", address=address))
+    assert len(told["facts"]["failedPartitions"]) == 30
 
 
 def test_audit(service: FakeService, address: str) -> None:

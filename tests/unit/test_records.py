@@ -140,8 +140,8 @@ def test_what_is_no_record_is_reported_with_its_key(kind: type[Record], value: b
 def test_an_unknown_option_is_not_ignored() -> None:
     """Whoever set it relies on it: an operation is not run without what was asked for."""
     value = msgspec.json.decode(encode(OperationArg(table="t", type="noop", instance=1)))
-    with pytest.raises(CorruptRecord, match="maxFailedPartitions"):
-        decode(msgspec.json.encode(value | {"options": {"maxFailedPartitions": 3}}), OperationArg, b"key")
+    with pytest.raises(CorruptRecord, match="retryOnTuesdays"):
+        decode(msgspec.json.encode(value | {"options": {"retryOnTuesdays": 3}}), OperationArg, b"key")
 
 
 def test_options_that_are_refused_on_reading_are_a_corrupt_record() -> None:

@@ -37,14 +37,18 @@ NAMES = ["0", "1", "a.b", "state.1", "% /"]
 
 
 def tracked(
-    total: int = len(NAMES), *, deadline_s: float | None = None, stages_files: bool = False
+    total: int = len(NAMES),
+    *,
+    deadline_s: float | None = None,
+    stages_files: bool = False,
+    max_failed: int = 0,
 ) -> Tracked:
     arg = OperationArg(
         table="t",
         type="noop",
         instance=1,
         partition_count=total,
-        options=OperationOptions(deadline_s=deadline_s),
+        options=OperationOptions(deadline_s=deadline_s, max_failed_partitions=max_failed),
         stages_files=stages_files,
     )
     return Tracked(KEYS, arg)
@@ -215,6 +219,46 @@ def test_one_failed_job_aborts_with_its_name_and_reason() -> None:
     Change("a.b", "failed").apply(one, 2)
     action = decide(one, deadline_passed=False)
     assert action == Seal(RUNNING, ABORTING, "JOB_FAILED", "job a.b failed: X: why")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "succeeded", "failed", "then"),
+    [
+        (0, 2, 0, Wait()),
+        (0, 3, 0, Seal(RUNNING, COMMITTING)),
+        (1, 1, 1, Wait()),
+        (1, 2, 1, Seal(RUNNING, COMMITTING)),
+        (1, 0, 2, "2 of 3 jobs failed, 1 may; job 0 failed: X: why"),
+        (2, 1, 2, Seal(RUNNING, COMMITTING)),
+        (3, 0, 3, "3 of 3 jobs failed, one must succeed; job 0 failed: X: why"),
+        (-1, 0, 2, Wait()),
+        (-1, 1, 2, Seal(RUNNING, COMMITTING)),
+        (-1, 0, 3, "3 of 3 jobs failed, one must succeed; job 0 failed: X: why"),
+    ],
+)
+def test_so_many_jobs_may_fail_and_no_more(allowed: int, succeeded: int, failed: int, then: object) -> None:
+    """O20, C17: it is published once every job has a result; one of them must be a success."""
+    one = tracked(3, max_failed=allowed)
+    one.set_state(RUNNING, 1)
+    for index in range(failed + succeeded):
+        Change(str(index), "failed" if index < failed else "success").apply(one, 2)
+    expected = Seal(RUNNING, ABORTING, "JOB_FAILED", then) if isinstance(then, str) else then
+    assert decide(one, deadline_passed=False) == expected
+
+
+def test_zero_jobs_are_not_too_few_successes() -> None:
+    """O6, C17"""
+    one = tracked(0, max_failed=-1)
+    one.set_state(RUNNING, 1)
+    assert decide(one, deadline_passed=False) == Seal(RUNNING, COMMITTING)
+
+
+def test_a_failed_job_says_its_code_once() -> None:
+    one = tracked(1)
+    one.set_state(RUNNING, 1)
+    one.apply_put(KeyValue(KEYS.job_state("0"), failure_record("a", "JOB_FAILED", "why", 1.0), 2, 2))
+    action = decide(one, deadline_passed=False)
+    assert action == Seal(RUNNING, ABORTING, "JOB_FAILED", "job 0 failed: why")
 
 
 def test_a_deadline_says_how_far_it_came() -> None:

@@ -193,3 +193,11 @@ def test_a_paused_table_says_so_whether_or_not_something_runs():
     assert told(table=table) == Reason(Mood.STUCK, "paused since 5 s: nothing starts; distop resume flights")
     assert "nothing starts, 2 operations held" in told(operation(), table=table, also_running=1).sentence
     assert told(operation(runner="e1"), table=pb.Table(name="flights")).mood is Mood.MOVING
+
+
+def test_failed_jobs_that_are_allowed_are_no_reason_to_abort():
+    """C17, U1"""
+    allowed = operation(failed=2, runner="e1", max_failed_partitions=2)
+    assert told(allowed).sentence == "ingest/17 running: 34 of 120 jobs done, 2 failed, run by e1"
+    assert "to be aborted" in told(operation(failed=3, max_failed_partitions=2)).sentence
+    assert "about to commit" in told(operation(done=118, failed=2, max_failed_partitions=-1)).sentence
