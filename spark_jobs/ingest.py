@@ -136,8 +136,11 @@ class Ingest(DistributedOperation):
         return Plan(argument=plan.to_argument(), partition_count=len(plan.cuts) - 1, watermarks=moves)
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
-        """One snapshot, as the mode has it."""
-        return steps_of(operation)
+        """One snapshot, as the mode has it; and a report on the rows that could not be read."""
+        report = (
+            [StepRecord(step="ingest.report")] if operation.argument.get("onBadRows") == "quarantine" else []
+        )
+        return [*steps_of(operation), *report]
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
         """Ingest one split.

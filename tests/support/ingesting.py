@@ -33,9 +33,11 @@ from distop.metastore.records import (
 from distop.operations.api import PlanRequest
 from distop.operations.job import JobContext
 from distop.spark_jobs.ingest import Ingest
+from distop.spark_jobs.report import IngestReport
 from support.publishing import Staged, Table
 
 STEPS: dict[str, type[TransactionalStep]] = {
+    "ingest.report": IngestReport,
     "iceberg.append": IcebergAppend,
     "iceberg.overwrite": IcebergOverwrite,
     "iceberg.append_if_empty": IcebergAppendIfEmpty,
