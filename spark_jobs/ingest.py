@@ -137,10 +137,10 @@ class Ingest(DistributedOperation):
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """One snapshot, as the mode has it; and a report on the rows that could not be read."""
-        report = (
-            [StepRecord(step="ingest.report")] if operation.argument.get("onBadRows") == "quarantine" else []
-        )
-        return [*steps_of(operation), *report]
+        steps = list(steps_of(operation))
+        if operation.argument.get("onBadRows") == "quarantine":
+            steps.append(StepRecord(step="ingest.report"))
+        return steps
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
         """Ingest one split.

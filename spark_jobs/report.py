@@ -10,7 +10,7 @@ from distop.spark_jobs.ingest_job import QUARANTINE
 
 
 class IngestReport(TransactionalStep):
-    """Adds to the facts of an operation how many rows were bad, and the folder that its quarantine files are in.
+    """Adds to the facts of an operation how many rows were bad, and in which folder its quarantine files are.
 
     Changes nothing; facts become visible with everything else in the transaction that finishes the operation.
     """

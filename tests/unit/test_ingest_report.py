@@ -15,11 +15,12 @@ def ingesting(tmp_path: Path) -> Ingesting:
 
 
 def source(folder: Path, bad: int) -> str:
-    """Five files of ten rows, of which ``bad`` are bad."""
+    """Five files of 400 rows, of which ``bad`` are bad, in two of them."""
     sources = folder / "source"
     sources.mkdir()
     for number in range(5):
-        rows = [f"{'x' if number * 10 + row < bad else row}" for row in range(10)]
+        wrong = {0: bad - bad // 2, 4: bad // 2}.get(number, 0)
+        rows = ["x"] * wrong + [str(row) for row in range(wrong, 400)]
         (sources / f"{number}.csv").write_text("a\n" + "\n".join(rows) + "\n")
     return str(sources)
 
@@ -28,18 +29,19 @@ def test_bad_rows_of_all_jobs_are_counted_and_their_folder_is_named(
     ingesting: Ingesting, tmp_path: Path
 ) -> None:
     arg = ingesting.start(
-        paths=source(tmp_path, 13), schema={"a": "int"}, on_bad_rows="quarantine", split_bytes=16
+        paths=source(tmp_path, 13), schema={"a": "int"}, on_bad_rows="quarantine", split_bytes=1024
     )
     jobs = ingesting.run(arg)
     facts = ingesting.finish(arg, jobs)
     assert len(jobs) > 1
-    assert (facts["rows"], facts["badRows"]) == (37, 13)
+    assert (facts["rows"], facts["badRows"]) == (1987, 13)
     assert facts["quarantine"] == f"quarantine/ingest-{arg.uuid}"
     root = Path(ingesting.location.removeprefix("file://"))
-    lines = [
-        line for path in (root / facts["quarantine"]).iterdir() for line in path.read_text().splitlines()
-    ]
-    assert len(lines) == len(quarantined(ingesting, jobs)) == 13
+    files = list((root / facts["quarantine"]).iterdir())
+    assert len(files) == 2
+    assert (
+        sum(len(file.read_text().splitlines()) for file in files) == len(quarantined(ingesting, jobs)) == 13
+    )
 
 
 def test_without_bad_rows_it_says_so(ingesting: Ingesting, tmp_path: Path) -> None:
