@@ -25,6 +25,7 @@ from distop.errors import (
     PreconditionFailed,
     UnknownCommitStep,
 )
+from distop.metastore.crashpoints import reached
 from distop.metastore.records import StepRecord
 from distop.metastore.sequence import CommitSequence
 
@@ -129,9 +130,12 @@ def execute(
         if step.verify(context) is Verdict.DONE:
             return False
         check()
+        reached("step.before")
         step.execute(context)
+        reached("step.middle")
         if not step.looks_itself and step.verify(context) is Verdict.NOT_DONE:
             raise RuntimeError("it was executed, and is not done")
+        reached("step.after")
         return True
 
     done = found = 0
@@ -165,7 +169,10 @@ def undo(
     def one(index: int, record: StepRecord) -> bool:
         check()
         try:
-            return registry.load_external(record).undo(context)
+            reached("undo.before")
+            undone = registry.load_external(record).undo(context)
+            reached("undo.after")
+            return undone
         except (LeadershipLost, LeaseLost):
             raise
         except Exception as error:

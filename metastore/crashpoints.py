@@ -22,6 +22,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,7 +89,7 @@ def _present_plan() -> str:
 
 
 def record_name(name: str, action: str) -> str:
-    """The file in the folder of ``DISTOP_CRASH_ONCE`` that says that a point has fired; holds the pid."""
+    """The file below ``DISTOP_CRASH_ONCE`` that says that a point has fired, and in which process."""
     return f"{name}={action}"
 
 
@@ -99,7 +100,7 @@ def _is_first(name: str, action: str) -> bool:
         return True
     try:
         with Path(folder, record_name(name, action)).open("x") as record:
-            record.write(str(os.getpid()))
+            record.write(" ".join([str(os.getpid()), *sys.orig_argv]))
     except FileExistsError:
         return False
     return True

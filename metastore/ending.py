@@ -91,12 +91,14 @@ async def request_cancel(
             # The log of the commit steps compares .cancel as absent: one of the two wins, never both.
             (unchanged(state), absent(keys.cancel), absent(keys.commit)),
             (Put(keys.cancel, encode(cancel)), *([audit] if audit is not None else [])),
-            (Get(keys.cancel), Get(keys.commit)),
+            (Get(keys.cancel), Get(keys.commit), *([Get(audit.key)] if audit is not None else [])),
         )
         reached("cancel.before")
         result = await _settle(client, txn, lambda: reached("cancel.after"))
         if result.succeeded:
             return True
+        if audit is not None and result.got(2):
+            return True  # an earlier copy of this request, whose reply was lost; it may be over by now
         found, log = result.one(0, keys.cancel), result.one(1, keys.commit)
         if found.exists:
             return decode(found.value, CancelRecord, found.key) == cancel

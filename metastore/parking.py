@@ -7,7 +7,7 @@ what it makes of a decision happens in one transaction that removes the decision
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from distop.errors import InvalidArgument, LeadershipLost, NotParked, NotSkippable, OperationNotFound
 from distop.metastore.client import EtcdClient
@@ -33,8 +33,9 @@ MAX_TRIES = 8
 """How often one of these transactions is sent again after a lost reply."""
 
 
-def _settle(client: EtcdClient, txn: Txn) -> Awaitable[TxnResult]:
-    return settle(client, txn, patience_s=4 * client.config.timeout_s, tries=MAX_TRIES, insist=False)
+def _settle(client: EtcdClient, txn: Txn, replied: Callable[[], None]) -> Awaitable[TxnResult]:
+    patience_s = 4 * client.config.timeout_s
+    return settle(client, txn, patience_s=patience_s, tries=MAX_TRIES, insist=False, replied=replied)
 
 
 async def note_failure(
@@ -53,8 +54,7 @@ async def note_failure(
     then = (Put(keys.completion, encode(record)),)
     txn = Txn((equals(keys.state, COMMITTING), epoch.held()), then, (Get(epoch.key),))
     reached("note.before")
-    result = await _settle(client, txn)
-    reached("note.after")
+    result = await _settle(client, txn, lambda: reached("note.after"))
     if result.succeeded:
         return result.revision
     _check_epoch(result.one(0, epoch.key), keys, epoch)
@@ -96,13 +96,14 @@ async def request_resolve(
         txn = Txn(
             (unchanged(state), unchanged(completion), absent(keys.resolve)),
             (Put(keys.resolve, encode(decision)), *([audit] if audit is not None else [])),
-            (Get(keys.resolve),),
+            (Get(keys.resolve), *([Get(audit.key)] if audit is not None else [])),
         )
         reached("resolve.before")
-        result = await _settle(client, txn)
-        reached("resolve.after")
+        result = await _settle(client, txn, lambda: reached("resolve.after"))
         if result.succeeded:
             return
+        if audit is not None and result.got(1):
+            return  # an earlier copy of this decision, whose reply was lost; it may have been acted upon
         found = result.one(0, keys.resolve)
         if found.exists:
             other = decode(found.value, ResolveRecord, found.key)
@@ -151,8 +152,7 @@ async def apply_resolve(
         (Get(epoch.key),),
     )
     reached("act.before")
-    result = await _settle(client, txn)
-    reached("act.after")
+    result = await _settle(client, txn, lambda: reached("act.after"))
     if result.succeeded:
         return state, record, error, result.revision
     _check_epoch(result.one(0, epoch.key), keys, epoch)

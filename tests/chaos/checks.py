@@ -20,7 +20,7 @@ from distop.metastore.txn import Get, Txn
 
 AT_REST = re.compile(
     r"(_coordinators|_executors|_namespaces|_audit)\..+"
-    r"|[^.]+\.(table|head|watermarks|coordinator|ordering|pause)"
+    r"|[^.]+\.(table|head|watermarks|coordinator|ordering)"
     r"|[^.]+\.(history|request|audit)\..+"
     r"|[^.]+\.[^.]+\.nextInstanceId"
 )
@@ -35,7 +35,9 @@ class Findings:
     """What was looked at and what was wrong with it."""
 
     rows_expected: int = 0
+    """Rows published since the last look, and ..."""
     rows_found: int = 0
+    """... how many of them are there. Lost and doubled are counted over whole tables."""
     rows_lost: int = 0
     rows_doubled: int = 0
     leftovers: list[str] = field(default_factory=list)
@@ -89,7 +91,10 @@ def check_rows(book: Book, seen: Standing) -> Findings:
     expected, found = Counter(book.expected()), Counter(row["id"] for row in read_rows(seen.location))
     lost, strange = expected - found, found - expected
     doubled = sum(count for number, count in strange.items() if number in expected)
-    findings = Findings(expected.total(), found.total(), lost.total(), doubled)
+    # Counted when they are new; what was there before must still be, and only once, but is not counted again.
+    new = book.fresh & expected.keys()
+    book.fresh.clear()
+    findings = Findings(len(new), sum(found[number] for number in new), lost.total(), doubled)
     if foreign := sorted(number for number in strange if number not in expected):
         findings.wrong.append(
             f"{book.table}: {len(foreign)} rows that nobody published, such as {foreign[0]}"

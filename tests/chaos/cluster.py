@@ -27,11 +27,18 @@ from distop.metastore.crashpoints import ONCE_VARIABLE, VARIABLE, record_name
 from distop.metastore.embedded import EtcdProcess, free_port
 from distop.metastore.records import LeaderRecord, MemberRecord, decode
 from support.proxy import Proxy
+from support.step_probes import STEPS
 from support.waiting import eventually
 
 TTL_S = 2
 START_S = 180.0
 TESTS = Path(__file__).parent.parent
+OTHERS = {
+    "distop.executor.sidecar": "sidecar",
+    "pyspark": "Spark worker",
+    "chaos.foreign": "foreign program",
+}
+"""Processes that the harness does not supervise, by what stands in their command."""
 
 
 @dataclass
@@ -126,7 +133,6 @@ class Cluster:
         self._master, self._counts = master, (coordinators, runners)
         # Sockets need a short path.
         self._sockets = Path(tempfile.mkdtemp(prefix="dxc"))
-        self._names: dict[int, str] = {}
 
     async def __aenter__(self) -> Self:
         for folder in (self.fired, self.logs):
@@ -161,6 +167,7 @@ class Cluster:
             **os.environ,
             **(etcd or self.config).to_env(),
             "DISTOP_OPERATIONS": KINDS,
+            "DISTOP_COMMIT_STEPS": STEPS,
             "PYTHONPATH": str(TESTS),
             VARIABLE: f"@{self.plan}",
             ONCE_VARIABLE: str(self.fired),
@@ -183,7 +190,6 @@ class Cluster:
 
     def arm(self, point: str, action: str, hit: int = 1) -> None:
         """From now on the first process that comes by is struck."""
-        self.know_sidecars()
         (self.fired / record_name(point, action)).unlink(missing_ok=True)
         new = self.plan.with_suffix(".new")
         new.write_text(f"{point}={action}@{hit}")
@@ -196,22 +202,13 @@ class Cluster:
         """Who was struck by an armed point, or ``None`` if nobody has come by."""
         record = self.fired / record_name(point, action)
         try:
-            pid = int(record.read_text() or 0)
+            pid, _, command = record.read_text().partition(" ")
         except FileNotFoundError:
             return None
-        self.know_sidecars()
         for service in self.services:
-            if pid in service.pids:
+            if int(pid or 0) in service.pids:
                 return service.name
-        return self._names.get(pid, "Spark worker")
-
-    def know_sidecars(self) -> None:
-        for service in self.runners():
-            if pid := service.sidecar_pid():
-                self._names[pid] = "sidecar"
-
-    def know(self, pid: int, name: str) -> None:
-        self._names[pid] = name
+        return next((name for part, name in OTHERS.items() if part in command), "another process")
 
     # -- who is there --------------------------------------------------------------------------------
 

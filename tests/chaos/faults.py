@@ -43,6 +43,12 @@ LOST = (
     "prune",
     "catalog.swap",
     "table.create",
+    "pause",
+    "resume",
+    "drain",
+    "note",
+    "resolve",
+    "act",
     "runner.register",
 )
 """Steps that are one transaction of etcd, whose answer may be lost."""
@@ -67,6 +73,10 @@ PAUSED = (
     "sweep.before",
     "log.chunk.before",
     "log.header.before",
+    "step.before",
+    "step.after",
+    "note.before",
+    "act.before",
 )
 """Where a process that sleeps past its lease must find that it is too late, or nothing happened."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from distop.operations import DistributedOperation, JobContext, OperationView, Plan, PlanRequest
 
-KINDS = ",".join(f"chaos.kinds:{name}" for name in ("Stepping", "Holding"))
+KINDS = "chaos.kinds:Stepping,chaos.kinds:Holding,support.step_probes:Stepped"
 
 
 class Stepping(DistributedOperation):

@@ -28,6 +28,7 @@ PATIENCE_S = 90.0
 OPERATIONS_PER_TABLE = 24
 """Then a new table takes its place, so that looking at one stays cheap."""
 READ_EVERY_S = 0.4
+SCHEMA = ["id: long", "batch: string", "kind: string"]
 
 
 class Stuck(Exception):
@@ -79,7 +80,7 @@ class Lab:
             self.retired.append(book)
         name = f"{use}-{next(self._numbers)}"
         location = self.folder / "tables" / name
-        given = {"partitionBy": ["kind"], **options}
+        given = {"partitionBy": ["kind"], "schema": SCHEMA, **options}
         with contextlib.suppress(TableExists):  # made by a call whose answer was lost
             await self.insist(lambda: self.client.create_table(name, str(location), options=given))
         self.books[use] = book = Book(name, location, replaces)

@@ -36,6 +36,8 @@ class Book:
     foreign: list[int] = field(default_factory=list)
     """Ids that another program has appended."""
     operations: int = 0
+    fresh: set[int] = field(default_factory=set)
+    """Ids published since the table was last looked at."""
 
     def expected(self) -> list[int]:
         """The ids of all its rows."""
@@ -49,6 +51,7 @@ class Book:
             self.foreign.clear()
         self.batches[batch.name] = batch
         self.watermarks.add(batch.name)
+        self.fresh.update(batch.ids)
 
 
 @dataclass

@@ -18,7 +18,7 @@ from chaos.workloads import ingest, workloads_for
 from distop.client import AsyncClient
 from distop.errors import DistopError
 
-MOST_WORKLOADS = 6
+MOST_WORKLOADS = 8
 """How many workloads may pass by before a point is said to be out of reach."""
 
 

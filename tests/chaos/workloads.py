@@ -9,13 +9,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from chaos.cluster import TTL_S, Service
 from chaos.lab import Lab, Stuck
 from chaos.ledger import Started
-from distop.errors import DistopError
-from distop.metastore.records import HistoryRecord, encode
+from distop.errors import DistopError, NotParked, OperationNotFound, PreconditionFailed
+from distop.metastore.records import CompletionRecord, HistoryRecord, decode, encode
 from distop.metastore.retention import EVERY, KEEP
 from distop.metastore.txn import Put, Txn
 
@@ -52,6 +52,79 @@ async def stepping(lab: Lab) -> list[str]:
     return [*problems, *(f"{started.operation} left no {name}" for name in sorted(missing))]
 
 
+async def export(lab: Lab) -> list[str]:
+    """An operation that publishes through external steps, logged ahead."""
+    started = await _export(lab, "probe.must", broken=False)
+    problems = await lab.ended(started)
+    return [*problems, *_check_exported(started, {"0", "1", "2", "last"})]
+
+
+async def parked(lab: Lab) -> list[str]:
+    """A step that cannot be executed parks its operation; it is put right, and tried again."""
+    started = await _export(lab, "probe.must", broken=True)
+    await _until_parked(lab, started)
+    assert started.folder is not None
+    (started.folder / "1.broken").unlink()
+    await _resolve(lab, started, "retry")
+    problems = await lab.ended(started)
+    return [*problems, *_check_exported(started, {"0", "1", "2", "last"})]
+
+
+async def parked_and_left_out(lab: Lab) -> list[str]:
+    """The same, but the step is left out; the others are done."""
+    started = await _export(lab, "probe.write", broken=True)
+    await _until_parked(lab, started)
+    await _resolve(lab, started, "skip")
+    problems = await lab.ended(started)
+    return [*problems, *_check_exported(started, {"0", "2", "last"})]
+
+
+async def parked_and_aborted(lab: Lab) -> list[str]:
+    """The same, but the operation is given up, and what was done is taken back."""
+    started = await _export(lab, "probe.must", broken=True)
+    started.outcome = "failed"
+    await _until_parked(lab, started)
+    await _resolve(lab, started, "abort")
+    problems = await lab.ended(started)
+    return [*problems, *_check_exported(started, set())]
+
+
+async def _export(lab: Lab, step: str, *, broken: bool) -> Started:
+    folder = lab.folder / "exported" / f"{lab.operations}"
+    folder.mkdir(parents=True)
+    if broken:
+        (folder / "1.broken").write_text("for good")
+    argument = {"folder": str(folder), "step": step, "partitions": 3}
+    return await lab.start(await lab.table("exported"), "stepped", argument, folder=folder)
+
+
+async def _until_parked(lab: Lab, started: Started) -> None:
+    store = lab.cluster.store
+    key = store.keyspace.operation(started.operation).completion
+
+    async def waits() -> bool:
+        kv = await store.get(key)
+        return kv.exists and decode(kv.value, CompletionRecord, key).parked
+
+    await lab.until(waits, f"{started.operation} is not parked")
+
+
+async def _resolve(lab: Lab, started: Started, action: Literal["retry", "skip", "abort"]) -> None:
+    with contextlib.suppress(NotParked):  # decided by a call whose answer was lost
+        await lab.insist(lambda: lab.client.resolve(str(started.operation), action, reason="chaos"))
+
+
+def _check_exported(started: Started, wanted: set[str]) -> list[str]:
+    assert started.folder is not None
+    written = {path.name: path.read_text() for path in started.folder.iterdir()}
+    found = {name for name in written if name != "journal" and not name.endswith(".broken")}
+    if found != wanted:
+        return [f"{started.operation} has published {sorted(found)}, not {sorted(wanted)}"]
+    if len({written[name] for name in found}) > 1:
+        return [f"{started.operation} has published under several tokens"]
+    return []
+
+
 async def bad_rows(lab: Lab) -> list[str]:
     """An ingest that must fail: its jobs clean up, and nothing of it is ever seen."""
     return await all_ended(lab, await lab.ingest(await lab.table("appended"), bad=True))
@@ -64,6 +137,38 @@ async def cancel(lab: Lab) -> list[str]:
     await asyncio.sleep(lab.rng.uniform(0.0, 0.5))
     await lab.insist(lambda: lab.client.cancel(str(started.operation), reason="chaos"))
     return await lab.ended(started)
+
+
+async def held_up(lab: Lab) -> list[str]:
+    """A table is paused and resumed, then an operation of it is."""
+    book = await lab.table("appended")
+    await lab.insist(lambda: lab.client.pause_table(book.table, "chaos"))
+    await lab.insist(lambda: lab.client.resume_table(book.table, "chaos"))
+    started = await lab.ingest(book)
+    name = str(started.operation)
+    with contextlib.suppress(PreconditionFailed, OperationNotFound):  # it may be over by now
+        await lab.insist(lambda: lab.client.pause(name, "chaos"))
+        await lab.insist(lambda: lab.client.resume(name, "chaos"))
+    return await lab.ended(started)
+
+
+async def drained(lab: Lab) -> list[str]:
+    """A coordinator is drained while a table has work, and takes part again."""
+    await lab.cluster.ready(coordinators=2)
+    started = await lab.ingest(await lab.table("appended"))
+    address = lab.cluster.addresses().split(",")[lab.rng.randrange(2)]
+
+    async def told(undo: bool) -> bool:
+        # One that was killed at the point is another member by now, or not there yet.
+        with contextlib.suppress(DistopError):
+            await lab.client.drain(address, "chaos", undo=undo)
+            return True
+        return False
+
+    await lab.until(lambda: told(False), f"{address} cannot be drained")
+    problems = await lab.ended(started)
+    await lab.until(lambda: told(True), f"{address} stays drained")
+    return problems
 
 
 async def new_table(lab: Lab) -> list[str]:
@@ -92,12 +197,12 @@ async def foreign_append(lab: Lab) -> list[str]:
                 stdout=log,
                 stderr=log,
             )
-            lab.cluster.know(program.pid, "foreign program")
             if await program.wait() == 0:
                 break
             if time.monotonic() > deadline:
                 raise Stuck("the foreign program never came to its end")
     book.foreign.append(identity)
+    book.fresh.add(identity)
     return await lab.ended(started)
 
 
@@ -159,7 +264,6 @@ async def sidecars_killed(lab: Lab) -> list[str]:
     scratch = []
     for runner in lab.cluster.runners():
         if pid := runner.sidecar_pid():
-            lab.cluster.know_sidecars()
             if runner.place is not None:
                 scratch.append(runner.place.scratch_of(over.operation))
             _kill(pid)
@@ -216,6 +320,15 @@ BY_STEP: dict[str, tuple[Workload, ...]] = {
     "mark_each": (stepping,),
     "hook": (stepping,),
     "job.clean": (bad_rows,),
+    "pause": (held_up,),
+    "resume": (held_up,),
+    "drain": (drained,),
+    "log": (export,),
+    "step": (export,),
+    "note": (parked,),
+    "resolve": (parked, parked_and_left_out),
+    "act": (parked_and_aborted, parked_and_left_out),
+    "undo": (parked_and_aborted,),
     "cancel": (cancel,),
     "table.create": (new_table,),
     "catalog.swap": (foreign_append,),
@@ -229,7 +342,7 @@ BY_STEP: dict[str, tuple[Workload, ...]] = {
 }
 """Which workloads reach a step, by the beginning of its name. Others are reached by an ingest."""
 
-ORDINARY: tuple[Workload, ...] = (ingest, stepping, bad_rows, noop, cancel)
+ORDINARY: tuple[Workload, ...] = (ingest, stepping, export, bad_rows, noop, cancel, parked)
 
 
 def workloads_for(point: str) -> list[Workload]:

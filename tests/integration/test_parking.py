@@ -9,9 +9,10 @@ import pytest
 import pytest_asyncio
 
 from distop.coordinator.why import Mood, why
-from distop.errors import InvalidArgument, NotParked, NotSkippable, OperationNotFound
+from distop.errors import InvalidArgument, NotParked, NotSkippable, OperationNotFound, OutcomeUnknown
+from distop.metastore.audit import audit_put
 from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import OperationId
+from distop.metastore.keyspace import OperationId, prefix_end
 from distop.metastore.parking import request_resolve
 from distop.metastore.records import (
     COMMITTING,
@@ -20,6 +21,7 @@ from distop.metastore.records import (
     decode,
     encode,
 )
+from distop.metastore.txn import Txn, TxnResult
 from distop.proto import distop_pb2 as pb
 from support.coordinators import Service, serving
 from support.jobs import mark
@@ -166,3 +168,31 @@ async def test_a_decision_whose_reply_is_lost_is_made_once(client: LossyClient, 
     await request_resolve(client, keys, ResolveRecord(action="retry", by="me"))
     with pytest.raises(NotParked, match="me has just decided on retry"):
         await request_resolve(client, keys, ResolveRecord(action="abort"))
+
+
+async def test_a_decision_that_was_acted_upon_before_its_reply_was_missed_is_no_error(
+    client: LossyClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C10: found by make chaos. The operation is over by the time the decision is sent again; the audit entry
+    of the first copy says that it counted."""
+    await make_table(client)
+    operation = await begin(client)
+    keys = client.keyspace.operation(operation)
+    await client.put(keys.state, COMMITTING)
+    await client.put(keys.completion, encode(CompletionRecord(attempts=5, error="x", parked=True)))
+    table = client.keyspace.table(operation.table)
+    audit = audit_put(table, "resolve", by="me", target=str(operation), at=1.0)
+    send = client.txn
+
+    async def meanwhile_over(txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
+        try:
+            return await send(txn, timeout_s=timeout_s)
+        except OutcomeUnknown:
+            await client.delete(keys.prefix, prefix_end(keys.prefix))
+            raise
+
+    monkeypatch.setattr(client, "txn", meanwhile_over)
+    client.fail(Fault.LOST_REPLY)
+    await request_resolve(client, keys, ResolveRecord(action="retry", by="me"), audit)
+    assert client.spent
+    assert not (await client.get(keys.state)).exists
