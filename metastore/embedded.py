@@ -1,6 +1,6 @@
 """Find an etcd on this machine and run it as a child process.
 
-For ``distop dev`` and for tests: one member, on loopback only, its data and its log in a folder of its own.
+For ``distop dev`` one member, for tests also several; on loopback only, each in a folder of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -124,8 +124,36 @@ def _bindable(port: int) -> bool:
     return True
 
 
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """One member's place in a cluster of several."""
+
+    name: str
+    listen_peers: str
+    """``host:port`` where it listens to the others."""
+    cluster: Mapping[str, str]
+    """Name of each member, this one too -> ``host:port`` where the others reach it."""
+    joins: bool = False
+    """It joins a cluster that is there already, which has been told so (``etcdctl member add``)."""
+
+    def flags(self) -> list[str]:
+        """As etcd takes it."""
+        urls = ",".join(f"{name}=http://{address}" for name, address in self.cluster.items())
+        return [
+            f"--name={self.name}",
+            f"--listen-peer-urls=http://{self.listen_peers}",
+            f"--initial-advertise-peer-urls=http://{self.cluster[self.name]}",
+            f"--initial-cluster={urls}",
+            f"--initial-cluster-state={'existing' if self.joins else 'new'}",
+        ]
+
+
+# Nobody dials a single member's peer address: any free port will do.
+_ALONE = Membership(name="distop", listen_peers="127.0.0.1:0", cluster={"distop": "127.0.0.1:0"})
+
+
 class EtcdProcess:
-    """A single-member etcd on loopback, a child of this process, ready when ``start`` returns.
+    """An etcd on loopback, a child of this process, ready when ``start`` returns. By default it is alone.
 
     Data directory and port stay the same over ``stop``, ``kill`` and another ``start``. Its process group is
     its own: Ctrl-C in a terminal reaches us and not it. On Linux it also ends (SIGTERM) when *the thread that
@@ -142,6 +170,7 @@ class EtcdProcess:
         client_port: int = 0,
         binary: EtcdBinary | None = None,
         options: Sequence[str] = (),
+        membership: Membership = _ALONE,
         ready_timeout: float = 20.0,
     ) -> None:
         self.data_dir = data_dir.absolute()
@@ -149,6 +178,7 @@ class EtcdProcess:
         self.port = client_port or free_port()
         self.binary = binary or find_etcd()
         self._options = list(options)
+        self._membership = membership
         self._ready_timeout = ready_timeout
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -171,19 +201,21 @@ class EtcdProcess:
 
     def start(self) -> None:
         """Start it and wait until it answers; nothing if it runs. Raises :class:`EtcdStartFailed`."""
-        if self.running:
-            return
+        if not self.running:
+            self.launch()
+            self.await_answer()
+
+    def launch(self) -> None:
+        """Start it and do not wait: a member of several answers once most of them are there."""
         if not _bindable(self.port):  # the health check would be answered by whoever holds it
             raise EtcdStartFailed(f"port {self.port} is taken", hint="choose another one")
         if self.binary.lossy:
             _log.warning("etcd.lossy_version: etcd %s %s", self.binary.version, LOSSY_WARNING)
         self.data_dir.mkdir(parents=True, exist_ok=True)
         client = f"http://{self.endpoint}"
-        peer = "http://127.0.0.1:0"  # nobody dials a single member's peer address: any free port will do
-        command = [str(self.binary.path), "--name=distop", f"--data-dir={self.data_dir / 'data'}"]
+        command = [str(self.binary.path), f"--data-dir={self.data_dir / 'data'}"]
         command += [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
-        command += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
-        command += [f"--initial-cluster=distop={peer}", *self._options]
+        command += [*self._membership.flags(), *self._options]
         if sys.platform == "linux":
             command = [sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *command]
         # etcd takes ETCD_* variables for flags and refuses to start when both are given.
@@ -192,7 +224,6 @@ class EtcdProcess:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, process_group=0
             )
-        self._await_answer(self._process)
 
     def stop(self, timeout: float = 10.0) -> None:
         """End it in an orderly way, by force after ``timeout`` seconds; nothing if it does not run."""
@@ -226,7 +257,11 @@ class EtcdProcess:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _await_answer(self, process: subprocess.Popen[bytes]) -> None:
+    def await_answer(self) -> None:
+        """Wait until it answers. Raises :class:`EtcdStartFailed`."""
+        process = self._process
+        if process is None:
+            raise PreconditionFailed("the embedded etcd is not running", hint="start it first")
         deadline = time.monotonic() + self._ready_timeout
         while not self._healthy():
             try:

@@ -5,15 +5,15 @@ etcd and operation types come from the environment; the log goes to standard err
 
 from __future__ import annotations
 
-import logging
 import sys
 
+from distop.cli.logs import configure
 from distop.coordinator.service import CoordinatorConfig, run
 from distop.metastore.config import EtcdConfig
 
 
 def main(listen: str, ttl_s: str) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(message)s %(__dict__)s")
+    configure()
     return run(CoordinatorConfig(etcd=EtcdConfig.from_env(), listen=listen, lease_ttl_s=int(ttl_s)))
 
 

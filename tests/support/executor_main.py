@@ -5,17 +5,16 @@ etcd and operation types come from the environment; the log goes to standard err
 
 from __future__ import annotations
 
-import logging
 import sys
 
+from distop.cli.logs import configure
 from distop.executor.runner import RunnerOptions
 from distop.executor.service import ExecutorConfig, run
 from distop.metastore.config import EtcdConfig
 
 
 def main(master: str, ttl_s: str) -> int:
-    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(message)s %(__dict__)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    configure()
     options = RunnerOptions(lease_ttl_s=int(ttl_s), resync_s=2.0)
     return run(ExecutorConfig(etcd=EtcdConfig.from_env(), master=master, slots=4, runner=options))
 
