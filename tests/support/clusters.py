@@ -76,12 +76,14 @@ class Cluster(ABC):
     def peer_url(self, name: str) -> str:
         """Where other members reach it."""
 
-    async def leader(self) -> str:
-        """The member that leads."""
-        return await eventually(self._leader, 30.0, every_s=0.1)
+    async def leader(self, *, but: str = "") -> str:
+        """The member that leads, once one does that is not ``but``."""
+        return await eventually(lambda: self._leader(but), 30.0, every_s=0.1)
 
-    async def _leader(self) -> str:
+    async def _leader(self, but: str) -> str:
         for name in NAMES:
+            if name == but:
+                continue
             client = EtcdClient(EtcdConfig(endpoints=(self.direct(name),), timeout_s=1.0))
             try:
                 status = await client.maintenance(lambda stub: stub.Status, rpc_pb2.StatusRequest())
