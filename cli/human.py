@@ -66,6 +66,7 @@ class HumanOutput(Output):
                 ("finished", _when(operation.finished_at)),
                 ("took" if operation.done else "running for", took),
                 ("runner", operation.runner),
+                ("follows", operation.follows),
                 ("request id", operation.request_id),
                 *facts,
             ]

@@ -66,6 +66,15 @@ class StartOptions:
                 metavar="N|any", help="So many jobs may fail; what the others made is published then."
             ),
         ] = "0",
+        then: Annotated[
+            str,
+            typer.Option(metavar="TYPE", help="Start this on the table with its success, all or nothing."),
+        ] = "",
+        then_arg: Annotated[
+            list[str] | None,
+            typer.Option(metavar="KEY=VALUE", help="Part of the argument of --then. Repeatable."),
+        ] = None,
+        then_object: Annotated[str, typer.Option(metavar="NAME", help="The object of --then.")] = "",
         request_id: Annotated[
             str | None, typer.Option(help="Makes the command safe to repeat: the same id starts nothing new.")
         ] = None,
@@ -80,6 +89,11 @@ class StartOptions:
             parse_duration(attempt_timeout, "attempt_timeout") if attempt_timeout is not None else None
         )
         self.max_failed = parse_limit(max_failed, "max_failed")
+        self.then = then
+        self.then_argument = parse_assignments(then_arg or ())
+        self.then_object = then_object
+        if not then and (then_arg or then_object):
+            raise InvalidArgument("--then-arg and --then-object belong to --then", details={"field": "then"})
         self.request_id = request_id
         self.wait = wait
 
@@ -239,6 +253,11 @@ def _start(
     argument: Mapping[str, Any],
     **chosen: Any,
 ) -> None:
+    from distop.client import FollowUp
+
+    then = None
+    if options.then:
+        then = FollowUp(type=options.then, argument=options.then_argument, object=options.then_object)
     started = session.client.start(
         table,
         type,
@@ -248,6 +267,7 @@ def _start(
         job_backoff_s=options.backoff_s,
         attempt_timeout_s=options.attempt_timeout_s,
         max_failed_partitions=options.max_failed,
+        then=then,
         request_id=options.request_id,
         **chosen,
     )

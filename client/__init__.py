@@ -6,6 +6,7 @@ from distop.client.cluster import Leader, Member
 from distop.client.connection import DEFAULT_ADDRESS
 from distop.client.control import AuditEntry, Pause
 from distop.client.diagnosis import Diagnosis, Finding, Severity
+from distop.client.follow_up import FollowUp
 from distop.client.operation import (
     Completion,
     JobCounts,
@@ -26,6 +27,7 @@ __all__ = [
     "Completion",
     "Diagnosis",
     "Finding",
+    "FollowUp",
     "JobCounts",
     "JobUpdate",
     "Leader",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import math
 import os
 import socket
 import uuid
@@ -20,12 +19,11 @@ from distop.client.controlling import PAGE_SIZE, ControlCalls, make_request
 from distop.client.convert import to_struct
 from distop.client.diagnosis import Diagnosis, diagnose
 from distop.client.follow import follow
+from distop.client.follow_up import FollowUp, operation_options
 from distop.client.operation import Operation, OperationState, OperationUpdate
 from distop.client.table import Table, Watermarks, watermarks_from_proto
 from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, TableExists
 from distop.proto import distop_pb2 as pb
-
-LONGEST_DEADLINE_S = 10 * 365 * 86_400
 
 M = TypeVar("M", bound=Message)
 
@@ -92,6 +90,7 @@ class AsyncClient(ControlCalls):
         job_backoff_s: float | None = None,
         attempt_timeout_s: float | None = None,
         max_failed_partitions: int = 0,
+        then: FollowUp | None = None,
         request_id: str | None = None,
         timeout_s: float | None = None,
     ) -> Operation:
@@ -116,6 +115,8 @@ class AsyncClient(ControlCalls):
         max_failed_partitions:
             How many jobs may fail without failing the operation, which then publishes what the others made;
             -1: any number. One must succeed.
+        then:
+            What its finish starts in the same transaction, if it succeeds.
         request_id:
             Pass the same one to repeat a start from another process: the first answer comes again.
         timeout_s:
@@ -123,25 +124,13 @@ class AsyncClient(ControlCalls):
         """
         if isinstance(partitions, str):
             raise InvalidArgument("partitions is one string, not several", details={"field": "partitions"})
-        options = make_request(
-            pb.OperationOptions,
-            max_job_attempts=max_job_attempts or 0,
+        options = operation_options(
+            deadline_s=deadline_s,
+            max_job_attempts=max_job_attempts,
+            job_backoff_s=job_backoff_s,
+            attempt_timeout_s=attempt_timeout_s,
             max_failed_partitions=max_failed_partitions,
         )
-        durations = {
-            "deadline": deadline_s,
-            "job_backoff": job_backoff_s,
-            "attempt_timeout": attempt_timeout_s,
-        }
-        for field, seconds in durations.items():
-            if seconds is None:
-                continue
-            if not 0 < seconds <= LONGEST_DEADLINE_S:
-                raise InvalidArgument(
-                    f"{field} must lie between 0 and {LONGEST_DEADLINE_S:,} seconds",
-                    details={"field": f"options.{field}"},
-                )
-            getattr(options, field).FromNanoseconds(math.ceil(seconds * 1e9))
         request = make_request(
             pb.StartOperationRequest,
             table=table,
@@ -152,6 +141,7 @@ class AsyncClient(ControlCalls):
             options=options,
             request_id=request_id or self._new_request_id(),
             started_by=self.identity,
+            then=then.to_proto() if then is not None else None,
         )
         reply = await self._connection.call(
             lambda service: service.operations.StartOperation, request, timeout_s=timeout_s

@@ -138,6 +138,8 @@ class Operation:
     cancel_requested: bool = False
     completion: Completion | None = None
     """``None`` as long as completing it has not failed."""
+    follows: str = ""
+    """The operation whose finish has started it."""
     max_failed_partitions: int = 0
     """How many jobs may fail, as asked for at the start; -1: any number."""
     pause: Pause | None = None
@@ -200,6 +202,7 @@ class Operation:
             runner=message.runner,
             cancel_requested=message.cancel_requested,
             completion=Completion.from_proto(message.completion) if message.HasField("completion") else None,
+            follows=message.follows,
             max_failed_partitions=message.max_failed_partitions,
             pause=Pause.from_proto(message.pause) if message.HasField("pause") else None,
             revision=message.revision,
@@ -225,6 +228,7 @@ class Operation:
             runner=self.runner,
             cancel_requested=self.cancel_requested,
             completion=self.completion.to_proto() if self.completion else None,
+            follows=self.follows,
             max_failed_partitions=self.max_failed_partitions,
             pause=self.pause.to_proto() if self.pause is not None else None,
             revision=self.revision,

@@ -10,25 +10,22 @@ import uuid
 from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
 from contextlib import aclosing
-from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 import grpc.aio
 
 from distop.coordinator.listing import list_operations
 from distop.coordinator.metrics import Metrics
-from distop.coordinator.requests import plain, seconds
+from distop.coordinator.requests import seconds
+from distop.coordinator.start_body import StartBody, checked, operation_arg
 from distop.coordinator.tracker import Tracked
 from distop.coordinator.updates import live_updates
 from distop.coordinator.views import ENDED_STATES, from_tracked, read_finished, read_operation, refresh_pause
 from distop.errors import (
-    ArgumentTooLarge,
     Compacted,
     DeadlineExceeded,
     EtcdUnavailable,
     Exhausted,
-    InvalidArgument,
     OperationNotFound,
     PreconditionFailed,
 )
@@ -37,20 +34,14 @@ from distop.metastore.client import EtcdClient
 from distop.metastore.ending import request_cancel
 from distop.metastore.keyspace import (
     OperationId,
-    check_name,
-    check_object,
-    check_partition,
-    check_type,
     prefix_end,
 )
 from distop.metastore.parking import request_resolve
 from distop.metastore.pausing import pause_operation, resume_operation
 from distop.metastore.records import (
-    JOB_BACKOFF_S,
     RUNNING,
     CancelRecord,
     OperationArg,
-    OperationOptions,
     PauseRecord,
     ResolveRecord,
 )
@@ -58,13 +49,11 @@ from distop.metastore.starting import (
     StartRequest,
     answered_before,
     check_not_paused,
-    digest_of,
     read_table_state,
     start,
 )
-from distop.metastore.txn import MAX_REQUEST_BYTES
 from distop.metastore.watch import WatchBatch, watch
-from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
+from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
@@ -103,9 +92,8 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
     async def StartOperation(  # noqa: N802 - the name of the RPC
         self, request: pb.StartOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
-        body = _Body.of(request)
+        body = StartBody.of(request, self._registry)
         kind = self._registry.get(body.type)
-        _check_scope(kind, body.object)
         keys = self._client.keyspace.table(body.table)
         wanted = StartRequest(
             table=body.table,
@@ -134,27 +122,18 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             unique = uuid.uuid4().hex[:12]
 
             def make_arg(instance: int) -> OperationArg:
-                return OperationArg(
-                    table=body.table,
-                    type=body.type,
+                return operation_arg(
+                    kind,
+                    plan,
+                    state.record,
                     instance=instance,
                     object=body.object,
-                    uuid=unique,
-                    argument=plan.argument,
-                    partition_count=len(plan.partitions)
-                    if plan.partitions is not None
-                    else plan.partition_count,
-                    partitions=plan.partitions,
-                    watermarks=plan.watermarks,
+                    unique=unique,
                     options=body.options,
+                    then=body.then,
                     request_id=wanted.request_id,
                     started_at=started_at,
                     started_by=request.started_by,
-                    location=state.record.location,
-                    storage=dict(state.record.options.get("storage", {})),
-                    exclusive=kind.exclusive,
-                    stages_files=kind.stages_files,
-                    distop=_version(),
                 )
 
             started = await start(
@@ -163,7 +142,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 state,
                 wanted,
                 make_arg,
-                compatible=lambda other: self._compatible(kind, other),
+                compatible=lambda other: self._registry.compatible(kind, other),
             )
             operation = started.operation
             if started.arg is not None:
@@ -173,12 +152,6 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 return from_tracked(tracked, "", started.revision)
         message, _ = await read_operation(self._client, operation)
         return message
-
-    def _compatible(self, kind: DistributedOperation, other: str) -> bool:
-        """Whether both types name each other as compatible. Of an unknown type nothing is assumed."""
-        if other not in kind.compatible_types or other not in self._registry.names():
-            return False
-        return kind.type in self._registry.get(other).compatible_types
 
     async def _plan(
         self, kind: DistributedOperation, request: PlanRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -198,9 +171,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         finally:
             self._planning -= 1
             self._metrics.planning(self._planning)
-        for partition in plan.partitions or ():
-            check_partition(partition)
-        return plan
+        return checked(plan)
 
     # -- get, list, cancel -----------------------------------------------------------------------------
 
@@ -345,58 +316,3 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 await anext(changes)
         except TimeoutError:
             raise EtcdUnavailable(f"etcd at {self._client.endpoint} opens no watch") from None
-
-
-@functools.cache
-def _version() -> str:
-    return version("distop")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Body:
-    """The checked body of a start request."""
-
-    table: str
-    type: str
-    object: str
-    argument: dict[str, Any]
-    partitions: list[str]
-    options: OperationOptions
-    digest: str
-
-    @classmethod
-    def of(cls, request: pb.StartOperationRequest) -> _Body:
-        if request.ByteSize() > MAX_REQUEST_BYTES:
-            raise ArgumentTooLarge(
-                f"the request takes {request.ByteSize():,} bytes, at most {MAX_REQUEST_BYTES:,} are allowed",
-                details={"field": "argument"},
-            )
-        if request.request_id:
-            check_name(request.request_id, "request_id")
-        given = request.options
-        options = OperationOptions(
-            deadline_s=seconds(given.deadline) if given.HasField("deadline") else None,
-            max_job_attempts=given.max_job_attempts or 3,
-            job_backoff_s=seconds(given.job_backoff) if given.HasField("job_backoff") else JOB_BACKOFF_S,
-            attempt_timeout_s=seconds(given.attempt_timeout) if given.HasField("attempt_timeout") else None,
-            max_failed_partitions=given.max_failed_partitions,
-        )
-        argument = plain(request.argument, "argument")
-        partitions = list(request.partitions)
-        digest = digest_of([request.table, request.type, request.object, argument, partitions, options])
-        return cls(
-            table=check_name(request.table, "table"),
-            type=check_type(request.type),
-            object=check_object(request.object) if request.object else "",
-            argument=argument,
-            partitions=[check_partition(partition) for partition in partitions],
-            options=options,
-            digest=digest,
-        )
-
-
-def _check_scope(kind: DistributedOperation, obj: str) -> None:
-    if kind.scope is Scope.PER_OBJECT and not obj:
-        raise InvalidArgument(f"{kind.type} runs once per object: name one", details={"field": "object"})
-    if kind.scope is Scope.SINGLE and obj:
-        raise InvalidArgument(f"{kind.type} takes no object", details={"field": "object"})

@@ -13,23 +13,25 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
+from distop.coordinator.follow_up import FollowUps
 from distop.coordinator.hooks import Hooks
 from distop.coordinator.metrics import Metrics
 from distop.coordinator.parking import MAX_ERROR_LENGTH, Parking
 from distop.coordinator.publication import (
+    Base,
     context_of,
     is_external,
+    joined,
     prepare,
     read_base,
     read_jobs,
     step_context,
     work_out,
 )
-from distop.coordinator.tracker import Tracked, failures
+from distop.coordinator.tracker import Tracked, failed_partitions
 from distop.coordinator.turns import Turn
 from distop.errors import (
     Conflict,
@@ -62,8 +64,9 @@ from distop.metastore.records import (
     decode,
 )
 from distop.metastore.sequence import CommitSequence
+from distop.metastore.starting import FollowUpStart
 from distop.metastore.steplog import CommitStepStore
-from distop.metastore.txn import KeyValue, Txn
+from distop.metastore.txn import KeyValue
 from distop.metastore.watch import until_absent
 from distop.operations.api import DistributedOperation, OperationView
 from distop.operations.registry import Registry
@@ -78,20 +81,8 @@ MAX_REBASES = 100
 """How often a commit that loses to other writers is put on their result, before it backs off."""
 
 
-MAX_NAMED, MAX_NAMED_ERROR = 100, 120
-"""Failed partitions that a history record names, and how many characters of each one's error."""
-
-
 def _is_hooked(kind: DistributedOperation) -> bool:
     return type(kind).complete_operation is not DistributedOperation.complete_operation
-
-
-def _failed_partitions(tracked: Tracked, outcome: str) -> dict[str, Any]:
-    """What a success says of the jobs that were allowed to fail; so much of it as fits a history record."""
-    if outcome != "success" or not tracked.failed:
-        return {}
-    named = islice(failures(tracked), MAX_NAMED)
-    return {"failedPartitions": {name: error[:MAX_NAMED_ERROR] for name, error in named}}
 
 
 class Completion:
@@ -126,6 +117,7 @@ class Completion:
         self._threads = threads
         self._metrics = metrics or Metrics()
         self._wall = wall
+        self._follow_ups = FollowUps(client, registry, threads, wall)
         self._turns: WeakValueDictionary[str, Turn] = WeakValueDictionary()
 
     def turn(self, keys: TableKeys) -> Turn:
@@ -232,15 +224,26 @@ class Completion:
             async with self.turn(keys).lock:
                 contributions: list[Contribution] = []
                 run_ops: KeyValue | None = None
-                if steps or tracked.arg.watermarks:
+                base: Base | None = None
+                if steps or tracked.arg.watermarks or tracked.arg.then is not None:
                     base = await read_base(self._client, keys)
                     run_ops = base.run_ops
+                if base is not None and (steps or tracked.arg.watermarks):
                     contributions = await self._blocking(prepare, context_of(keys, base, view), steps)
                 facts: dict[str, Any] = {"skippedSteps": skipped} if skipped else {}
                 for contribution in contributions:
                     facts.update(contribution.facts)
+                follow_up: FollowUpStart | None = None
+                if base is not None:
+                    try:
+                        prepared = self._follow_ups.prepare(keys, tracked.arg, base, joined(contributions))
+                        follow_up, said = await prepared
+                    except BaseException:
+                        await self._discard(contributions)
+                        raise
+                    facts.update(said)
                 history = self._history(tracked, "success", facts=facts)
-                if await self._send(keys, tracked, epoch, run_ops, history, contributions):
+                if await self._send(keys, tracked, epoch, run_ops, history, contributions, follow_up):
                     return
             if not tracked.state or tracked.cancel_requested:
                 return
@@ -281,6 +284,7 @@ class Completion:
         run_ops: KeyValue | None,
         history: HistoryRecord,
         contributions: list[Contribution] | tuple[()],
+        follow_up: FollowUpStart | None = None,
     ) -> bool:
         """Send the finishing transaction; ``False`` if something it stands on has moved.
 
@@ -288,14 +292,12 @@ class Completion:
         """
         turn = self.turn(keys)
         run_ops = run_ops or turn.run_ops or await self._client.get(keys.run_ops)
-        publication = Txn()
-        for contribution in contributions:
-            publication += contribution.txn
         plan = Finish(
             sealed=tracked.state,
             run_ops=run_ops,
             history=history,
-            publication=publication,
+            publication=joined(contributions),
+            follow_up=follow_up,
             leave_keys=tracked.arg.stages_files or tracked.total > MAX_KEYS_IN_FINISH,
         )
         fields = {"table": keys.name, "operation": str(tracked.arg.id), "epoch": epoch.revision}
@@ -310,7 +312,12 @@ class Completion:
         if became is Finished.DONE:
             log.info("operation_finished", extra={**fields, "outcome": history.outcome})
             self._metrics.operation_finished(tracked, history)
-            turn.finished(run_ops, tracked.arg.id, revision)
+            if follow_up is None:
+                turn.finished(run_ops, tracked.arg.id, revision)
+            else:
+                turn.forget()
+                self._metrics.operation_started(follow_up.arg.type)
+                log.info("operation_started", extra={**fields, "operation": str(follow_up.arg.id)})
             tracked.set_state(b"", revision)
             tracked.gone = not plan.leave_keys
             if not plan.leave_keys and tracked.arg.instance % retention.EVERY == 0:
@@ -358,7 +365,8 @@ class Completion:
             failed=len(tracked.failed),
             error_code=error.code if error else "",
             error=error.message if error else "",
-            facts=_failed_partitions(tracked, outcome) | (facts or {}),
+            follows=arg.follows,
+            facts=failed_partitions(tracked, outcome) | (facts or {}),
         )
 
     # -- collect ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ whoever leads the table next finds the log and goes on, verifying each step befo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from distop.metastore.client import EtcdClient
 from distop.metastore.keyspace import OperationKeys, TableKeys
 from distop.metastore.records import JobRecord, StepRecord, TableRecord, decode
 from distop.metastore.sequence import CommitSequence
-from distop.metastore.txn import Get, KeyValue
+from distop.metastore.txn import Get, KeyValue, Txn
 from distop.operations.api import OperationView
 
 if TYPE_CHECKING:
@@ -66,6 +66,14 @@ def step_context(keys: TableKeys, base: Base, view: OperationView) -> StepContex
     from distop.commit.step import StepContext
 
     return StepContext(table=context_of(keys, base, view).table, arg=view.arg, token=view.token)
+
+
+def joined(contributions: Iterable[Contribution]) -> Txn:
+    """All shares in one."""
+    together = Txn()
+    for contribution in contributions:
+        together += contribution.txn
+    return together
 
 
 def prepare(context: FinishContext, steps: list[StepRecord]) -> list[Contribution]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from itertools import islice
+from typing import Any, TypeAlias
 
 from distop.errors import CorruptRecord, JobFailed
 from distop.metastore.keyspace import OperationKeys
@@ -22,6 +23,9 @@ from distop.metastore.records import (
     decode,
 )
 from distop.metastore.txn import KeyValue
+
+MAX_NAMED, MAX_NAMED_ERROR = 100, 120
+"""Failed partitions that a history record names, and how many characters of each one's error."""
 
 
 @dataclass(slots=True)
@@ -232,6 +236,14 @@ def failures(tracked: Tracked) -> Iterator[tuple[str, str]]:
     for key in sorted(tracked.failed):
         named = tracked.keys.partition_of(key)
         yield named[0] if named else "?", tracked.failed[key].error
+
+
+def failed_partitions(tracked: Tracked, outcome: str) -> dict[str, Any]:
+    """What a success says of the jobs that were allowed to fail; so much of it as fits a history record."""
+    if outcome != "success" or not tracked.failed:
+        return {}
+    named = islice(failures(tracked), MAX_NAMED)
+    return {"failedPartitions": {name: error[:MAX_NAMED_ERROR] for name, error in named}}
 
 
 def _too_late(tracked: Tracked) -> Seal:

@@ -78,6 +78,7 @@ def from_history(operation: OperationId, record: HistoryRecord, revision: int) -
         started_at=timestamp(record.started_at),
         finished_at=timestamp(record.finished_at),
         facts=struct(record.facts),
+        follows=record.follows,
         cancel_requested=record.outcome == "cancelled",
         revision=revision,
     )
@@ -101,6 +102,7 @@ def from_tracked(tracked: Tracked, runner: str, revision: int) -> pb.Operation:
         started_by=arg.started_by,
         started_at=timestamp(arg.started_at),
         runner=runner,
+        follows=arg.follows,
         max_failed_partitions=arg.options.max_failed_partitions,
         cancel_requested=tracked.cancel_requested,
         revision=revision,

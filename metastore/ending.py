@@ -34,7 +34,7 @@ from distop.metastore.records import (
 )
 from distop.metastore.runs import not_paused
 from distop.metastore.settle import settle
-from distop.metastore.starting import slots_without
+from distop.metastore.starting import FollowUpStart, slots_with, slots_without
 from distop.metastore.txn import (
     Compare,
     Delete,
@@ -160,6 +160,8 @@ class Finish:
     history: HistoryRecord
     publication: Txn = Txn()
     """What the commit steps contribute: head, watermarks."""
+    follow_up: FollowUpStart | None = None
+    """What is started by it."""
     leave_keys: bool = False
     """Leave the operation's other keys to the collector: it has many, or staged files to sweep."""
 
@@ -185,6 +187,10 @@ def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: Finish)
     if finish.sealed == RUNNING:
         compares += not_paused(op)
     left = slots_without(finish.run_ops, op.operation)
+    publication = finish.publication
+    if finish.follow_up is not None:
+        left = slots_with(left or b"", finish.follow_up.arg.id)
+        publication += finish.follow_up.txn(keys)
     run_ops: Op = Delete(keys.run_ops) if left is None else Put(keys.run_ops, left)
     paused = keys.keyspace.paused_operation(op.operation)
     gone: tuple[Op, ...]
@@ -197,7 +203,7 @@ def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: Finish)
         gone = (Delete(op.prefix, prefix_end(op.prefix)), Delete(active), Delete(paused))
     history = Put(keys.history(op.operation), encode(finish.history))
     own = Txn(compares, (run_ops, history, *gone), (Get(op.state), Get(epoch.key), Get(history.key)))
-    return own + finish.publication
+    return own + publication
 
 
 async def finish(

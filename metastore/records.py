@@ -7,22 +7,19 @@ layout are kept out of the way and ignored.
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from distop.errors import CorruptRecord, InvalidArgument
 from distop.metastore.keyspace import OperationId
+from distop.metastore.options import FollowUp
+from distop.metastore.options import OperationOptions as OperationOptions
 
 RUNNING = b"running"
 COMMITTING = b"committing"
 ABORTING = b"aborting"
 """States of an operation while it has keys; plain text, since transactions compare them."""
-
-JOB_BACKOFF_S = 0.1
-MAX_JOB_BACKOFF_S = 600.0
-"""Longest pause before the second attempt at a job: it keeps a place in Spark meanwhile."""
 
 MAX_JOB_RECORD_BYTES = 1024
 """A job's record stays under this whatever the job wrote; larger facts belong beside its data."""
@@ -150,53 +147,6 @@ class ClaimRecord(Record, kw_only=True):
     member: str = ""
 
 
-class OperationOptions(
-    msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True
-):
-    """How an operation is to be run."""
-
-    deadline_s: float | None = None
-    """Seconds from the start after which it is aborted."""
-    max_job_attempts: int = 3
-    """How often one job is tried (in place) before it is marked failed."""
-    job_backoff_s: float = JOB_BACKOFF_S
-    """Seconds before the second attempt at a job; doubled before each further one, up to a bound."""
-    attempt_timeout_s: float | None = None
-    """Seconds after which an attempt is cancelled, and counts as one that failed."""
-    max_failed_partitions: int = 0
-    """How many jobs may fail without failing the operation, which then publishes what the others made; -1:
-    any number. One must succeed."""
-
-    def too_many_failed(self, failed: int, total: int) -> bool:
-        """Whether so many failed jobs out of ``total`` make the operation fail."""
-        allowed = total if self.max_failed_partitions < 0 else self.max_failed_partitions
-        return failed > allowed or 0 < total <= failed
-
-    def __post_init__(self) -> None:
-        if self.deadline_s is not None and not self.deadline_s > 0:
-            raise InvalidArgument(
-                "deadline must be positive seconds", details={"field": "options.deadline_s"}
-            )
-        if self.max_failed_partitions < -1:
-            raise InvalidArgument(
-                "max_failed_partitions is a number of partitions, or -1 for any number",
-                details={"field": "options.max_failed_partitions"},
-            )
-        if not 1 <= self.max_job_attempts <= 100:
-            raise InvalidArgument(
-                "max_job_attempts must lie between 1 and 100", details={"field": "options.max_job_attempts"}
-            )
-        if not 0 < self.job_backoff_s <= MAX_JOB_BACKOFF_S:
-            raise InvalidArgument(
-                f"job_backoff must be positive seconds, at most {MAX_JOB_BACKOFF_S:g}",
-                details={"field": "options.job_backoff_s"},
-            )
-        if self.attempt_timeout_s is not None and not 0 < self.attempt_timeout_s < math.inf:
-            raise InvalidArgument(
-                "attempt_timeout must be positive seconds", details={"field": "options.attempt_timeout_s"}
-            )
-
-
 class WatermarkMove(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
     """One step of a watermark: it must still stand at ``before`` when the operation finishes."""
 
@@ -238,6 +188,10 @@ class OperationArg(Record, kw_only=True):
     """Jobs leave files under the operation's staging folders, which a collector sweeps after the end."""
     distop: str = ""
     """The version that started it."""
+    then: FollowUp | None = None
+    """What its finish starts, if it succeeds."""
+    follows: str = ""
+    """The operation whose finish has started it."""
 
     @property
     def id(self) -> OperationId:
@@ -366,6 +320,8 @@ class HistoryRecord(Record, kw_only=True):
     error: str = ""
     facts: dict[str, Any] = {}
     """What its commit steps report: snapshot id, rows, files."""
+    follows: str = ""
+    """The operation whose finish has started it."""
 
 
 class NamespaceRecord(Record, kw_only=True):

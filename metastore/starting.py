@@ -48,7 +48,7 @@ from distop.metastore.records import (
     encode,
     encode_plain,
 )
-from distop.metastore.txn import MAX_REQUEST_BYTES, Get, KeyValue, Put, Txn, absent, unchanged
+from distop.metastore.txn import MAX_REQUEST_BYTES, Get, KeyValue, Op, Put, Txn, absent, unchanged
 
 MAX_TRIES = 60
 """How often a start that lost a race is tried again; each lost race means that another start won."""
@@ -170,16 +170,18 @@ def answered_before(state: TableState, request: StartRequest) -> OperationId | N
 
 
 def operation_in_the_way(
-    state: TableState, request: StartRequest, compatible: Callable[[str], bool]
+    run_ops: bytes, request: StartRequest, compatible: Callable[[str], bool]
 ) -> OperationId | None:
     """The running operation that forbids this start, or ``None``.
 
     Parameters
     ----------
+    run_ops:
+        The value of the table's ``runOps``; empty: nothing runs.
     compatible:
         Whether a *running* operation of the given other type tolerates the new one.
     """
-    for type_name, slots in decode_run_ops(state.run_ops_kv.value).items():
+    for type_name, slots in decode_run_ops(run_ops).items():
         for slot in slots:
             running = OperationId.from_slot(request.table, type_name, slot)
             same = type_name == request.type
@@ -188,13 +190,24 @@ def operation_in_the_way(
     return None
 
 
+@dataclass(frozen=True, kw_only=True)
+class FollowUpStart:
+    """An operation that is started by the finish of another one."""
+
+    arg: OperationArg
+    request: StartRequest
+    next_instance_kv: KeyValue
+    """As read."""
+
+    def txn(self, keys: TableKeys) -> Txn:
+        """What it adds to the finishing transaction, which writes ``runOps`` itself."""
+        absent_request = absent(keys.request(self.request.request_id))
+        compares = (unchanged(self.next_instance_kv), absent_request)
+        return Txn(compares, _new_operation(keys, self.arg, self.request))
+
+
 def start_txn(keys: TableKeys, state: TableState, arg: OperationArg, request: StartRequest) -> Txn:
     """The transaction itself, as a value."""
-    operation = arg.id
-    run_ops = decode_run_ops(state.run_ops_kv.value)
-    run_ops[operation.type] = [*run_ops.get(operation.type, []), operation.slot]
-    op_keys = keys.operation(operation)
-    remembered = RequestRecord(operation=str(operation), digest=request.digest, at=arg.started_at)
     return Txn(
         compares=(
             unchanged(state.table_kv),
@@ -204,20 +217,31 @@ def start_txn(keys: TableKeys, state: TableState, arg: OperationArg, request: St
             absent(keys.pause),
         ),
         then=(
-            Put(keys.run_ops, encode_plain(run_ops)),
-            Put(keys.next_instance(operation.type), str(operation.instance + 1).encode()),
-            Put(op_keys.arg, encode(arg)),
-            Put(op_keys.state, RUNNING),
-            Put(keys.request(request.request_id), encode(remembered)),
-            Put(keys.keyspace.active_operation(operation), encode(ActiveRecord(type=operation.type))),
-            audit_put(
-                keys,
-                "start",
-                by=arg.started_by,
-                target=str(operation),
-                at=arg.started_at,
-                request_id=request.request_id,
-            ),
+            Put(keys.run_ops, slots_with(state.run_ops_kv.value, arg.id)),
+            *_new_operation(keys, arg, request),
+        ),
+    )
+
+
+def _new_operation(keys: TableKeys, arg: OperationArg, request: StartRequest) -> tuple[Op, ...]:
+    """All keys of a new operation, but ``runOps``."""
+    operation = arg.id
+    op_keys = keys.operation(operation)
+    remembered = RequestRecord(operation=str(operation), digest=request.digest, at=arg.started_at)
+    return (
+        Put(keys.next_instance(operation.type), str(operation.instance + 1).encode()),
+        Put(op_keys.arg, encode(arg)),
+        Put(op_keys.state, RUNNING),
+        Put(keys.request(request.request_id), encode(remembered)),
+        Put(keys.keyspace.active_operation(operation), encode(ActiveRecord(type=operation.type))),
+        audit_put(
+            keys,
+            "start",
+            by=arg.started_by,
+            target=str(operation),
+            at=arg.started_at,
+            request_id=request.request_id,
+            reason=f"follows {arg.follows}" if arg.follows else "",
         ),
     )
 
@@ -254,7 +278,7 @@ async def start(
         if (known := answered_before(state, request)) is not None:
             return Started(operation=known, revision=state.revision)
         check_not_paused(state)
-        if (other := operation_in_the_way(state, request, compatible)) is not None:
+        if (other := operation_in_the_way(state.run_ops_kv.value, request, compatible)) is not None:
             raise IncompatibleOperation(
                 f"{request.type} on {request.table!r} cannot start while {other} is running",
                 details={"operation": str(other), "table": request.table},
@@ -296,6 +320,13 @@ def _not_known(request: StartRequest) -> OutcomeUnknown:
         f"whether {request.type} on {request.table!r} has started is not known: etcd does not answer",
         details={"request_id": request.request_id},
     )
+
+
+def slots_with(run_ops: bytes, operation: OperationId) -> bytes:
+    """The new value of ``runOps`` (empty: nothing runs) once ``operation`` has started."""
+    slots = decode_run_ops(run_ops)
+    slots[operation.type] = [*slots.get(operation.type, []), operation.slot]
+    return encode_plain(slots)
 
 
 def slots_without(run_ops_kv: KeyValue, operation: OperationId) -> bytes | None:

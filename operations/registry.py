@@ -47,6 +47,12 @@ class Registry:
         """All types, sorted, without loading them."""
         return sorted({*self._entries, *self._named})
 
+    def compatible(self, kind: DistributedOperation, other: str) -> bool:
+        """Whether both types name each other as compatible. Of an unknown type nothing is assumed."""
+        if other not in kind.compatible_types or other not in self.names():
+            return False
+        return kind.type in self.get(other).compatible_types
+
     def get(self, name: str) -> DistributedOperation:
         """The type of this name.
 

@@ -54,8 +54,24 @@ class OperationOptions(_message.Message):
     max_failed_partitions: int
     def __init__(self, deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_job_attempts: _Optional[int] = ..., job_backoff: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., attempt_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_failed_partitions: _Optional[int] = ...) -> None: ...
 
+class FollowUp(_message.Message):
+    __slots__ = ("type", "object", "argument", "partitions", "options", "then")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    THEN_FIELD_NUMBER: _ClassVar[int]
+    type: str
+    object: str
+    argument: _struct_pb2.Struct
+    partitions: _containers.RepeatedScalarFieldContainer[str]
+    options: OperationOptions
+    then: FollowUp
+    def __init__(self, type: _Optional[str] = ..., object: _Optional[str] = ..., argument: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., partitions: _Optional[_Iterable[str]] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., then: _Optional[_Union[FollowUp, _Mapping]] = ...) -> None: ...
+
 class StartOperationRequest(_message.Message):
-    __slots__ = ("table", "type", "object", "argument", "partitions", "options", "request_id", "started_by")
+    __slots__ = ("table", "type", "object", "argument", "partitions", "options", "request_id", "started_by", "then")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     OBJECT_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +80,7 @@ class StartOperationRequest(_message.Message):
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     STARTED_BY_FIELD_NUMBER: _ClassVar[int]
+    THEN_FIELD_NUMBER: _ClassVar[int]
     table: str
     type: str
     object: str
@@ -72,7 +89,8 @@ class StartOperationRequest(_message.Message):
     options: OperationOptions
     request_id: str
     started_by: str
-    def __init__(self, table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., partitions: _Optional[_Iterable[str]] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ...) -> None: ...
+    then: FollowUp
+    def __init__(self, table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., partitions: _Optional[_Iterable[str]] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., then: _Optional[_Union[FollowUp, _Mapping]] = ...) -> None: ...
 
 class JobCounts(_message.Message):
     __slots__ = ("total", "succeeded", "failed")
@@ -105,7 +123,7 @@ class Pause(_message.Message):
     def __init__(self, by: _Optional[str] = ..., reason: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., scope: _Optional[str] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("name", "table", "type", "object", "instance", "state", "jobs", "request_id", "started_by", "started_at", "finished_at", "error", "facts", "runner", "cancel_requested", "revision", "pause", "max_failed_partitions", "completion")
+    __slots__ = ("name", "table", "type", "object", "instance", "state", "jobs", "request_id", "started_by", "started_at", "finished_at", "error", "facts", "runner", "cancel_requested", "revision", "pause", "max_failed_partitions", "follows", "completion")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +142,7 @@ class Operation(_message.Message):
     REVISION_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     MAX_FAILED_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_FIELD_NUMBER: _ClassVar[int]
     name: str
     table: str
@@ -143,8 +162,9 @@ class Operation(_message.Message):
     revision: int
     pause: Pause
     max_failed_partitions: int
+    follows: str
     completion: Completion
-    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., instance: _Optional[int] = ..., state: _Optional[_Union[OperationState, str]] = ..., jobs: _Optional[_Union[JobCounts, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., facts: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., runner: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., max_failed_partitions: _Optional[int] = ..., completion: _Optional[_Union[Completion, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., instance: _Optional[int] = ..., state: _Optional[_Union[OperationState, str]] = ..., jobs: _Optional[_Union[JobCounts, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., facts: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., runner: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., max_failed_partitions: _Optional[int] = ..., follows: _Optional[str] = ..., completion: _Optional[_Union[Completion, _Mapping]] = ...) -> None: ...
 
 class Completion(_message.Message):
     __slots__ = ("attempts", "step", "error", "at", "parked", "skipped")

@@ -14,7 +14,7 @@ from distop.operations.job import JobContext
 
 PROBES = tuple(
     f"support.probes:{name}"
-    for name in ("Hooked", "PerObject", "Slow", "Friend", "Friendly", "Clumsy", "HookedFriend")
+    for name in ("Hooked", "PerObject", "Slow", "Friend", "Friendly", "Clumsy", "HookedFriend", "Seer")
 )
 
 
@@ -94,6 +94,18 @@ class HookedFriend(Hooked):
 
     type = "hooked_friend"
     compatible_types = frozenset({"friendly"})
+
+
+class Seer(_Probe):
+    """``plan`` keeps what it was shown of the table."""
+
+    type = "seer"
+
+    def plan(self, request: PlanRequest) -> Plan:
+        shown = {"watermarks": request.watermarks, "said": dict(request.argument)}
+        if request.argument.get("refuse"):
+            raise PreconditionFailed("it does not want to")
+        return Plan(argument=shown, partitions=list(request.partitions or ["0"]))
 
 
 def _await_file(path: Path, timeout_s: float = 30.0) -> None:

@@ -81,7 +81,7 @@ def test_start_passes_everything_on(service: FakeService, address: str) -> None:
     words = ["--arg", "partitions=3", "--arg", "p=a", "--arg", "p=b", "--object", "o", "--partition", "x"]
     words += ["--deadline", "10m", "--attempts", "5", "--request-id", "mine", "-o", "json"]
     words += ["--backoff", "1500ms", "--attempt-timeout", "1h"]
-    words += ["--max-failed", "any"]
+    words += ["--max-failed", "any", "--then", "audit", "--then-arg", "deep=true", "--then-object", "o"]
     started = document(run("start", "flights", "noop", *words, address=address))
     assert (started["name"], started["request_id"], started["state"]) == ("flights/noop/1", "mine", "running")
     request = service.calls["start"][0]
@@ -93,6 +93,11 @@ def test_start_passes_everything_on(service: FakeService, address: str) -> None:
     assert request.options.job_backoff.ToMilliseconds() == 1500
     assert request.options.attempt_timeout.seconds == 3600
     assert request.options.max_failed_partitions == -1
+    assert (request.then.type, request.then.object, dict(request.then.argument)) == (
+        "audit",
+        "o",
+        {"deep": True},
+    )
 
 
 def test_start_takes_its_argument_from_standard_input(service: FakeService, address: str) -> None:

@@ -42,6 +42,7 @@ OPERATIONS = st.builds(
     facts=st.dictionaries(TEXT, JSON, max_size=3),
     runner=TEXT,
     cancel_requested=st.booleans(),
+    follows=TEXT,
     max_failed_partitions=st.integers(-1, 2**31 - 1),
     pause=st.none() | st.builds(Pause, by=TEXT, reason=TEXT, scope=TEXT),
     revision=st.integers(0, 2**62),

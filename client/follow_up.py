@@ -1,0 +1,79 @@
+"""What is asked for with a start: how to run it, and what is to follow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from distop.client.controlling import make_request
+from distop.client.convert import to_struct
+from distop.errors import InvalidArgument
+from distop.proto import distop_pb2 as pb
+
+LONGEST_DEADLINE_S = 10 * 365 * 86_400
+
+
+def operation_options(
+    *,
+    deadline_s: float | None = None,
+    max_job_attempts: int | None = None,
+    job_backoff_s: float | None = None,
+    attempt_timeout_s: float | None = None,
+    max_failed_partitions: int = 0,
+) -> pb.OperationOptions:
+    """How an operation is to be run; see :meth:`~distop.client.aio.AsyncClient.start`.
+
+    Raises :class:`~distop.errors.InvalidArgument`.
+    """
+    options = make_request(
+        pb.OperationOptions,
+        max_job_attempts=max_job_attempts or 0,
+        max_failed_partitions=max_failed_partitions,
+    )
+    durations = {
+        "deadline": deadline_s,
+        "job_backoff": job_backoff_s,
+        "attempt_timeout": attempt_timeout_s,
+    }
+    for name, seconds in durations.items():
+        if seconds is None:
+            continue
+        if not 0 < seconds <= LONGEST_DEADLINE_S:
+            raise InvalidArgument(
+                f"{name} must lie between 0 and {LONGEST_DEADLINE_S:,} seconds",
+                details={"field": f"options.{name}"},
+            )
+        getattr(options, name).FromNanoseconds(math.ceil(seconds * 1e9))
+    return options
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FollowUp:
+    """An operation that the finish of another one starts, on the same table, in the same transaction.
+
+    It is planned on what that finish produces. When that fails, the first operation finishes all the same,
+    and its facts say why (``followUpError``); else they name it (``followUp``).
+    """
+
+    type: str
+    argument: Mapping[str, Any] = field(default_factory=dict)
+    object: str = ""
+    partitions: Sequence[str] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """As the parameters of :func:`operation_options`: ``{"deadline_s": 600}``."""
+    then: FollowUp | None = None
+    """What follows that one."""
+
+    def to_proto(self) -> pb.FollowUp:
+        """For the wire. Raises :class:`~distop.errors.InvalidArgument`."""
+        return make_request(
+            pb.FollowUp,
+            type=self.type,
+            object=self.object,
+            argument=to_struct(self.argument, "then.argument"),
+            partitions=self.partitions,
+            options=operation_options(**self.options),
+            then=self.then.to_proto() if self.then is not None else None,
+        )

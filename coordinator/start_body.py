@@ -1,0 +1,157 @@
+"""What callers ask for when they start an operation: checked, and as the record that is kept of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from distop.coordinator.requests import plain, seconds
+from distop.errors import ArgumentTooLarge, InvalidArgument, UnknownOperationType
+from distop.metastore.keyspace import check_name, check_object, check_partition, check_type
+from distop.metastore.options import JOB_BACKOFF_S, MAX_FOLLOW_UPS, FollowUp, OperationOptions
+from distop.metastore.records import OperationArg, TableRecord
+from distop.metastore.starting import digest_of
+from distop.metastore.txn import MAX_REQUEST_BYTES
+from distop.operations.api import DistributedOperation, Plan, Scope
+from distop.operations.registry import Registry
+from distop.proto import distop_pb2 as pb
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartBody:
+    """The checked body of a start request."""
+
+    table: str
+    type: str
+    object: str
+    argument: dict[str, Any]
+    partitions: list[str]
+    options: OperationOptions
+    then: FollowUp | None
+    digest: str
+
+    @classmethod
+    def of(cls, request: pb.StartOperationRequest, registry: Registry) -> StartBody:
+        """Raises :class:`~distop.errors.InvalidArgument` that names the field."""
+        if request.ByteSize() > MAX_REQUEST_BYTES:
+            raise ArgumentTooLarge(
+                f"the request takes {request.ByteSize():,} bytes, at most {MAX_REQUEST_BYTES:,} are allowed",
+                details={"field": "argument"},
+            )
+        if request.request_id:
+            check_name(request.request_id, "request_id")
+        options, argument = _options(request.options), plain(request.argument, "argument")
+        then = _follow_up(request.then, registry) if request.HasField("then") else None
+        parts = [request.table, request.type, request.object, argument, list(request.partitions), options]
+        body = cls(
+            table=check_name(request.table, "table"),
+            type=check_type(request.type),
+            object=check_object(request.object) if request.object else "",
+            argument=argument,
+            partitions=_partitions(request.partitions),
+            options=options,
+            then=then,
+            # Requests without a follow-up keep the digest that they had before there were any.
+            digest=digest_of(parts if then is None else [*parts, then]),
+        )
+        check_scope(registry.get(body.type), body.object)
+        return body
+
+
+def _options(given: pb.OperationOptions) -> OperationOptions:
+    return OperationOptions(
+        deadline_s=seconds(given.deadline) if given.HasField("deadline") else None,
+        max_job_attempts=given.max_job_attempts or 3,
+        job_backoff_s=seconds(given.job_backoff) if given.HasField("job_backoff") else JOB_BACKOFF_S,
+        attempt_timeout_s=seconds(given.attempt_timeout) if given.HasField("attempt_timeout") else None,
+        max_failed_partitions=given.max_failed_partitions,
+    )
+
+
+def _partitions(names: Sequence[str]) -> list[str]:
+    return [check_partition(name) for name in names]
+
+
+def _follow_up(given: pb.FollowUp, registry: Registry, depth: int = 1) -> FollowUp:
+    """What can be checked before its time comes: everything but its argument, which is planned then."""
+    if depth > MAX_FOLLOW_UPS:
+        raise InvalidArgument(
+            f"follow-ups are nested more than {MAX_FOLLOW_UPS} deep", details={"field": "then"}
+        )
+    obj = check_object(given.object) if given.object else ""
+    try:
+        kind = registry.get(check_type(given.type))
+        check_scope(kind, obj)
+    except UnknownOperationType as error:
+        raise UnknownOperationType(error.message, details={"field": "then.type"}) from None
+    return FollowUp(
+        type=given.type,
+        object=obj,
+        argument=plain(given.argument, "then.argument"),
+        partitions=_partitions(given.partitions),
+        options=_options(given.options),
+        then=_follow_up(given.then, registry, depth + 1) if given.HasField("then") else None,
+    )
+
+
+def check_scope(kind: DistributedOperation, obj: str) -> None:
+    """Raises :class:`~distop.errors.InvalidArgument` when an object is missing, or makes no sense."""
+    if kind.scope is Scope.PER_OBJECT and not obj:
+        raise InvalidArgument(f"{kind.type} runs once per object: name one", details={"field": "object"})
+    if kind.scope is Scope.SINGLE and obj:
+        raise InvalidArgument(f"{kind.type} takes no object", details={"field": "object"})
+
+
+def checked(plan: Plan) -> Plan:
+    """The plan, if the names of its partitions can be names."""
+    for partition in plan.partitions or ():
+        check_partition(partition)
+    return plan
+
+
+def operation_arg(
+    kind: DistributedOperation,
+    plan: Plan,
+    table: TableRecord,
+    *,
+    instance: int,
+    object: str,
+    unique: str,
+    options: OperationOptions,
+    then: FollowUp | None,
+    request_id: str,
+    started_at: float,
+    started_by: str,
+    follows: str = "",
+) -> OperationArg:
+    """The record of an operation that is to be started."""
+    return OperationArg(
+        table=table.name,
+        type=kind.type,
+        instance=instance,
+        object=object,
+        uuid=unique,
+        argument=plan.argument,
+        partition_count=len(plan.partitions) if plan.partitions is not None else plan.partition_count,
+        partitions=plan.partitions,
+        watermarks=plan.watermarks,
+        options=options,
+        request_id=request_id,
+        started_at=started_at,
+        started_by=started_by,
+        location=table.location,
+        storage=dict(table.options.get("storage", {})),
+        exclusive=kind.exclusive,
+        stages_files=kind.stages_files,
+        distop=_version(),
+        then=then,
+        follows=follows,
+    )
+
+
+@functools.cache
+def _version() -> str:
+    return version("distop")
