@@ -17,7 +17,7 @@ from distop.cli.logs import Level, LogFormat, configure
 from distop.cli.output import Output
 from distop.cli.parsing import parse_duration, parse_properties
 from distop.cli.session import DEFAULT_ADDRESS, WithOutput
-from distop.errors import InvalidArgument, PreconditionFailed
+from distop.errors import PreconditionFailed
 
 if TYPE_CHECKING:
     from distop.metastore.config import EtcdConfig
@@ -46,7 +46,12 @@ class EtcdOptions:
         str | None, typer.Option(envvar="DISTOP_ETCD_USER", help="For etcd with authentication.")
     ] = None
     etcd_password_file: Annotated[
-        Path | None, typer.Option(help="File with the password; else from DISTOP_ETCD_PASSWORD.")
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="DISTOP_ETCD_PASSWORD_FILE",
+            help="File with the password; else from DISTOP_ETCD_PASSWORD.",
+        ),
     ] = None
     etcd_cacert: Annotated[
         str | None, typer.Option(metavar="PEM", envvar="DISTOP_ETCD_CACERT", help="CA; makes it TLS.")
@@ -65,23 +70,13 @@ class EtcdOptions:
             "DISTOP_ETCD": self.etcd,
             "DISTOP_PREFIX": self.prefix,
             "DISTOP_ETCD_USER": self.etcd_user,
-            "DISTOP_ETCD_PASSWORD": self._password(),
+            "DISTOP_ETCD_PASSWORD_FILE": self.etcd_password_file,
             "DISTOP_ETCD_CACERT": self.etcd_cacert,
             "DISTOP_ETCD_CERT": self.etcd_cert,
             "DISTOP_ETCD_KEY": self.etcd_key,
         }
         said = {name: value for name, value in given.items() if value is not None}
         return EtcdConfig.from_env({**os.environ, **said})
-
-    def _password(self) -> str | None:
-        if self.etcd_password_file is None:
-            return None
-        try:
-            return self.etcd_password_file.read_text().rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidArgument(
-                f"the password file cannot be read: {error}", details={"field": "etcd_password_file"}
-            ) from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +152,7 @@ def executor(
     ] = None,
     slots: Annotated[
         int,
-        typer.Option(min=0, help="Without Spark: threads per operation; 0: as many as there are processors."),
+        typer.Option(min=0, help="Without Spark: threads per operation; 0: processors + 4, at most 32."),
     ] = 0,
     max_operations: Annotated[int, typer.Option(min=1, help="How many operations it runs at one time.")] = 4,
 ) -> int:

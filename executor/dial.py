@@ -14,6 +14,7 @@ from pathlib import Path
 
 from distop.errors import Unavailable
 from distop.executor.place import Place, take_lock
+from distop.metastore.config import PASSWORD, PASSWORD_FILE, USER
 
 log = logging.getLogger(__name__)
 
@@ -75,14 +76,26 @@ def dial(place: Place, environment: Mapping[str, str]) -> socket.socket:
 
 
 def start_sidecar(place: Place, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a sidecar that outlives this process and its process group, and ends by itself when idle."""
+    """Start a sidecar that outlives this process and its process group, and ends by itself when idle.
+
+    Raises
+    ------
+    SidecarUnavailable
+        It would have no password for etcd, and be in the way of one that has.
+    """
+    given = {**os.environ, **environment}
+    if given.get(USER) and not (given.get(PASSWORD) or given.get(PASSWORD_FILE)):
+        raise SidecarUnavailable(
+            f"no sidecar answers at {place.socket}, and there is no password to start one with",
+            hint=f"run `distop sidecar` on this host, or set {PASSWORD_FILE} for its workers",
+        )
     _children[:] = [child for child in _children if child.poll() is None]
     with Path(place.log).open("ab") as output:
         if output.tell() > _MAX_LOG_BYTES:
             output.truncate(0)
         child = subprocess.Popen(
             [sys.executable, "-m", "distop.executor.sidecar", "--folder", str(place.folder)],
-            env={**os.environ, **environment},
+            env=given,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -17,7 +17,7 @@ from distop.executor.launch import Launch, LauncherBroken, LaunchFailed, pack
 from distop.executor.place import Place
 from distop.executor.spark_task import SparkTask
 from distop.executor.task import TaskSummary
-from distop.metastore.config import EtcdConfig
+from distop.metastore.config import PASSWORD, EtcdConfig
 from distop.operations.registry import VARIABLE
 
 if TYPE_CHECKING:
@@ -78,6 +78,9 @@ class SparkLauncher:
     async def start(self) -> None:
         """Make the session. If its workers are on this host, have their sidecar ready too."""
         if self._session is None:
+            if self._etcd.password and not self._etcd.password_file:
+                # Of workers on this host: Spark hands its own environment on to them, and shows it to nobody.
+                os.environ[PASSWORD] = self._etcd.password
             try:
                 self._session = await asyncio.to_thread(make_session, self._master, self._settings)
             except Exception as error:
@@ -100,7 +103,7 @@ class SparkLauncher:
             arg_value=launch.arg_value,
             run_token=launch.run.token,
             types=os.environ.get(VARIABLE, ""),
-            etcd=self._etcd.to_env(),
+            etcd=self._etcd.to_public_env(),
         )
         name = f"distop {launch.work.arg.id} run {launch.run.token} launch {self._launches}"
         return SparkTasks(self._session, launch, task, name=name, pool=f"distop-{self._launches % POOLS}")
@@ -209,7 +212,9 @@ def _is_alive(context: Any) -> bool:
 def make_session(master: str, settings: Mapping[str, str]) -> SparkSession:
     """A session for many small Python tasks. The environment must be right before the JVM starts, which it is
     handed to."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    python = settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    os.environ["PYSPARK_PYTHON"] = python
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession

@@ -13,7 +13,7 @@ from distop.executor.place import Place
 from distop.executor.scratch import Scratch
 from distop.executor.sidecar_client import client_of_this_process
 from distop.executor.task import TaskSummary, Work, decode_arg, run_task
-from distop.metastore.config import EtcdConfig
+from distop.metastore.config import PASSWORD_FILE, EtcdConfig
 from distop.operations import Registry
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,9 @@ class SparkTask:
     types:
         Operation types that have no package, as of ``DISTOP_OPERATIONS``.
     etcd:
-        The environment that says how to reach etcd, for a sidecar that must be started.
+        The environment that says how to reach etcd, for a sidecar that must be started. Without a password:
+        whoever looks at Spark may see it. The sidecar takes that from the environment of the worker, or from
+        the file that is named here.
     """
 
     arg_value: bytes
@@ -46,7 +48,8 @@ class SparkTask:
         partitions = [partition for pack in packs for partition in pack]
         arg = decode_arg(self.arg_value)
         operation = _registry(self.types).get(arg.type)
-        config = EtcdConfig.from_env(self.etcd)
+        # The password's file need not be here, as long as the host has a sidecar.
+        config = EtcdConfig.from_env({**self.etcd, PASSWORD_FILE: ""})
         place = Place.of(config.endpoints, config.prefix)
         client = client_of_this_process(place, self.etcd)
         context = TaskContext.get()

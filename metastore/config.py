@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from distop.errors import InvalidArgument
@@ -16,11 +17,15 @@ _VARIABLES = {
     "prefix": "DISTOP_PREFIX",
     "user": "DISTOP_ETCD_USER",
     "password": "DISTOP_ETCD_PASSWORD",
+    "password_file": "DISTOP_ETCD_PASSWORD_FILE",
     "ca_cert": "DISTOP_ETCD_CACERT",
     "cert": "DISTOP_ETCD_CERT",
     "key": "DISTOP_ETCD_KEY",
     "timeout_s": "DISTOP_ETCD_TIMEOUT",
 }
+
+
+USER, PASSWORD, PASSWORD_FILE = _VARIABLES["user"], _VARIABLES["password"], _VARIABLES["password_file"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +37,9 @@ class EtcdConfig:
     prefix: str = "distOp"
     """First component of every key; several installations share one etcd under different prefixes."""
     user: str = ""
-    password: str = ""
+    password: str = field(default="", repr=False)
+    password_file: str = ""
+    """Path of the file that the password was read from, if it was; other processes are told this instead."""
     ca_cert: str = ""
     """Path of the CA certificate (PEM). Set: TLS is spoken."""
     cert: str = ""
@@ -60,12 +67,19 @@ class EtcdConfig:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> EtcdConfig:
-        """From ``DISTOP_ETCD``, ``DISTOP_PREFIX`` and so on; what is unset has its default."""
+        """From ``DISTOP_ETCD``, ``DISTOP_PREFIX`` and so on; what is unset has its default.
+
+        Raises :class:`~distop.errors.InvalidArgument` for what makes no sense, and for a password file that
+        cannot be read.
+        """
         given: dict[str, Any] = {
-            field: environ[name] for field, name in _VARIABLES.items() if environ.get(name)
+            known: environ[name] for known, name in _VARIABLES.items() if environ.get(name)
         }
         if "endpoints" in given:
             given["endpoints"] = split_endpoints(given["endpoints"])
+        if "password_file" in given:
+            given["password_file"] = os.path.abspath(given["password_file"])
+            given["password"] = _read_password(given["password_file"])
         if "timeout_s" in given:
             try:
                 given["timeout_s"] = float(given["timeout_s"])
@@ -76,11 +90,28 @@ class EtcdConfig:
     def to_env(self) -> dict[str, str]:
         """The environment of a child process that shall use the same etcd."""
         env = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value != field.default:
-                env[_VARIABLES[field.name]] = ",".join(value) if isinstance(value, tuple) else str(value)
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value != one.default:
+                env[_VARIABLES[one.name]] = ",".join(value) if isinstance(value, tuple) else str(value)
+        if self.password_file:
+            env.pop(PASSWORD, None)
+        elif self.password:
+            env[PASSWORD_FILE] = ""  # one that the child would inherit
         return env
+
+    def to_public_env(self) -> dict[str, str]:
+        """The same without the password: for what others may see. At most the path of its file is in it."""
+        return {name: value for name, value in self.to_env().items() if name != PASSWORD and value}
+
+
+def _read_password(path: str) -> str:
+    try:
+        return Path(path).read_text().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(
+            f"the password file cannot be read: {error}", details={"field": "etcd_password_file"}
+        ) from None
 
 
 def split_endpoints(text: str) -> tuple[str, ...]:

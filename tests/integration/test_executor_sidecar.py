@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,13 +20,17 @@ from distop.executor.sidecar import Sidecar, SidecarConfig
 from distop.executor.sidecar_client import SidecarClient
 from distop.executor.task import TaskSummary
 from distop.metastore.config import EtcdConfig
+from distop.metastore.embedded import EtcdProcess
 from distop.metastore.jobs import Mark, success_record
 from distop.metastore.lease import LeaseSession
 from distop.metastore.records import ABORTING, MemberRecord, decode
+from support.etcds import enable_users
 from support.executing import (
     all_done,
     job_records,
+    place_in,
     set_state,
+    short_folder,
     sidecar_pid,
     sidecar_process,
     start_operation,
@@ -269,3 +275,18 @@ async def test_all_jobs_of_a_worker_process_are_marked(
     with worker_process(etcd_config, place, tmp_path, taken) as worker:
         assert await worker.exit_code(20.0) == 0
     await all_done(client, arg)
+
+
+async def test_a_sidecar_that_a_task_starts_reads_its_password_itself(prefix: str, tmp_path: Path) -> None:
+    """U5: the task knows the name of the file at most."""
+    (tmp_path / "password").write_text("secret\n")
+    with EtcdProcess(tmp_path / "etcd") as etcd, short_folder() as folder:
+        enable_users(etcd, user="worker", password="secret", prefix=f"{prefix}.")
+        known = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix, user="worker").to_env()
+        config = EtcdConfig.from_env({**known, "DISTOP_ETCD_PASSWORD_FILE": str(tmp_path / "password")})
+        client, place = LossyClient(config), place_in(folder, config)
+        worker = SidecarClient(place, config.to_public_env())
+        await eventually(lambda: sidecars(client))
+        worker.close()
+        os.kill(sidecar_pid(place), signal.SIGKILL)
+        await client.close()
