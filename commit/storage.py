@@ -94,6 +94,24 @@ def io_properties(location: str, storage: StorageOptions | None = None) -> dict[
     return found
 
 
+_DELTA = {
+    "s3.access-key-id": "AWS_ACCESS_KEY_ID",
+    "s3.secret-access-key": "AWS_SECRET_ACCESS_KEY",
+    "s3.session-token": "AWS_SESSION_TOKEN",
+    "s3.endpoint": "AWS_ENDPOINT_URL",
+    "s3.region": "AWS_REGION",
+}
+
+
+def delta_options(location: str, storage: StorageOptions | None = None) -> dict[str, str]:
+    """The options that make ``deltalake`` reach ``location`` as :func:`file_system` does."""
+    properties = io_properties(location, storage)
+    found = {_DELTA[name]: value for name, value in properties.items() if name in _DELTA}
+    if found.get("AWS_ENDPOINT_URL", "").startswith("http://"):
+        found["AWS_ALLOW_HTTP"] = "true"
+    return found
+
+
 def _from_environment() -> dict[str, str]:
     """What pyarrow does not read from the environment although every other client does."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")

@@ -42,7 +42,10 @@ from distop.metastore.txn import (
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 256 << 10
-"""About how much a chunk holds; one step never takes more."""
+"""About how much a chunk holds."""
+
+MAX_STEP_BYTES = 1 << 20
+"""One step never takes more: it stands in one chunk, a value of etcd."""
 
 MAX_CHUNKS = 100
 """The transaction that writes the header compares every chunk, and etcd takes 128 compares."""
@@ -180,10 +183,10 @@ class CommitStepStore:
     def _parts(self, sequence: CommitSequence) -> Iterator[tuple[StepRecord, ...]]:
         start, size, parts = 0, 0, 1
         for index, encoded in enumerate(sequence.encoded):
-            if len(encoded) > CHUNK_BYTES:
+            if len(encoded) > MAX_STEP_BYTES:
                 raise ArgumentTooLarge(
                     f"commit step {index} ({sequence.steps[index].step}) of {sequence.operation} takes "
-                    f"{len(encoded):,} bytes, at most {CHUNK_BYTES:,} can be logged",
+                    f"{len(encoded):,} bytes, at most {MAX_STEP_BYTES:,} can be logged",
                     hint="write large facts to a file, and let the step name it",
                 )
             if size and size + len(encoded) > self._chunk_bytes:

@@ -20,7 +20,7 @@ from distop.metastore.ending import Finish, Finished, collect, finish, request_c
 from distop.metastore.lease import LeaseSession
 from distop.metastore.records import COMMITTING, CancelRecord, HistoryRecord, StepRecord
 from distop.metastore.sequence import CommitSequence
-from distop.metastore.steplog import CHUNK_BYTES, CommitStepStore
+from distop.metastore.steplog import MAX_STEP_BYTES, CommitStepStore
 from distop.metastore.txn import MAX_OPS, MAX_REQUEST_BYTES, Put, Txn, TxnResult
 from support.leading import Committing
 from support.lossy import Fault, LossyClient, puts
@@ -247,7 +247,7 @@ async def test_a_damaged_log_is_refused(client: LossyClient, op: Committing) -> 
 async def test_what_is_too_large_for_a_log_is_refused_before_anything_is_written(op: Committing) -> None:
     """U3."""
     with pytest.raises(ArgumentTooLarge, match="step 0"):
-        await write(op, op.noted(1, "x" * (CHUNK_BYTES + 1)))
+        await write(op, op.noted(1, "x" * (MAX_STEP_BYTES + 1)))
     with pytest.raises(ArgumentTooLarge, match="100 x 200"):
         await write(op, op.noted(2_000))
     with pytest.raises(InvalidArgument, match="not JSON"):

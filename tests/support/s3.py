@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -60,17 +62,25 @@ class S3:
 
 
 def running() -> Iterator[str]:
-    """An endpoint, for as long as it is iterated over."""
-    from moto.server import ThreadedMotoServer
+    """An endpoint, for as long as it is iterated over.
 
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
+    The server is a process of its own: some native clients keep Python's lock while they wait for it.
+    """
+    program = Path(__file__).with_name("s3_main.py")
+    server = subprocess.Popen(
+        [sys.executable, str(program)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     try:
-        yield f"http://{host}:{port}"
+        assert server.stdout is not None
+        endpoint = server.stdout.readline().decode().strip()
+        assert endpoint, "the S3 server does not start"
+        yield endpoint
     finally:
-        server.stop()
+        server.kill()
+        server.communicate()
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from distop.metastore.records import OperationArg, StepRecord, TableRecord
 from distop.metastore.sequence import CommitSequence
 from distop.metastore.txn import KeyValue
 from distop.operations.api import OperationView
-from support.numbers import REGISTRY, world
+from support.numbered_steps import REGISTRY, world
 
 ARG = OperationArg(table="t", type="k", instance=3, uuid="u", location="/nowhere")
 CONTEXT = StepContext(table=TableRecord(name="t", location="/nowhere"), arg=ARG, token="t/k/3/u")
