@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from distop.commit.places import OBJECT_STORES, READ_BYTES, Content, Md5Writer, Place
+from distop.commit.places import OBJECT_STORES, READ_BYTES, Content, Place, new_digest
 from distop.errors import StepConflict, Unavailable
 from distop.metastore.crashpoints import reached
 
@@ -231,17 +231,20 @@ def _copy(source: Place, stream: Any, content: Content) -> None:
 
     Raises :class:`~distop.errors.StepConflict` if what was read is not ``content``.
     """
-    counted = Md5Writer(stream)
+    kind, _, _ = content.checksum.partition(":")
+    digest, size = new_digest("md5" if kind == "etag" else kind), 0
     with source.open_to_read() as reading:
         # One byte beyond what is expected tells a longer file, however long it is.
-        while block := reading.read(min(READ_BYTES, content.size + 1 - counted.tell())):
-            counted.write(block)
-    read = counted.content
-    known = content.checksum.startswith("md5:")
-    if read.size != content.size or (known and read.checksum != content.checksum):
+        while block := reading.read(min(READ_BYTES, content.size + 1 - size)):
+            digest.update(block)
+            stream.write(block)
+            size += len(block)
+    found = f"{kind}:{digest.hexdigest()}"
+    if size != content.size or (kind != "etag" and found != content.checksum):
         raise StepConflict(
-            f"{source.url} is not what was to be published: it was to be {content}, and is {read}",
-            details={"path": source.url, "planned": str(content), "found": str(read)},
+            f"{source.url} is not what was to be published: it was to be {content}, "
+            f"and is {size:,} bytes with {found}",
+            details={"path": source.url, "planned": str(content), "found": found},
         )
 
 

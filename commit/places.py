@@ -17,12 +17,14 @@ from datetime import datetime
 from typing import Any, BinaryIO
 
 from distop.commit.storage import S3, StorageOptions, file_system, protocol_of
-from distop.errors import StepConflict
+from distop.errors import PermanentStepError, StepConflict
 
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"})
 """Where a file appears whole or not at all when it is written, and a rename would be a copy."""
 
 READ_BYTES = 4 << 20
+
+DIGESTS = ("md5", "sha256")
 
 _PLAIN_MD5 = re.compile(r"[0-9a-f]{32}")
 _TAGS = ("ETag", "etag", "md5Hash", "contentMD5", "checksum", "uid")
@@ -35,7 +37,7 @@ class Content:
 
     size: int
     checksum: str
-    """``md5:<hex>`` of the content; or ``etag:<etag>``, for objects that nobody has read."""
+    """``md5:<hex>`` or ``sha256:<hex>`` of the content; ``etag:<etag>`` of an object that nobody has read."""
 
     def __str__(self) -> str:
         return f"{self.size:,} bytes with {self.checksum}"
@@ -54,6 +56,13 @@ class Seen:
 
     def __str__(self) -> str:
         return "a folder" if self.folder else f"{self.size:,} bytes with {self.version}"
+
+
+def new_digest(kind: str) -> Any:
+    """What computes a checksum of this kind."""
+    if kind not in DIGESTS:
+        raise PermanentStepError(f"checksums of kind {kind!r} are not known, only {', '.join(DIGESTS)}, etag")
+    return hashlib.new(kind, usedforsecurity=False)
 
 
 class Md5Writer:
@@ -147,18 +156,21 @@ class Place:
         if kind == "etag":
             return seen.version == content.checksum
         # An ETag that differs proves nothing: with some encryptions, and in several parts, it is no MD5.
-        return seen.md5 == value or self.md5() == value
+        return (kind == "md5" and seen.md5 == value) or self.digest(kind) == value
 
-    def md5(self) -> str:
-        """Of its content, by reading all of it. Of a file that is gone meanwhile: an empty text."""
-        digest = hashlib.md5(usedforsecurity=False)
+    def digest(self, kind: str = "md5") -> str:
+        """Of its content, by reading all of it. Of a file that is gone meanwhile: an empty text.
+
+        Raises :class:`~distop.errors.PermanentStepError` for a kind that is not known.
+        """
+        digest = new_digest(kind)
         try:
             with self.open_to_read() as stream:
                 while block := stream.read(READ_BYTES):
                     digest.update(block)
         except FileNotFoundError:
             return ""
-        return digest.hexdigest()
+        return str(digest.hexdigest())
 
     def open_to_read(self) -> Any:
         return open(self.path, "rb") if self.is_local else self.fs.open(self.path, "rb", cache_type="none")
@@ -194,7 +206,7 @@ def content_of(url: str, storage: StorageOptions | None = None) -> Content:
     seen = place.seen()
     if seen is None or seen.folder:
         raise FileNotFoundError(url)
-    return Content(seen.size, f"md5:{place.md5()}")
+    return Content(seen.size, f"md5:{place.digest()}")
 
 
 def _seen_locally(path: str) -> Seen | None:

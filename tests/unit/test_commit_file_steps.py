@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from distop.commit import moving
 from distop.commit.execution import StepFailed, execute, undo
 from distop.commit.file_steps import DeleteArgument
 from distop.commit.moving import ONE_PIECE_BYTES
@@ -247,16 +249,50 @@ def test_a_copy_that_fails_leaves_nothing(world: World, monkeypatch: pytest.Monk
     record = across(world)
     before = world.contents()
 
-    def breaks(self: Md5Writer, data: Any) -> int:
-        self._stream.write(bytes(data)[:100])
-        raise OSError("no space left on device")
+    class Breaks:
+        def __init__(self, kind: str) -> None:
+            self.blocks = 0
 
-    monkeypatch.setattr(Md5Writer, "write", breaks)
+        def update(self, data: bytes) -> None:
+            self.blocks += 1
+            if self.blocks == 2:
+                raise OSError("no space left on device")
+
+    monkeypatch.setattr(moving, "READ_BYTES", 1000)
+    monkeypatch.setattr(moving, "new_digest", Breaks)
     with pytest.raises(OSError, match="no space left"):
         step_of(record).execute(world.context)
     monkeypatch.undo()
     assert world.contents() == before
     run(world, record)
+
+
+@pytest.mark.parametrize("world", ["disk", "s3"], indirect=True)
+def test_checksums_may_be_of_other_kinds(world: World) -> None:
+    """C5"""
+    record = rename(world, target="final/1.csv")
+    for kind in ("sha256", "etag", "crc"):
+        value = hashlib.sha256(b"rows").hexdigest()
+        if kind == "etag":
+            seen = world.place("staged/1.csv").seen()
+            assert seen is not None
+            value = seen.version.partition(":")[2]
+        argument = {**record.argument, "checksum": f"{kind}:{value}"}
+        step = step_of(StepRecord(step=record.step, argument=argument))
+        if kind == "etag" and world.place("x").is_local:
+            continue  # there are none
+        if kind == "crc":
+            world.write("final/1.csv", b"rows")
+            with pytest.raises(PermanentStepError, match="'crc' are not known"):
+                step.verify(world.context)
+            continue
+        step.execute(world.context)
+        assert step.verify(world.context) is Verdict.DONE
+        world.write("final/1.csv", b"ROWS")
+        with pytest.raises(StepConflict):
+            step.verify(world.context)
+        world.place("final/1.csv").remove()
+        world.write("staged/1.csv", b"rows")
 
 
 @pytest.mark.parametrize("world", ["disk", "s3"], indirect=True)
