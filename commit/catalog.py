@@ -220,6 +220,8 @@ class EtcdCatalog(MetastoreCatalog):
         full = table_identifier(name)
         if pointer.record is None:
             raise NoSuchTableError(f"Table does not exist: {'.'.join(full)}")
+        if pointer.record.format != "iceberg":
+            raise NoSuchTableError(f"Table {'.'.join(full)} is no Iceberg table but {pointer.record.format}")
         if head is None:
             raise NoSuchTableError(
                 f"Table {'.'.join(full)} exists in distop, but no operation has published anything to it yet"

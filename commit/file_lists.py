@@ -64,7 +64,7 @@ class FileList(ABC):
         size:
             Bytes.
         checksum:
-            Empty unless :attr:`checksums` are wanted.
+            ``md5:<hex>``; empty unless :attr:`checksums` are wanted.
         """
 
     @abstractmethod

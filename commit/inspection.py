@@ -16,7 +16,6 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from distop.commit.bookkeeping import is_after
 from distop.commit.content import is_live
 from distop.commit.layout import file_io, load_metadata
-from distop.commit.sweep import FOLDERS
 from distop.commit.takeover import manifests_of
 from distop.metastore.records import Watermarks
 
@@ -78,7 +77,7 @@ def staged_folders(location: str, properties: Mapping[str, str] | None = None) -
     Blocking.
     """
     io = file_io(location, properties)
-    return [f"{top}/{name}" for top in FOLDERS for name in subfolders(io, f"{location}/{top}")]
+    return [f"{top}/{name}" for top in ("data", "metadata") for name in subfolders(io, f"{location}/{top}")]
 
 
 def staged_files(location: str, folder: str, properties: Mapping[str, str] | None = None) -> list[FileSeen]:

@@ -23,14 +23,13 @@ from pyiceberg.io import FileIO
 from distop.commit.folders import Folder
 from distop.commit.layout import file_io
 from distop.commit.partial import selection
+from distop.commit.staging import format_of, kept_folders, passing_folders
 from distop.metastore.crashpoints import reached
 from distop.metastore.records import HistoryRecord, JobRecord, OperationArg
 from distop.operations.job import staging_folder, staging_stem
 
 log = logging.getLogger(__name__)
 
-FOLDERS = ("data", "metadata")
-QUARANTINE = "quarantine"
 DELETERS = 8
 """Files removed at a time."""
 
@@ -109,11 +108,14 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
         log.info("sweep_skipped", extra=fields)
         return removed
     reached("sweep.before")
-    for name in (*FOLDERS, QUARANTINE):
+    table_format = format_of(operation)
+    passing = passing_folders(table_format)
+    for name in (*kept_folders(table_format), *passing):
+        wanted = NOTHING if name in passing else keep
         folder = Folder(io, staging_folder(operation, name))
         with ThreadPoolExecutor(DELETERS, thread_name_prefix="sweep") as pool:
             for batch in folder.listing():
-                victims = [file for file in batch if file not in keep]
+                victims = [file for file in batch if file not in wanted]
                 removed += sum(pool.map(folder.remove, victims))
         reached("sweep.middle")
         folder.remove_if_empty()

@@ -20,10 +20,10 @@ from pyiceberg.io.pyarrow import _get_parquet_writer_kwargs
 from pyiceberg.table import TableProperties
 from pyiceberg.utils.properties import property_as_int
 
-from distop.commit.checksums import Checksummed
 from distop.commit.file_lists import FileList, IcebergFileList, result_of
 from distop.commit.layout import Layout, file_io
 from distop.commit.partitioning import Partitioner, PartitionKey
+from distop.commit.places import Md5Writer
 from distop.commit.storage import StorageOptions
 from distop.errors import BadRow, InvalidArgument
 from distop.metastore.crashpoints import reached
@@ -214,7 +214,7 @@ class StagedWriter:
         self._paths.append(path)
         stream: Any = self._io.new_output(path).create(overwrite=True)
         if self._list.checksums:
-            stream = Checksummed(stream)
+            stream = Md5Writer(stream)
         try:
             parquet = pq.ParquetWriter(
                 stream, self._list.schema, store_decimal_as_integer=True, **self._parquet_options
@@ -231,7 +231,7 @@ class StagedWriter:
         size = file.size()
         file.stream.close()
         del self._open[key]
-        checksum = file.stream.checksum() if self._list.checksums else ""
+        checksum = file.stream.content.checksum if self._list.checksums else ""
         self._list.add(file.path, key, size, checksum, file.parquet.writer.metadata)
         self.files += 1
         self.bytes += size

@@ -44,7 +44,7 @@ from distop.proto import distop_pb2_grpc
 
 log = logging.getLogger(__name__)
 
-FORMATS = ("iceberg",)
+FORMATS = ("iceberg", "files")
 OPTIONS = ("partitionBy", "properties", "schema", "storage")
 
 

@@ -93,7 +93,7 @@ class TableRecord(Record, kw_only=True):
     location: str
     """URL of the folder (any fsspec file system) that the table's files live in."""
     format: str = "iceberg"
-    """``iceberg`` (default)."""
+    """``iceberg`` (default) or ``files``."""
     options: dict[str, Any] = {}
     """Format options; for Iceberg ``schema``, ``partitionBy`` and ``properties``."""
     created_at: float = 0.0
@@ -105,9 +105,12 @@ class Head(Record, kw_only=True):
     """``<table>.head``: the published state. One key, so that a reader needs one read."""
 
     metadata_location: str
+    """Of an Iceberg table; else empty."""
     snapshot_id: int | None = None
     operation: str = ""
     """Who moved it: an operation id, or ``foreign`` for a program that wrote through the catalog."""
+    layout: dict[str, Any] = {}
+    """Columns and partitioning of a table that has no metadata of its own (format ``files``)."""
 
 
 class MemberRecord(Record, kw_only=True):

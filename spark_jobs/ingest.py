@@ -22,7 +22,7 @@ from distop.spark_jobs.ingest_argument import (
 )
 from distop.spark_jobs.ingest_plan import FileEntry, IngestPlan
 from distop.spark_jobs.partial_ingest import first_files, may_fail_in_part, with_jobs
-from distop.spark_jobs.save_modes import is_ignored, on_conflict, steps_of
+from distop.spark_jobs.save_modes import check_mode, is_ignored, on_conflict, steps_of
 from distop.spark_jobs.sources import COMPRESSIONS, FoundSource, OpenFile, find_files
 from distop.spark_jobs.splits import Extent, cut
 
@@ -73,6 +73,7 @@ class Ingest(DistributedOperation):
         ArgumentTooLarge
             There are too many files for one operation.
         """
+        from distop.commit.outputs import output_of
         from distop.spark_jobs.row_filter import arrow_filter, filter_columns, parse_filter
         from distop.spark_jobs.schema_inference import take_sample
         from distop.spark_jobs.source_columns import choose_columns
@@ -81,6 +82,7 @@ class Ingest(DistributedOperation):
         if request.partitions is not None:
             raise invalid("partitions", "ingest makes its own partitions", "choose what to ingest with paths")
         argument = parse_argument(request.argument)
+        check_mode(request, argument)
         conflicts = on_conflict(argument)
         in_part = may_fail_in_part(argument, request.options)
         if is_ignored(request, argument):
@@ -110,6 +112,7 @@ class Ingest(DistributedOperation):
         if expression is not None:
             arrow_filter(expression, columns.schema)
         layout = table or _new_layout(request.table, columns.target_schema())
+        output_of(request.table.format).check(layout)
         extents = _extents(found, files, file_format, options, argument.split_bytes)
         cuts = cut(extents, argument.split_bytes, first_files(found) if in_part else ())
         if in_part:
@@ -130,13 +133,14 @@ class Ingest(DistributedOperation):
             targets=columns.targets,
             on_bad_rows=argument.on_bad_rows,
             mode=argument.mode,
+            output=request.table.format,
             on_conflict=conflicts,
             expected_snapshot_id=_current_snapshot(request),
         )
         return Plan(argument=plan.to_argument(), partition_count=len(plan.cuts) - 1, watermarks=moves)
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
-        """One snapshot, as the mode has it; and a report on the rows that could not be read."""
+        """As the table's format and the mode have it; and a report on the rows that could not be read."""
         steps = list(steps_of(operation))
         if operation.argument.get("onBadRows") == "quarantine":
             steps.append(StepRecord(step="ingest.report"))
@@ -210,21 +214,22 @@ def _csv_options(argument: IngestArgument, found: FoundSource) -> CsvOptions:
 
 def _layout_of_table(request: PlanRequest) -> Layout | None:
     """The table's layout, if it has one: published, or given when it was created."""
-    from distop.commit.layout import Layout, parse_schema
-    from distop.commit.metadata_files import TableFile
-    from distop.commit.storage import storage_of
+    from distop.commit.layout import parse_schema
+    from distop.commit.outputs import output_of
 
-    if request.head is not None:
-        storage = storage_of(request.table)
-        return Layout.of(TableFile.read(request.head.metadata_location, storage=storage).metadata)
+    published = output_of(request.table.format).layout(request.table, request.head)
     schema = request.table.options.get("schema")
-    return None if schema is None else _new_layout(request.table, parse_schema(schema))
+    if published is not None or schema is None:
+        return published
+    return _new_layout(request.table, parse_schema(schema))
 
 
 def _ignored(request: PlanRequest) -> dict[str, Any]:
     """The plan of an operation that leaves the table as it is; without jobs."""
     layout = _layout_of_table(request)
-    return {"mode": "ignore", "ignored": True, "layout": None if layout is None else layout.to_json()}
+    output = request.table.format
+    recorded = None if layout is None else layout.to_json()
+    return {"mode": "ignore", "ignored": True, "output": output, "layout": recorded}
 
 
 def _new_layout(table: TableRecord, schema: Any) -> Layout:

@@ -15,7 +15,8 @@ from pyiceberg.schema import Schema
 
 from distop.commit.folders import Folder
 from distop.commit.layout import file_io
-from distop.commit.writer import StagedWriter
+from distop.commit.outputs import output_of
+from distop.commit.staging import kept_folders, passing_folders, quarantine_folder
 from distop.errors import JobFailed
 from distop.operations.job import JobContext, staging_folder, staging_stem
 from distop.spark_jobs.bad_rows import (
@@ -37,7 +38,7 @@ from distop.spark_jobs.splits import Piece
 MAX_RESULT_BYTES = 800
 """A job's record has room for 1 KiB, and holds the attempt's name and the time besides the result."""
 QUARANTINE = "quarantine"
-"""Folder below the table's location that bad rows are kept in. Nothing removes it but people."""
+"""Field of the result: the file that bad rows are kept in, below the table's location."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +99,7 @@ def run_job(job: JobContext) -> dict[str, Any]:
     plan = IngestPlan.of(job.operation)
     policy = _policy(plan, job)
     split = SplitReader(plan, policy, job)
-    with StagedWriter(
-        plan.table_layout,
-        lambda suffix, folder: job.staging_path(suffix, folder=folder),
-        storage=job.operation.storage,
-        inline=True,
-    ) as writer:
+    with output_of(plan.output).writer(plan.table_layout, job) as writer:
         try:
             read = 0
             with closing(split.rows()) as blocks:
@@ -119,7 +115,7 @@ def run_job(job: JobContext) -> dict[str, Any]:
     result["badRows"] = policy.count
     if policy.path is not None:
         result[QUARANTINE] = policy.path.removeprefix(job.operation.location).lstrip("/")
-    if "entries" not in result and len(msgspec.json.encode(result)) > MAX_RESULT_BYTES:
+    if "manifest" in result and len(msgspec.json.encode(result)) > MAX_RESULT_BYTES:
         # The manifest says it, too; here it only saves the commit from opening it.
         result.pop("partitions", None)
     return result
@@ -130,7 +126,8 @@ def remove_attempt(job: JobContext) -> None:
     operation = job.operation
     io = _table_io(job)
     stem = staging_stem(job.partition, job.attempt)
-    for name in ("data", "metadata", QUARANTINE):
+    table_format = IngestPlan.of(operation).output
+    for name in (*kept_folders(table_format), *passing_folders(table_format)):
         folder = Folder(io, staging_folder(operation, name))
         for batch in folder.listing():
             for file in batch:
@@ -147,7 +144,7 @@ def _table_io(job: JobContext) -> FileIO:
 
 def _policy(plan: IngestPlan, job: JobContext) -> BadRowPolicy:
     if plan.on_bad_rows == "quarantine":
-        return Quarantine(_table_io(job), job.staging_path(".jsonl", folder=QUARANTINE))
+        return Quarantine(_table_io(job), job.staging_path(".jsonl", folder=quarantine_folder(plan.output)))
     return Fail()
 
 

@@ -65,6 +65,8 @@ class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     """Which of ``columns`` go into the table. The table's other columns become NULL."""
     on_bad_rows: str
     mode: str
+    output: str = "iceberg"
+    """The table's format."""
     on_conflict: str = ""
     expected_snapshot_id: str | None = None
     """The snapshot at the start, to be compared if ``on_conflict`` is ``refuse``. A string, since it is

@@ -1,20 +1,10 @@
-"""What a mode of ingest means for an Iceberg table: checks at the start, and the step that publishes."""
+"""What a mode of ingest means: checks at the start, and the steps that publish."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from distop.metastore.records import OperationArg, StepRecord
 from distop.operations.api import PlanRequest
 from distop.spark_jobs.ingest_argument import IngestArgument, invalid
-
-_STEPS = {
-    "append": "iceberg.append",
-    "overwrite": "iceberg.overwrite",
-    "overwrite_partitions": "iceberg.overwrite_partitions",
-    "error_if_exists": "iceberg.append_if_empty",
-    "ignore": "iceberg.append_or_ignore",
-}
 
 DEFAULT_ON_CONFLICT = {"append": "rebase", "overwrite": "refuse", "overwrite_partitions": "refuse"}
 """An append loses nothing by being put on top of what others have written; what replaces rows would lose
@@ -39,22 +29,30 @@ def is_ignored(request: PlanRequest, argument: IngestArgument) -> bool:
 
     Raises :class:`~distop.errors.TableNotEmpty` if it does and the mode is ``error_if_exists``.
     """
-    if argument.mode not in ("error_if_exists", "ignore") or request.table.format != "iceberg":
+    if argument.mode not in ("error_if_exists", "ignore"):
         return False
-    from distop.commit.content import data_at, not_empty
-    from distop.commit.storage import storage_of
+    from distop.commit.outputs import output_of
 
-    found = data_at(request.head, request.table.options.get("properties"), storage_of(request.table))
+    found = output_of(request.table.format).holds_data(request.table, request.head)
     if found is not None and argument.mode == "error_if_exists":
-        raise not_empty(request.table.name, found)
+        raise found
     return found is not None
 
 
+def check_mode(request: PlanRequest, argument: IngestArgument) -> None:
+    """Raise :class:`~distop.errors.InvalidArgument` unless the table's format has this mode."""
+    from distop.commit.outputs import output_of
+
+    modes = output_of(request.table.format).modes
+    if argument.mode not in modes:
+        raise invalid("mode", f"tables of the format {request.table.format} know {', '.join(sorted(modes))}")
+    if argument.on_conflict is not None and request.table.format != "iceberg":
+        raise invalid("on_conflict", "only Iceberg tables tell who else has written to them")
+
+
 def steps_of(operation: OperationArg) -> list[StepRecord]:
-    """The step that publishes an ingest into an Iceberg table, as its plan says."""
-    plan = operation.argument
-    mode = str(plan.get("mode"))
-    argument: dict[str, Any] = {}
-    if (plan.get("onConflict") or DEFAULT_ON_CONFLICT.get(mode)) == "refuse":
-        argument["expectedSnapshotId"] = plan.get("expectedSnapshotId")
-    return [StepRecord(step=_STEPS[mode], argument=argument)]
+    """The steps that publish an ingest, as its plan says."""
+    from distop.commit.outputs import output_of
+    from distop.commit.staging import format_of
+
+    return output_of(format_of(operation)).steps(operation)

@@ -1,0 +1,149 @@
+"""What a table's format means for an operation that writes to it: one object per format.
+
+An operation type asks for the :class:`Output` of its table when it plans, when a job writes, and for the
+steps of its commit. Everything else about formats is behind these.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+from distop.commit.file_lists import FileList, IcebergFileList
+from distop.commit.hive import columns_in_files
+from distop.commit.layout import Layout
+from distop.commit.plain_lists import PlainFileList
+from distop.commit.staging import FILES, ICEBERG, data_folder
+from distop.commit.storage import storage_of
+from distop.commit.writer import StagedWriter
+from distop.errors import InvalidArgument
+from distop.metastore.records import Head, OperationArg, StepRecord, TableRecord
+from distop.operations.job import JobContext
+
+EVERY_MODE = frozenset({"append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"})
+
+
+class Output(ABC):
+    """Stateless."""
+
+    format: ClassVar[str]
+    modes: ClassVar[frozenset[str]] = EVERY_MODE
+    """Save modes that operations on such a table can have."""
+
+    @abstractmethod
+    def layout(self, table: TableRecord, head: Head | None) -> Layout | None:
+        """The columns of the table, if something was published that fixed them."""
+
+    def check(self, layout: Layout) -> None:  # noqa: B027 - a default, not a gap
+        """Raise :class:`~distop.errors.InvalidArgument` if tables of the format cannot have this layout."""
+
+    @abstractmethod
+    def holds_data(self, table: TableRecord, head: Head | None) -> Exception | None:
+        """``None`` of a table without data; else the error that says what is there."""
+
+    @abstractmethod
+    def file_list(self, layout: Layout) -> FileList:
+        """An empty list for the files of one attempt."""
+
+    @abstractmethod
+    def steps(self, arg: OperationArg) -> list[StepRecord]:
+        """The commit steps of an operation whose argument records ``mode`` and ``layout``."""
+
+    def writer(self, layout: Layout, job: JobContext) -> StagedWriter:
+        """For the rows of one attempt at a job."""
+
+        def path_for(suffix: str, folder: str) -> str:
+            return job.staging_path(suffix, folder=folder)
+
+        return StagedWriter(
+            layout,
+            path_for,
+            storage=job.operation.storage,
+            files=self.file_list(layout),
+            data_folder=data_folder(self.format),
+            inline=True,
+        )
+
+
+class IcebergOutput(Output):
+    """Files stay where they are written; a snapshot makes them part of the table."""
+
+    format = ICEBERG
+    _STEPS: ClassVar[dict[str, str]] = {
+        "append": "iceberg.append",
+        "overwrite": "iceberg.overwrite",
+        "overwrite_partitions": "iceberg.overwrite_partitions",
+        "error_if_exists": "iceberg.append_if_empty",
+        "ignore": "iceberg.append_or_ignore",
+    }
+
+    def layout(self, table: TableRecord, head: Head | None) -> Layout | None:
+        from distop.commit.metadata_files import TableFile
+
+        if head is None:
+            return None
+        return Layout.of(TableFile.read(head.metadata_location, storage=storage_of(table)).metadata)
+
+    def holds_data(self, table: TableRecord, head: Head | None) -> Exception | None:
+        from distop.commit.content import data_at, not_empty
+
+        found = data_at(head, table.options.get("properties"), storage_of(table))
+        return None if found is None else not_empty(table.name, found)
+
+    def file_list(self, layout: Layout) -> FileList:
+        return IcebergFileList(layout)
+
+    def steps(self, arg: OperationArg) -> list[StepRecord]:
+        """With ``onConflict = refuse`` the head must still be at ``expectedSnapshotId``."""
+        plan, mode = arg.argument, str(arg.argument.get("mode"))
+        expected = {"expectedSnapshotId": plan.get("expectedSnapshotId")}
+        # Plans of an earlier version do not say it.
+        refuses = (plan.get("onConflict") or ("refuse" if mode.startswith("overwrite") else "")) == "refuse"
+        return [StepRecord(step=self._STEPS[mode], argument=expected if refuses else {})]
+
+
+class FilesOutput(Output):
+    """Files are written aside and moved into a plain tree of folders."""
+
+    format = FILES
+
+    def layout(self, table: TableRecord, head: Head | None) -> Layout | None:
+        return Layout.from_json(head.layout) if head is not None and head.layout else None
+
+    def check(self, layout: Layout) -> None:
+        columns_in_files(layout.schema, layout.spec)
+
+    def holds_data(self, table: TableRecord, head: Head | None) -> Exception | None:
+        from distop.commit.files_steps import refuse_files
+        from distop.errors import TableNotEmpty
+
+        try:
+            refuse_files(table.name, table.location, storage_of(table))
+        except TableNotEmpty as error:
+            return error
+        return None
+
+    def file_list(self, layout: Layout) -> FileList:
+        return PlainFileList(layout)
+
+    def steps(self, arg: OperationArg) -> list[StepRecord]:
+        if arg.argument.get("ignored"):
+            return [StepRecord(step="files.publish", argument={"mode": "ignore", "ignored": True})]
+        mode = {"mode": arg.argument.get("mode")}
+        return [StepRecord(step="files.publish", argument=mode), StepRecord(step="files.head")]
+
+
+_KINDS: dict[str, Callable[[], Output]] = {ICEBERG: IcebergOutput, FILES: FilesOutput}
+
+
+def output_of(table_format: str) -> Output:
+    """The output of a format.
+
+    Raises :class:`~distop.errors.InvalidArgument` for one that this version does not know.
+    """
+    if table_format not in _KINDS:
+        raise InvalidArgument(
+            f"this version cannot write to tables of the format {table_format!r}", details={"field": "format"}
+        )
+    return _KINDS[table_format]()

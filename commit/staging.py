@@ -1,0 +1,52 @@
+"""Where an operation writes, by the format of its table.
+
+Files of Iceberg and Delta tables are written where they will stay; what makes them part of the table is the
+commit. A plain directory tree has nothing but its files, so they are written to a folder that no reader looks
+into (names that begin with ``_`` are passed over by all of them), and moved.
+"""
+
+from __future__ import annotations
+
+from distop.metastore.records import OperationArg
+
+ICEBERG, FILES, DELTA = "iceberg", "files", "delta"
+FORMATS = (ICEBERG, FILES, DELTA)
+
+OUTPUT = "output"
+"""Field of an operation's argument: the format of its table. Without it: Iceberg."""
+
+PRIVATE = "_distop"
+"""The folder below a table's location whose files are never part of the table."""
+
+QUARANTINE = "quarantine"
+HIDDEN_QUARANTINE = "_quarantine"
+
+
+def format_of(operation: OperationArg) -> str:
+    """The format of the table that an operation writes to."""
+    return str(operation.argument.get(OUTPUT, ICEBERG))
+
+
+def data_folder(table_format: str) -> str:
+    """The folder that jobs write data files in."""
+    return PRIVATE if table_format == FILES else "data"
+
+
+def kept_folders(table_format: str) -> tuple[str, ...]:
+    """Folders in which the files of published attempts stay for good."""
+    match table_format:
+        case "files":
+            return (HIDDEN_QUARANTINE,)
+        case "delta":
+            return ("data", HIDDEN_QUARANTINE)
+    return ("data", "metadata", QUARANTINE)
+
+
+def passing_folders(table_format: str) -> tuple[str, ...]:
+    """Folders of which nothing is needed once the operation has ended."""
+    return () if table_format == ICEBERG else (PRIVATE,)
+
+
+def quarantine_folder(table_format: str) -> str:
+    """The folder that bad rows are kept in; one that readers of the table's own folder pass over."""
+    return QUARANTINE if table_format == ICEBERG else HIDDEN_QUARANTINE

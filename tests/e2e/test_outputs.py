@@ -1,0 +1,109 @@
+"""Tables that are no Iceberg tables, from the call to the rows; everything is real."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+import pytest_asyncio
+
+from distop.client import OperationState
+from distop.errors import InvalidArgument, TableNotEmpty
+from distop.metastore.config import EtcdConfig
+from support.lossy import LossyClient
+from support.trees import ids_in, names_in, success_of
+from support.whole import Whole, whole, write_csv
+
+
+@pytest_asyncio.fixture
+async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -> AsyncIterator[Whole]:
+    async with whole(etcd_config, tmp_path, client) as running:
+        yield running
+
+
+async def tree(service: Whole, **options: Any) -> Path:
+    """A new table ``f`` of plain files; its folder."""
+    folder = service.folder / "tree"
+    await service.client.create_table("f", str(folder), format="files", options=options)
+    return folder
+
+
+async def test_rows_come_into_a_tree_of_plain_files(service: Whole) -> None:
+    """C1, C8, C18, P14: partition folders as Hive has them, the marker, and nothing else."""
+    folder = await tree(service, partitionBy=["kind"])
+    first = write_csv(service.folder / "src" / "a", "1.csv", 0, 3000)
+    ended = await service.ingest(first, "f", split_bytes=4096)
+    assert ended.state is OperationState.SUCCEEDED, ended.error
+    assert ended.jobs.total > 5
+    assert (ended.facts["rows"], ended.facts["files"]) == (3000, 3 * ended.jobs.total)
+    marker = success_of(folder)
+    await service.ingest(write_csv(service.folder / "src" / "b", "1.csv", 3000, 500), "f")
+    await service.at_rest()
+
+    table = ds.dataset(folder, partitioning="hive").to_table()
+    assert sorted(table["id"].to_pylist()) == list(range(3500))
+    assert all(f"k{row['id'] % 3}" == row["kind"] for row in table.to_pylist())
+    tops = {name.partition("/")[0] for name in names_in(folder)}
+    assert tops == {"_SUCCESS", "kind=k0", "kind=k1", "kind=k2"}
+    assert "f/ingest/1" in marker
+    assert "f/ingest/2" in success_of(folder)
+    marks = await service.client.watermarks("f")
+    assert [sorted(partitions) for partitions in marks.values()] == [["a", "b"]]
+
+
+async def test_the_columns_of_the_first_ingest_stay(service: Whole) -> None:
+    """U3: a tree has no schema of its own; what does not fit the first one's is refused at the start."""
+    await tree(service)
+    await service.ingest(write_csv(service.folder / "src" / "a", "1.csv", 0, 10), "f")
+    other = service.folder / "src" / "b"
+    other.mkdir()
+    (other / "1.csv").write_text("id,colour\n1,red\n")
+    with pytest.raises(InvalidArgument, match="colour"):
+        await service.client.start("f", "ingest", {"paths": [str(other)]})
+
+
+async def test_save_modes_of_a_tree(service: Whole) -> None:
+    """P5, C7: what was there when the commit was planned goes; what readers pass over stays."""
+    folder = await tree(service, partitionBy=["kind"])
+    source = write_csv(service.folder / "src" / "a", "1.csv", 0, 30)
+    for mode in ("error_if_exists", "append"):
+        ended = await service.ingest(source, "f", mode=mode, reingest=True)
+        assert ended.state is OperationState.SUCCEEDED, ended.error
+    assert len(await asyncio.to_thread(ids_in, folder)) == 60
+
+    with pytest.raises(TableNotEmpty, match="kind=k0"):
+        await service.client.start(
+            "f", "ingest", {"paths": [str(source)], "mode": "error_if_exists", "reingest": True}
+        )
+    ended = await service.ingest(source, "f", mode="ignore", reingest=True)
+    assert ended.facts["ignored"]
+    assert len(await asyncio.to_thread(ids_in, folder)) == 60
+
+    (folder / "_mine").write_text("")
+    one_kind = write_csv(service.folder / "src" / "b", "1.csv", 100, 5, kinds=1)
+    await service.ingest(one_kind, "f", mode="overwrite_partitions")
+    kept = [number for number in range(30) if number % 3]
+    assert await asyncio.to_thread(ids_in, folder) == sorted(kept * 2) + list(range(100, 105))
+
+    await service.ingest(source, "f", mode="overwrite", reingest=True)
+    assert await asyncio.to_thread(ids_in, folder) == list(range(30))
+    await service.at_rest()
+    assert len(names_in(folder)) == 3 + len(["_SUCCESS", "_mine"])
+    with pytest.raises(InvalidArgument, match="only Iceberg tables"):
+        await service.client.start("f", "ingest", {"paths": [str(source)], "on_conflict": "refuse"})
+
+
+async def test_an_aborted_operation_leaves_no_file_in_the_tree(service: Whole) -> None:
+    """P9, C18."""
+    folder = await tree(service)
+    bad = write_csv(service.folder / "src" / "a", "1.csv", 0, 500)
+    (bad / "2.csv").write_text("id,kind,day\nx,k1,2013-01-01\n")
+    schema = {"id": "long", "kind": "string", "day": "date"}
+    ended = await service.ingest(bad, "f", split_bytes=4096, schema=schema)
+    assert ended.state is OperationState.FAILED
+    await service.at_rest()
+    assert names_in(folder) == []
