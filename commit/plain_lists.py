@@ -16,6 +16,7 @@ from distop.commit.content import recorded_properties
 from distop.commit.file_lists import FileList
 from distop.commit.hive import PartitionValues, columns_in_files
 from distop.commit.layout import Layout, file_io
+from distop.commit.partial import selection
 from distop.commit.partitioning import PartitionKey
 from distop.commit.staging import PRIVATE
 from distop.errors import CorruptRecord
@@ -135,7 +136,12 @@ def written(view: OperationView) -> Written:
 
 
 def _successful(view: OperationView) -> Iterator[tuple[str, JobRecord]]:
-    return ((partition, job) for partition, job in view.jobs.items() if job.state == "success")
+    withheld = selection(view.arg, view.jobs).withheld
+    return (
+        (partition, job)
+        for partition, job in view.jobs.items()
+        if job.state == "success" and partition not in withheld
+    )
 
 
 def _listed(io: FileIO, folder: str, result: dict[str, Any]) -> list[ListedFile]:
