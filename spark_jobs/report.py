@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from distop.commit.staging import format_of, quarantine_folder
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.operations.job import staging_folder
 from distop.spark_jobs.ingest_job import QUARANTINE
@@ -22,6 +23,6 @@ class IngestReport(TransactionalStep):
         facts: dict[str, Any] = {"badRows": bad}
         # With mode "ignore" nobody can say here whether the files are kept.
         if bad and operation.argument.get("mode") != "ignore":
-            folder = staging_folder(operation, QUARANTINE)
+            folder = staging_folder(operation, quarantine_folder(format_of(operation)))
             facts[QUARANTINE] = folder.removeprefix(operation.location).lstrip("/")
         return Contribution(facts=facts)

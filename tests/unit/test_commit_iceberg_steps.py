@@ -80,7 +80,7 @@ def test_lists_in_the_records_of_jobs_become_one_manifest(tmp_path: Path) -> Non
     assert table.ids() == list(range(300))
     snapshot = table.iceberg().current_snapshot()
     assert snapshot is not None
-    manifests = {m.added_files_count: m for m in snapshot.manifests(table.iceberg().io)}
+    manifests = {m.added_files_count or 0: m for m in snapshot.manifests(table.iceberg().io)}
     assert sorted(manifests) == [3, 29]
     assert manifests[29].added_rows_count == 290
     found = table.iceberg().scan(row_filter="kind == 'k2'").plan_files()
