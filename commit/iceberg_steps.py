@@ -11,7 +11,6 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata
@@ -32,7 +31,8 @@ from distop.commit.content import is_live, writer_of
 from distop.commit.layout import Layout, check_format, file_io
 from distop.commit.merging import merged
 from distop.commit.metadata_files import TableFile
-from distop.commit.partial import Moves, selection
+from distop.commit.partial import selection
+from distop.commit.provenance import provenance
 from distop.commit.snapshots import Draft, snapshot_id_of
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.commit.sweep import DROPPED_METADATA
@@ -40,9 +40,6 @@ from distop.commit.takeover import Output, manifests_of, output_of, remove_all, 
 from distop.errors import Conflict, CorruptRecord, HeadConflict
 from distop.metastore.records import Head, OperationArg, decode, encode
 from distop.metastore.txn import Put, Txn, unchanged
-
-MAX_SUMMARY_WATERMARKS_BYTES = 16 << 10
-"""Watermarks in a snapshot's summary: every metadata file repeats the summaries of all snapshots."""
 
 MAX_DROPPED = 100
 """Earlier metadata files that one commit sees removed: as many as the log usually has."""
@@ -97,7 +94,7 @@ class IcebergStep(TransactionalStep):
                 location = draft.write()
             else:
                 change.summary.additional_properties.update(
-                    _provenance(arg, selection(arg, context.view.jobs).moves)
+                    provenance(arg, selection(arg, context.view.jobs).moves)
                 )
                 location = draft.add_snapshot(
                     snapshot_id, change.manifests, change.summary, now=context.now()
@@ -114,8 +111,7 @@ class IcebergStep(TransactionalStep):
         if change is not None:
             # A string: in JSON elsewhere, and in protobuf's Struct, a number would lose its last digits.
             facts |= {"snapshotId": str(snapshot_id), **change.facts}
-        if draft.dropped and property_as_bool(base.properties, _DELETE_AFTER_COMMIT, False):
-            facts[DROPPED_METADATA] = draft.dropped[:MAX_DROPPED]
+        facts |= dropped_metadata(draft)
         return Contribution(
             txn=Txn((unchanged(context.head),), (Put(context.keys.head, encode(head)),)),
             facts=facts,
@@ -250,6 +246,13 @@ def _check_unpublished(file: TableFile, snapshot_id: int, arg: OperationArg) -> 
         )
 
 
+def dropped_metadata(draft: Draft) -> dict[str, Any]:
+    """The fact that names metadata files to be removed after the commit, if the table wants that."""
+    if not draft.dropped or not property_as_bool(draft.base.properties, _DELETE_AFTER_COMMIT, False):
+        return {}
+    return {DROPPED_METADATA: draft.dropped[:MAX_DROPPED]}
+
+
 # -- what is told about it ---------------------------------------------------------------------------
 
 
@@ -261,19 +264,3 @@ def added_counts(output: Output) -> dict[str, str]:
 def _facts(output: Output) -> dict[str, Any]:
     facts: dict[str, Any] = {"rows": output.rows, "files": output.files, "bytes": output.bytes}
     return facts | ({"withheldPartitions": output.withheld} if output.withheld else {})
-
-
-def _provenance(arg: OperationArg, moved: Moves) -> dict[str, str]:
-    """Who made a snapshot and what it holds (P11)."""
-    told = {"distop.operation": str(arg.id), "distop.uuid": arg.uuid, "distop.started-by": arg.started_by}
-    watermarks = {
-        source: {partition: move.after for partition, move in moves.items()}
-        for source, moves in moved.items()
-    }
-    if any(watermarks.values()):
-        text = msgspec.json.encode(watermarks, order="deterministic").decode()
-        if len(text) > MAX_SUMMARY_WATERMARKS_BYTES:
-            counts = {source: f"{len(moves)} partitions" for source, moves in watermarks.items()}
-            text = msgspec.json.encode(counts, order="deterministic").decode()
-        told["distop.watermarks"] = text
-    return {name: value for name, value in told.items() if value}

@@ -16,11 +16,9 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from distop.commit.bookkeeping import is_after
 from distop.commit.content import is_live
 from distop.commit.layout import file_io, load_metadata
+from distop.commit.provenance import WATERMARKS
 from distop.commit.takeover import manifests_of
 from distop.metastore.records import Watermarks
-
-WATERMARKS = "distop.watermarks"
-"""The property of a snapshot that says which watermarks it moved; see :mod:`.iceberg_steps`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ class TableFile:
     # -- the next one ----------------------------------------------------------------------------------
 
     def successor(self, updates: Iterable[TableUpdate]) -> Successor:
-        """What follows once the updates are made; they may add snapshots, never remove any."""
+        """What follows once the updates are made. They may remove snapshots only of :meth:`of` metadata."""
         metadata = update_table_metadata(self.metadata, tuple(updates), metadata_location=self.location)
         content = metadata.model_dump_json().encode()
         dropped: list[str] = []
@@ -149,12 +149,16 @@ class TableFile:
                 if each.snapshot_id not in known
             ]
             log = [*self._log, *_listed(fields, _METADATA_LOG, _LogEntry)]
-            kept = log[-_versions_kept(metadata.properties) :]
-            dropped = [entry.metadata_file for entry in log[: len(log) - len(kept)]]
+            first = max(0, len(log) - _versions_kept(metadata.properties))
+            dropped = [entry.metadata_file for entry in log[:first]]
             fields[_SNAPSHOTS] = [*self._raw_snapshots, *new]
             fields[_SNAPSHOT_LOG] = [*self._raw_snapshot_log, *_listed(fields, _SNAPSHOT_LOG, msgspec.Raw)]
-            fields[_METADATA_LOG] = kept
+            fields[_METADATA_LOG] = log[first:]
             content = msgspec.json.encode(fields)
+        else:
+            kept = {entry.metadata_file for entry in metadata.metadata_log}
+            before = (entry.metadata_file for entry in self.metadata.metadata_log)
+            dropped = [name for name in before if name not in kept]
         return Successor(content, dropped)
 
 

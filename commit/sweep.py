@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 DELETERS = 8
 """Files removed at a time."""
 
+MAINTENANCE = frozenset({"expire_snapshots", "remove_orphans"})
+"""Types of operations that publish no files of their own, and remove those of others."""
 DROPPED_METADATA = "droppedMetadata"
 """Fact of a commit: metadata files that the table's log no longer names. The pointer has moved on from them
 for good, and so they can go, once that is certain."""
@@ -72,7 +74,7 @@ def published(
     jobs:
         The records of all its jobs. Not needed unless it succeeded.
     """
-    if history.outcome != "success" or history.facts.get(IGNORED):
+    if history.outcome != "success" or history.facts.get(IGNORED) or operation.type in MAINTENANCE:
         return NOTHING
     if len(jobs) != operation.partition_count:
         return None
@@ -101,7 +103,7 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
     layout = operation.argument.get("layout")
     properties = layout.get("properties") if isinstance(layout, Mapping) else None
     io = file_io(operation.location, properties, operation.storage)
-    removed = _remove_all(io, history.facts.get(DROPPED_METADATA, ()))
+    removed = _remove_all(io, history.facts.get(DROPPED_METADATA, ())) + _maintained(operation, history)
     keep = published(operation, history, jobs)
     if keep is None:
         fields = {"operation": str(operation.id), "jobs": len(jobs), "expected": operation.partition_count}
@@ -121,6 +123,16 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
         folder.remove_if_empty()
     reached("sweep.after")
     return removed
+
+
+def _maintained(operation: OperationArg, history: HistoryRecord) -> int:
+    """What operations of maintenance have settled to be removed; the rest of the sweep takes their notes."""
+    if operation.type not in MAINTENANCE:
+        return 0
+    from distop.commit.expiry import remove_expired
+    from distop.commit.orphans import remove_orphans
+
+    return remove_expired(operation, history) + remove_orphans(operation, history)
 
 
 def _remove_all(io: FileIO, locations: Iterable[str]) -> int:

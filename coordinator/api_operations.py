@@ -29,6 +29,7 @@ from distop.errors import (
     OperationNotFound,
     PreconditionFailed,
 )
+from distop.metastore.active import active_operations
 from distop.metastore.audit import audit_put, prune_softly
 from distop.metastore.client import EtcdClient
 from distop.metastore.ending import request_cancel
@@ -115,6 +116,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                     argument=body.argument,
                     partitions=body.partitions or None,
                     options=body.options,
+                    active=await active_operations(self._client, keys) if kind.sees_active else (),
                 ),
                 context,
             )

@@ -44,6 +44,9 @@ class PlanRequest:
     partitions: Sequence[str] | None = None
     """The subset of partitions the caller asked for, if any."""
     options: OperationOptions = field(default_factory=OperationOptions)
+    active: Sequence[OperationArg] = ()
+    """Operations of the table that still have keys, for types with ``sees_active``: running, or ended and not
+    swept yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +97,8 @@ class DistributedOperation(ABC):
     """Whether a job takes less than the milliseconds that a task costs Spark: many then share a task."""
     stages_files: ClassVar[bool] = False
     """Whether jobs leave files under the operation's staging folders, to be swept after the end."""
+    sees_active: ClassVar[bool] = False
+    """Whether ``plan`` is to be told of the table's other operations."""
 
     @abstractmethod
     def plan(self, request: PlanRequest) -> Plan:

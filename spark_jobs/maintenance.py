@@ -1,0 +1,215 @@
+"""``rollback``, ``expire_snapshots`` and ``remove_orphans``: looking after an Iceberg table.
+
+The first two are commits without jobs. The third has one job, which looks at the table's folders.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from distop.errors import InvalidArgument, PreconditionFailed
+from distop.metastore.records import OperationArg, StepRecord
+from distop.operations.api import DistributedOperation, Plan, PlanRequest
+from distop.operations.job import JobContext, staging_folder
+
+A = TypeVar("A", bound=msgspec.Struct)
+
+DEFAULT_OLDER_THAN = "3d"
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class RollbackArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Where to go back to: one of the two."""
+
+    snapshot: str | int | None = None
+    """Id of a snapshot; from JSON as a string, since numbers lose their last digits there."""
+    as_of: str | None = None
+    """The snapshot that was present at this time, such as ``2024-05-01T08:00:00Z``."""
+    watermarks: Literal["restore", "keep"] = "restore"
+    """``restore``: what the undone snapshots had brought in can be ingested again. ``keep``: they stay."""
+
+
+class ExpireArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which snapshots go."""
+
+    older_than: str = DEFAULT_OLDER_THAN
+    """Age, such as ``12h`` or ``30d``, or a time, such as ``2024-05-01T08:00:00Z``."""
+    keep_last: int = 1
+    """So many of the newest of each branch stay, however old they are."""
+
+
+class OrphansArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which files go."""
+
+    older_than: str = DEFAULT_OLDER_THAN
+    """Age or time, as for ``expire_snapshots``. At least as long as the slowest program other than distop
+    takes from writing a data file to committing it."""
+    dry_run: bool = True
+    """Only say what would be removed."""
+
+
+class Rollback(DistributedOperation):
+    """Makes an earlier snapshot the present one; its watermarks come back with it."""
+
+    type = "rollback"
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """See :meth:`DistributedOperation.plan`; ``PreconditionFailed`` if there is no such snapshot."""
+        from distop.commit.layout import Layout, load_metadata
+        from distop.commit.rollback import target_of
+        from distop.commit.storage import storage_of
+
+        argument = _parsed(request, RollbackArgument)
+        if (argument.snapshot is None) == (argument.as_of is None):
+            raise _invalid("snapshot", "say where to go back to: snapshot or as_of, one of the two")
+        if request.head is None:
+            raise PreconditionFailed(f"nothing was published to table {request.table.name!r} yet")
+        metadata = load_metadata(request.head.metadata_location, storage=storage_of(request.table))
+        as_of = None if argument.as_of is None else int(_time("as_of", argument.as_of) * 1000)
+        target = target_of(metadata, snapshot_id=_snapshot_id(argument.snapshot), as_of_ms=as_of)
+        current = metadata.current_snapshot_id
+        return Plan(
+            argument={
+                "layout": Layout.of(metadata).to_json(),
+                "snapshotId": str(target.snapshot_id),
+                "expectedSnapshotId": None if current is None else str(current),
+                "watermarks": argument.watermarks,
+            }
+        )
+
+    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
+        """One: the pointer, and the watermarks."""
+        names = ("snapshotId", "expectedSnapshotId", "watermarks")
+        argument = {name: operation.argument.get(name) for name in names}
+        return [StepRecord(step="iceberg.rollback", argument=argument)]
+
+    def start_or_resume_job(self, job: JobContext) -> None:
+        """It has no jobs."""
+
+
+class ExpireSnapshots(DistributedOperation):
+    """Makes a table forget old snapshots, and removes the files that only they refer to."""
+
+    type = "expire_snapshots"
+    compatible_types = frozenset({"ingest"})
+    stages_files = True
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """See :meth:`DistributedOperation.plan`."""
+        argument = _parsed(request, ExpireArgument)
+        if argument.keep_last < 1:
+            raise _invalid("keep_last", "keep_last must be at least 1")
+        older_than = _older_than(argument.older_than)
+        recorded = {"olderThanMs": int(older_than * 1000), "keepLast": argument.keep_last}
+        return Plan(argument={**_layout(request), **recorded})
+
+    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
+        """One: metadata without them. Files go once that is certain."""
+        argument = {name: operation.argument[name] for name in ("olderThanMs", "keepLast")}
+        return [StepRecord(step="iceberg.expire", argument=argument)]
+
+    def start_or_resume_job(self, job: JobContext) -> None:
+        """It has no jobs."""
+
+
+class RemoveOrphans(DistributedOperation):
+    """Finds files below the table's location that nothing refers to, and removes them if told to."""
+
+    type = "remove_orphans"
+    compatible_types = frozenset({"ingest"})
+    stages_files = True
+    sees_active = True
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """See :meth:`DistributedOperation.plan`."""
+        argument = _parsed(request, OrphansArgument)
+        recorded = {
+            "metadataLocation": None if request.head is None else request.head.metadata_location,
+            "olderThan": _older_than(argument.older_than),
+            "dryRun": argument.dry_run,
+            "busy": [staging_folder(one).rpartition("/")[2] for one in request.active],
+        }
+        return Plan(argument={**_layout(request), **recorded}, partition_count=1)
+
+    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
+        """One, which settles what is an orphan. Files go once that is certain."""
+        return [StepRecord(step="iceberg.remove_orphans", argument={"dryRun": operation.argument["dryRun"]})]
+
+    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
+        """Look for candidates.
+
+        Returns
+        -------
+        ``candidates``: how many there are; ``report``: where they are listed.
+        """
+        from distop.commit.orphans import find_orphans, write_report
+
+        argument = job.operation.argument
+        found = find_orphans(
+            job.operation,
+            metadata_location=argument["metadataLocation"],
+            older_than=float(argument["olderThan"]),
+            busy=argument["busy"],
+        )
+        job.raise_if_cancelled()
+        report = job.staging_path(".orphans.json", folder="metadata")
+        write_report(job.operation, report, found)
+        return {"candidates": len(found), "report": report.rpartition("/")[2]}
+
+
+def _parsed(request: PlanRequest, kind: type[A]) -> A:
+    if request.table.format != "iceberg":
+        raise PreconditionFailed(
+            f"table {request.table.name!r} has format {request.table.format}, this is for Iceberg tables"
+        )
+    try:
+        argument: A = msgspec.convert(dict(request.argument), kind)
+    except msgspec.ValidationError as error:
+        raise _invalid("argument", str(error)) from None
+    if request.partitions is not None:
+        raise _invalid("partitions", "this operation makes its own partitions")
+    return argument
+
+
+def _layout(request: PlanRequest) -> dict[str, Any]:
+    """How the table's files are reached, as other operations record it."""
+    if request.head is None:
+        return {}
+    from distop.commit.layout import Layout
+    from distop.commit.metadata_files import TableFile
+    from distop.commit.storage import storage_of
+
+    file = TableFile.read(request.head.metadata_location, storage=storage_of(request.table))
+    return {"layout": Layout.of(file.metadata).to_json()}
+
+
+def _snapshot_id(given: str | int | None) -> int | None:
+    try:
+        return None if given is None else int(given)
+    except ValueError:
+        raise _invalid("snapshot", f"{given!r} is no snapshot id") from None
+
+
+def _older_than(text: str) -> float:
+    """Seconds since the Unix epoch: of a time, or of an age counted from now."""
+    number, unit = text[:-1], text[-1:]
+    if unit in _SECONDS and number.replace(".", "", 1).isdigit():
+        return time.time() - float(number) * _SECONDS[unit]
+    return _time("older_than", text)
+
+
+def _time(field: str, text: str) -> float:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise _invalid(field, f"{text!r} is neither a time such as 2024-05-01T08:00:00Z nor an age") from None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+def _invalid(field: str, message: str) -> InvalidArgument:
+    return InvalidArgument(message, hint="ages are like 12h or 30d", details={"field": field})
