@@ -23,7 +23,7 @@ def may_fail_in_part(argument: IngestArgument, options: OperationOptions) -> boo
 
     Raises :class:`~distop.errors.InvalidArgument` for modes that would replace rows by part of the new ones.
     """
-    if getattr(options, "max_failed_partitions", 0) == 0:
+    if options.max_failed_partitions == 0:
         return False
     if argument.mode in ("overwrite", "overwrite_partitions"):
         raise invalid(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,15 @@ from distop.commit.bookkeeping import WatermarkStep
 from distop.commit.partial import selection
 from distop.commit.sweep import sweep
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.metastore.records import JobRecord, OperationArg, WatermarkMove, decode, decode_watermarks, encode
+from distop.metastore.records import (
+    JobRecord,
+    OperationArg,
+    OperationOptions,
+    WatermarkMove,
+    decode,
+    decode_watermarks,
+    encode,
+)
 from distop.operations.api import PlanRequest
 from support.ingesting import Ingesting
 from support.publishing import Staged, Table, new_table, rows
@@ -97,7 +104,7 @@ def test_a_move_with_its_jobs_survives_etcd() -> None:
 
 def plan(ingesting: Ingesting, allowed: int, **argument: Any) -> OperationArg:
     asked = ingesting.request(**argument)
-    options: Any = SimpleNamespace(max_failed_partitions=allowed)
+    options = OperationOptions(max_failed_partitions=allowed)
     request = PlanRequest(
         table=asked.table,
         head=asked.head,
