@@ -28,7 +28,6 @@ from distop.commit.layout import file_io, load_metadata
 from distop.commit.reachable import files_of_table, path_of
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.commit.strict_files import entries, remove_files
-from distop.commit.sweep import FOLDERS
 from distop.errors import CorruptRecord
 from distop.metastore.crashpoints import reached
 from distop.metastore.records import Head, HistoryRecord, OperationArg, decode
@@ -37,6 +36,8 @@ from distop.operations.job import staging_folder
 
 log = logging.getLogger(__name__)
 
+FOLDERS = ("data", "metadata")
+"""Where orphans are looked for. Quarantine files are for people."""
 KNOWN_FROM = "orphansUnknownTo"
 """Fact of the commit: the metadata file that knows nothing of the orphans; empty: the table had none."""
 REPORT = "orphanReports"
