@@ -17,11 +17,14 @@ from distop.cli.progress import follow
 from distop.cli.style import SEVERITY_STYLES, STATE_STYLES, counts, duration, paused, printable
 from distop.client import (
     AuditEntry,
+    Batch,
     Diagnosis,
+    Enqueued,
     Leader,
     Member,
     Operation,
     OperationUpdate,
+    Ordering,
     Table,
     Watermarks,
 )
@@ -181,6 +184,46 @@ class HumanOutput(Output):
                 printable(entry.reason),
             )
         self._list(grid, "nothing yet", more)
+
+    def enqueued(self, answer: Enqueued) -> None:
+        self._out.print(f"{printable(answer.batch)}: {answer.became}")
+        if answer.operation:
+            self.note(f"by {answer.operation}")
+        if answer.late:
+            self.note(
+                f"it is late, and blocks the table: distop backlog retry|skip {answer.table} {answer.batch}"
+            )
+
+    def backlog(self, batches: list[Batch], more: bool) -> None:
+        grid = _grid("BATCH", "TYPE", "QUEUED", "BY", "FAILED", "OPERATION")
+        for batch in batches:
+            grid.add_row(
+                printable(batch.name),
+                printable(batch.type),
+                _when(batch.queued_at),
+                printable(batch.queued_by),
+                str(batch.attempts or ""),
+                printable(batch.operation),
+            )
+        self._list(grid, "no batch waits", more)
+
+    def ordering(self, ordering: Ordering) -> None:
+        block = ordering.blocked
+        blocked = f"batch {block.batch}: {block.error.code}: {block.error.message}" if block else ""
+        self._pairs(
+            [
+                ("table", ordering.table),
+                ("gate", ordering.gate),
+                ("validation", "after each batch" if ordering.validation else ""),
+                ("late batches", ordering.late),
+                ("together", str(ordering.together)),
+                ("attempts", str(ordering.max_attempts)),
+                ("last batch", ordering.last),
+                ("running", ordering.running),
+                ("waits for approval of", ordering.awaiting),
+                ("blocked by", Text(printable(blocked), "red") if blocked else ""),
+            ]
+        )
 
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
         if list(facts) == ["version"]:

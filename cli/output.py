@@ -21,11 +21,14 @@ from distop.errors import DistopError
 if TYPE_CHECKING:
     from distop.client import (
         AuditEntry,
+        Batch,
         Diagnosis,
+        Enqueued,
         Leader,
         Member,
         Operation,
         OperationUpdate,
+        Ordering,
         Table,
         Watermarks,
     )
@@ -79,6 +82,18 @@ class Output(ABC):
     @abstractmethod
     def audit(self, entries: list[AuditEntry], more: bool) -> None:
         """Who did what and when."""
+
+    @abstractmethod
+    def enqueued(self, answer: Enqueued) -> None:
+        """What became of a batch that was published."""
+
+    @abstractmethod
+    def backlog(self, batches: list[Batch], more: bool) -> None:
+        """Batches that wait."""
+
+    @abstractmethod
+    def ordering(self, ordering: Ordering) -> None:
+        """How a table is fed."""
 
     @abstractmethod
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
@@ -150,6 +165,15 @@ class JsonOutput(Output):
 
     def audit(self, entries: list[AuditEntry], more: bool) -> None:
         _print(entries)
+
+    def enqueued(self, answer: Enqueued) -> None:
+        _print(answer)
+
+    def backlog(self, batches: list[Batch], more: bool) -> None:
+        _print(batches)
+
+    def ordering(self, ordering: Ordering) -> None:
+        _print(ordering)
 
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
         _print(facts)

@@ -1,6 +1,7 @@
 """The Python SDK: :class:`Client`, or :class:`AsyncClient` where there is an event loop."""
 
 from distop.client.aio import AsyncClient
+from distop.client.backlog import Batch, Block, Enqueued, Ordering
 from distop.client.blocking import Client
 from distop.client.cluster import Leader, Member
 from distop.client.connection import DEFAULT_ADDRESS
@@ -23,9 +24,12 @@ __all__ = [
     "DEFAULT_ADDRESS",
     "AsyncClient",
     "AuditEntry",
+    "Batch",
+    "Block",
     "Client",
     "Completion",
     "Diagnosis",
+    "Enqueued",
     "Finding",
     "FollowUp",
     "JobCounts",
@@ -37,6 +41,7 @@ __all__ = [
     "OperationFailed",
     "OperationState",
     "OperationUpdate",
+    "Ordering",
     "Pause",
     "Severity",
     "Table",

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 from google.protobuf.message import Message
 
+from distop.client.backlog import BacklogCalls
 from distop.client.cluster import Leader, Member
 from distop.client.connection import DEFAULT_ADDRESS, Connection, parse_addresses
 from distop.client.controlling import PAGE_SIZE, ControlCalls, make_request
@@ -37,7 +38,7 @@ def default_identity() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-class AsyncClient(ControlCalls):
+class AsyncClient(ControlCalls, BacklogCalls):
     """Starts, follows and cancels operations; makes and shows tables. Belongs to one event loop.
 
     Any coordinator answers any call. When one does not, the call is repeated on the next: every call is safe

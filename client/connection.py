@@ -207,6 +207,7 @@ class Connection:
             self._services[address] = SimpleNamespace(
                 operations=distop_pb2_grpc.OperationServiceStub(channel),
                 tables=distop_pb2_grpc.TableServiceStub(channel),
+                backlog=distop_pb2_grpc.BacklogServiceStub(channel),
                 cluster=distop_pb2_grpc.ClusterServiceStub(channel),
             )
         return self._services[address]

@@ -16,9 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
+from distop.coordinator.applying import share_of
 from distop.coordinator.follow_up import FollowUps
 from distop.coordinator.hooks import Hooks
 from distop.coordinator.metrics import Metrics
+from distop.coordinator.ordering import failure_of
 from distop.coordinator.parking import MAX_ERROR_LENGTH, Parking
 from distop.coordinator.publication import (
     Base,
@@ -292,11 +294,13 @@ class Completion:
         """
         turn = self.turn(keys)
         run_ops = run_ops or turn.run_ops or await self._client.get(keys.run_ops)
+        failure = None if history.outcome == "success" else failure_of(tracked.error, tracked.failed)
+        share = await share_of(self._client, keys, tracked.arg, failure=failure, now=self._wall())
         plan = Finish(
             sealed=tracked.state,
             run_ops=run_ops,
             history=history,
-            publication=joined(contributions),
+            publication=share + joined(contributions),
             follow_up=follow_up,
             leave_keys=tracked.arg.stages_files or tracked.total > MAX_KEYS_IN_FINISH,
         )

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import aclosing, suppress
 
 from distop.coordinator.completion import Completion
+from distop.coordinator.drainer import Drainer
 from distop.coordinator.metrics import Metrics
+from distop.coordinator.planning import Planner
 from distop.coordinator.tracker import Action, Collect, Finish, Resolve, Seal, Tracked, Wait, decide
 from distop.errors import (
     Compacted,
@@ -58,6 +60,8 @@ class TableDriver:
 
     Parameters
     ----------
+    planner:
+        Plans the batches of the table's backlog; ``None`` leaves the backlog alone.
     paused:
         Whether somebody holds an operation, as far as is known; :meth:`look_again` says that it has changed.
         What counts is compared in the transactions.
@@ -75,6 +79,7 @@ class TableDriver:
         session: LeaseSession,
         completion: Completion,
         *,
+        planner: Planner | None = None,
         paused: Callable[[OperationId], bool] = lambda _: False,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = boot_clock,
@@ -93,6 +98,11 @@ class TableDriver:
         self._slots: dict[bytes, _Slot] = {}
         self._wake = asyncio.Event()
         self._turn = completion.turn(keys)
+        self._drainer: Drainer | None = None
+        if planner is not None:
+            self._drainer = Drainer(
+                client, keys, epoch, planner, check=session.check, rested=self._wake.set, wall=wall
+            )
         self.idle_since: float | None = None
         """When the table was last seen without any operation, by ``clock``."""
 
@@ -107,6 +117,12 @@ class TableDriver:
     def look_again(self) -> None:
         """Something that it does not follow itself has changed."""
         self._wake.set()
+        self._heed_backlog()
+
+    def _heed_backlog(self) -> None:
+        if self._drainer is not None:
+            self._drainer.heed()
+            self.idle_since = None
 
     async def run(self) -> None:
         """Drive the table until cancelled.
@@ -188,6 +204,9 @@ class TableDriver:
             asyncio.create_task(self._pump(), name=f"pump-{self._keys.name}"),
             asyncio.create_task(self._guard(), name=f"guard-{self._keys.name}"),
         ]
+        if self._drainer is not None:
+            self._drainer.heed()
+            followers.append(asyncio.create_task(self._drainer.run(), name=f"drain-{self._keys.name}"))
         for follower in followers:
             follower.add_done_callback(lambda _: self._wake.set())
         try:
@@ -239,6 +258,8 @@ class TableDriver:
             slot.tracked.apply_put(kv)
             if kv.key in slot.tracked.unreadable:
                 self._report_unreadable(str(slot.tracked.arg.id), slot.tracked.unreadable[kv.key])
+        elif kv.key.startswith((self._keys.backlog_prefix, self._keys.applied_prefix)):
+            pass  # whatever a batch is called
         elif kv.key.endswith(b".arg") and kv.create_revision == kv.mod_revision:
             # An operation not known yet: it has just been started, and its other keys come behind this one,
             # in the same revision. So there is nothing to read.
@@ -248,6 +269,8 @@ class TableDriver:
                 self.idle_since = None
         elif kv.key == self._keys.run_ops:
             self._turn.seen(kv)
+        if kv.key == self._keys.ordering or kv.key.startswith(self._keys.backlog_prefix):
+            self._heed_backlog()
 
     def _operation_of(self, arg_key: bytes) -> OperationId | None:
         parts = arg_key[len(self._keys.prefix) :].decode().split(".")
@@ -260,7 +283,7 @@ class TableDriver:
         log.error("operation_unreadable", extra=fields)
 
     def _note_idle(self) -> None:
-        if self._slots:
+        if self._slots or (self._drainer is not None and not self._drainer.resting):
             self.idle_since = None
         elif self.idle_since is None:
             self.idle_since = self._clock()
@@ -288,7 +311,7 @@ class TableDriver:
                 continue
             if slot.tracked.gone:
                 self._slots.pop(slot.tracked.keys.root, None)
-                self._note_idle()
+                self._heed_backlog()  # it may have been in a batch's way
                 continue
             late = slot.deadline is not None and slot.deadline <= now
             held = self._paused(slot.tracked.arg.id)
@@ -299,6 +322,7 @@ class TableDriver:
                 slot.action = action
                 slot.task = asyncio.create_task(self._perform(slot.tracked, action))
                 slot.task.add_done_callback(lambda _: self._wake.set())
+        self._note_idle()
 
     def _reap(self, slot: _Slot, now: float) -> None:
         """Look at an action that has ended; what it did shows in etcd, only failures matter here."""

@@ -18,6 +18,7 @@ from distop.coordinator.completion import Completion
 from distop.coordinator.driver import TableDriver
 from distop.coordinator.metrics import Led, Metrics
 from distop.coordinator.placement import eligible, preferred
+from distop.coordinator.planning import Planner
 from distop.errors import CorruptRecord, DistopError, LeadershipLost, LeaseLost, Unavailable
 from distop.metastore.client import EtcdClient, Snapshot
 from distop.metastore.election import Epoch, campaign, resign
@@ -53,6 +54,7 @@ class Leadership:
         member: MemberRecord,
         completion: Completion,
         *,
+        planner: Planner | None = None,
         linger_s: float = 5.0,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = boot_clock,
@@ -62,6 +64,7 @@ class Leadership:
         self._session = session
         self._member = member
         self._completion = completion
+        self._planner = planner
         self._linger_s = linger_s
         self._metrics = metrics or Metrics()
         self._clock = clock
@@ -70,10 +73,11 @@ class Leadership:
         self._draining = asyncio.Event()
         """Set while this one is to lead nothing."""
         self._active: Counter[str] = Counter()
+        self._queued: set[str] = set()
         self._leaders: dict[str, asyncio.Task[None]] = {}
         self._drivers: dict[str, TableDriver] = {}
         self._pauses = PauseIndex(client.keyspace)
-        self._known = {"members": False, "active": False, "pauses": False}
+        self._known = {"members": False, "active": False, "pauses": False, "queued": False}
 
     def led(self) -> Led:
         """The tables led at present, and the operations followed in each."""
@@ -86,6 +90,7 @@ class Leadership:
                 group.create_task(self._follow_members())
                 group.create_task(self._follow_active())
                 group.create_task(self._follow_pauses())
+                group.create_task(self._follow_backlogs())
         finally:
             await self._stop_all()
 
@@ -127,6 +132,21 @@ class Leadership:
             self._known["active"] = True
             self._reconcile()
 
+    async def _follow_backlogs(self) -> None:
+        prefix = self._keyspace.backlog_tables
+        async for change in self._changes(prefix):
+            if isinstance(change, Snapshot):
+                self._queued = {unescape(kv.key[len(prefix) :].decode()) for kv in change.kvs}
+            else:
+                for event in change.events:
+                    table = unescape(event.kv.key[len(prefix) :].decode())
+                    (self._queued.add if event.kind == "put" else self._queued.discard)(table)
+            self._known["queued"] = True
+            self._reconcile()
+
+    def _has_work(self, table: str) -> bool:
+        return table in self._active or table in self._queued
+
     async def _follow_pauses(self) -> None:
         async for change in self._changes(self._keyspace.paused):
             self._pauses.apply(change)
@@ -161,7 +181,7 @@ class Leadership:
         """Make sure that somebody here tries to lead every active table that prefers this member."""
         if not all(self._known.values()):
             return
-        for table in self._active:
+        for table in (*self._active, *self._queued):
             if table not in self._leaders and self._prefers_me(table):
                 task = asyncio.create_task(self._lead(table), name=f"lead-{table}")
                 self._leaders[table] = task
@@ -182,7 +202,7 @@ class Leadership:
         """Campaign for a table and drive it, until it is idle or somebody else should."""
         keys = self._keyspace.table(table)
         leader = LeaderRecord(member=self._member.id, address=self._member.address)
-        while self._session.alive and table in self._active and not self._draining.is_set():
+        while self._session.alive and self._has_work(table) and not self._draining.is_set():
             try:
                 epoch = await campaign(self._client, keys, self._session, leader)
                 self._metrics.election(won=epoch is not None)
@@ -216,6 +236,7 @@ class Leadership:
             epoch,
             self._session,
             self._completion,
+            planner=self._planner,
             paused=self._pauses.holds,
             metrics=self._metrics,
             clock=self._clock,

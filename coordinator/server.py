@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]
 from grpc_reflection.v1alpha import reflection
 
+from distop.coordinator.api_backlog import BacklogService
 from distop.coordinator.api_cluster import ClusterService
 from distop.coordinator.api_operations import OperationService
 from distop.coordinator.api_tables import TableService
@@ -124,12 +125,13 @@ async def start_server(
         OperationService(client, registry, threads, metrics, stopping), server
     )
     distop_pb2_grpc.add_TableServiceServicer_to_server(TableService(client, threads), server)
+    distop_pb2_grpc.add_BacklogServiceServicer_to_server(BacklogService(client, registry), server)
     distop_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterService(client, threads), server)
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     services = [
         distop_pb2.DESCRIPTOR.services_by_name[name].full_name
-        for name in ("OperationService", "TableService", "ClusterService")
+        for name in ("OperationService", "TableService", "BacklogService", "ClusterService")
     ]
     reflection.enable_server_reflection(
         [*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME],

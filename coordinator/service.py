@@ -25,6 +25,7 @@ from distop.coordinator.hooks import Hooks
 from distop.coordinator.leadership import Leadership
 from distop.coordinator.metrics import Metrics
 from distop.coordinator.parking import MAX_COMMIT_ATTEMPTS, Parking
+from distop.coordinator.planning import Planner
 from distop.coordinator.server import start_server
 from distop.errors import DistopError, InvalidArgument
 from distop.metastore.client import EtcdClient
@@ -120,6 +121,7 @@ class Coordinator:
         publishing = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix=PUBLISHING)
         server, port = await start_server(self.config.listen, client, registry, planning, metrics, self._stop)
         self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
+        planner = Planner(registry, planning, metrics)
         hooks = Hooks(PUBLISHING + "-hook")
         completion = Completion(
             client,
@@ -136,7 +138,7 @@ class Coordinator:
                 self.web_address = web.address
             while not self._stop.is_set():
                 try:
-                    await self._incarnation(client, completion, metrics)
+                    await self._incarnation(client, completion, planner, metrics)
                 except DistopError as error:
                     # An etcd that is away or full, a lease lost before it was used: all of it passes.
                     log.warning("incarnation_failed", extra={"code": error.code, "error": str(error)})
@@ -161,7 +163,9 @@ class Coordinator:
         metrics = PrometheusMetrics()
         return WebServer(self.config.web, self.config.etcd, metrics, lambda: self.member), metrics
 
-    async def _incarnation(self, client: EtcdClient, completion: Completion, metrics: Metrics) -> None:
+    async def _incarnation(
+        self, client: EtcdClient, completion: Completion, planner: Planner, metrics: Metrics
+    ) -> None:
         """Lead tables under one lease, until stopped or until the lease is lost."""
         session = await LeaseSession(client, self.config.lease_ttl_s).start()
         try:
@@ -176,7 +180,13 @@ class Coordinator:
             reached("coordinator.register.after")
             self.member = member.id
             leadership = Leadership(
-                client, session, member, completion, linger_s=self.config.linger_s, metrics=metrics
+                client,
+                session,
+                member,
+                completion,
+                planner=planner,
+                linger_s=self.config.linger_s,
+                metrics=metrics,
             )
             metrics.incarnation(leadership.led)
             leading = asyncio.create_task(leadership.run(), name="leadership")

@@ -43,7 +43,7 @@ class StartBody:
             )
         if request.request_id:
             check_name(request.request_id, "request_id")
-        options, argument = _options(request.options), plain(request.argument, "argument")
+        options, argument = options_of(request.options), plain(request.argument, "argument")
         then = _follow_up(request.then, registry) if request.HasField("then") else None
         parts = [request.table, request.type, request.object, argument, list(request.partitions), options]
         body = cls(
@@ -61,7 +61,8 @@ class StartBody:
         return body
 
 
-def _options(given: pb.OperationOptions) -> OperationOptions:
+def options_of(given: pb.OperationOptions) -> OperationOptions:
+    """How an operation is to be run; what is not set gets its default."""
     return OperationOptions(
         deadline_s=seconds(given.deadline) if given.HasField("deadline") else None,
         max_job_attempts=given.max_job_attempts or 3,
@@ -92,7 +93,7 @@ def _follow_up(given: pb.FollowUp, registry: Registry, depth: int = 1) -> Follow
         object=obj,
         argument=plain(given.argument, "then.argument"),
         partitions=_partitions(given.partitions),
-        options=_options(given.options),
+        options=options_of(given.options),
         then=_follow_up(given.then, registry, depth + 1) if given.HasField("then") else None,
     )
 
@@ -126,6 +127,7 @@ def operation_arg(
     started_at: float,
     started_by: str,
     follows: str = "",
+    batches: Sequence[str] = (),
 ) -> OperationArg:
     """The record of an operation that is to be started."""
     return OperationArg(
@@ -149,6 +151,7 @@ def operation_arg(
         distop=_version(),
         then=then,
         follows=follows,
+        batches=list(batches),
     )
 
 

@@ -148,6 +148,13 @@ class TableExists(AlreadyExists):
     code = "TABLE_EXISTS"
 
 
+class BatchDiffers(AlreadyExists):
+    """A batch of this name is queued with another content."""
+
+    code = "BATCH_DIFFERS"
+    default_hint = "publish it again on purpose (republish), or give it another name"
+
+
 class RequestIdReused(AlreadyExists):
     """This request id was used before for another request."""
 
@@ -169,6 +176,13 @@ class PreconditionFailed(DistopError):
 
     code = "PRECONDITION_FAILED"
     kind = Kind.PRECONDITION
+
+
+class BatchLate(PreconditionFailed):
+    """The batch sorts before one that was applied, and the table rejects such batches."""
+
+    code = "BATCH_LATE"
+    default_hint = "publish it again on purpose (republish), or under a later name"
 
 
 class NotParked(PreconditionFailed):

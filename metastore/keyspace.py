@@ -30,6 +30,7 @@ _TABLE_WORDS = frozenset(
         "watermarks",
         "ordering",
         "backlog",
+        "applied",
         "request",
         "history",
         "pause",
@@ -220,6 +221,10 @@ class TableKeys:
         self.watermarks = base + b".watermarks"
         self.pause = base + b".pause"
         self.history_prefix = base + b".history."
+        self.ordering = base + b".ordering"
+        self.backlog_prefix = base + b".backlog."
+        self.applied_prefix = base + b".applied."
+        self.backlog_index = keyspace.backlog_tables + escape(table).encode()
         self.audit_prefix = base + b".audit."
         self._base = base
 
@@ -231,6 +236,13 @@ class TableKeys:
 
     def history(self, operation: OperationId) -> bytes:
         return b"%s.history.%s.%s" % (self._base, operation.type.encode(), operation.slot.encode())
+
+    def backlog(self, batch: str) -> bytes:
+        """A batch that waits. Its name stands as it is: key order is the order of names."""
+        return self.backlog_prefix + batch.encode()
+
+    def applied(self, batch: str) -> bytes:
+        return self.applied_prefix + batch.encode()
 
     def operation(self, operation: OperationId) -> OperationKeys:
         root = b"%s.%s.%s" % (self._base, operation.type.encode(), operation.slot.encode())
@@ -286,6 +298,11 @@ class Keyspace:
     def audit_prefix(self) -> bytes:
         """The audit trail of what concerns no table, or one that is gone."""
         return self.prefix + b"_audit."
+
+    @cached_property
+    def backlog_tables(self) -> bytes:
+        """One key per table whose backlog a leader should look at."""
+        return self.prefix + b"_backlog."
 
     @cached_property
     def namespaces(self) -> bytes:

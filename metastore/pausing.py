@@ -115,7 +115,9 @@ async def resume_table(client: EtcdClient, keys: TableKeys, audit: Put) -> bool:
     Raises :class:`~distop.errors.TableNotFound`.
     """
     await _existing(client, keys)
-    return await _resume(client, keys.pause, keys.keyspace.paused_table(keys.name), audit)
+    # Its backlog may have been waiting: a leader is to look.
+    looked_at = Put(keys.backlog_index, b"{}")
+    return await _resume(client, keys.pause, keys.keyspace.paused_table(keys.name), audit, looked_at)
 
 
 async def _existing(client: EtcdClient, keys: TableKeys) -> KeyValue:
@@ -125,11 +127,11 @@ async def _existing(client: EtcdClient, keys: TableKeys) -> KeyValue:
     return table
 
 
-async def _resume(client: EtcdClient, pause: bytes, index: bytes, audit: Put) -> bool:
+async def _resume(client: EtcdClient, pause: bytes, index: bytes, *beside: Op) -> bool:
     standing = await client.get(pause)
     if not standing.exists:
         return False
-    gone: tuple[Op, ...] = (Delete(pause), Delete(index), audit)
+    gone: tuple[Op, ...] = (Delete(pause), Delete(index), *beside)
     # If it has changed since, somebody has resumed it: this very call, when its reply was lost, or another.
     # A pause made after that one is not ours to take away.
     reached("resume.before")

@@ -189,6 +189,8 @@ class OperationArg(Record, kw_only=True):
     """Jobs must be claimed before they run."""
     stages_files: bool = False
     """Jobs leave files under the operation's staging folders, which a collector sweeps after the end."""
+    batches: list[str] = []
+    """The batches of the table's backlog that it applies; finishing it takes them out."""
     distop: str = ""
     """The version that started it."""
     then: FollowUp | None = None

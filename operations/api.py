@@ -113,6 +113,13 @@ class DistributedOperation(ABC):
             With ``details={"field": ...}``, so that the caller knows which field to correct.
         """
 
+    def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any] | None:
+        """One argument that does the work of two, in this order; ``None`` if there is none.
+
+        For tables that apply several queued batches by one operation. Both are as their callers sent them.
+        """
+        return None
+
     @abstractmethod
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
         """Do one job; return a small JSON result (counts, where its manifest lies).

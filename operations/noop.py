@@ -42,6 +42,12 @@ class Noop(DistributedOperation):
         count = argument.partitions if chosen is None else len(chosen)
         return Plan(argument={"fail": argument.fail}, partition_count=count, partitions=chosen)
 
+    def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The jobs of both; not when some are to fail, who are named by their number."""
+        if first.get("fail") or second.get("fail"):
+            return None
+        return {"partitions": int(first.get("partitions", 1)) + int(second.get("partitions", 1))}
+
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
         if job.partition in job.operation.argument["fail"]:
             raise JobFailed(f"job {job.partition} was asked to fail")

@@ -539,3 +539,141 @@ class ListAuditResponse(_message.Message):
     entries: _containers.RepeatedCompositeFieldContainer[AuditEntry]
     next_page_token: str
     def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class Batch(_message.Message):
+    __slots__ = ("name", "type", "argument", "queued_by", "queued_at", "attempts", "operation")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_BY_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_AT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    type: str
+    argument: _struct_pb2.Struct
+    queued_by: str
+    queued_at: _timestamp_pb2.Timestamp
+    attempts: int
+    operation: str
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., argument: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., queued_by: _Optional[str] = ..., queued_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., attempts: _Optional[int] = ..., operation: _Optional[str] = ...) -> None: ...
+
+class Block(_message.Message):
+    __slots__ = ("batch", "error", "operation", "at")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    batch: str
+    error: OperationError
+    operation: str
+    at: _timestamp_pb2.Timestamp
+    def __init__(self, batch: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., operation: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class Ordering(_message.Message):
+    __slots__ = ("table", "gate", "validation", "late", "together", "max_attempts", "last", "running", "awaiting", "blocked", "revision")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    GATE_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    AWAITING_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    gate: str
+    validation: bool
+    late: str
+    together: int
+    max_attempts: int
+    last: str
+    running: str
+    awaiting: str
+    blocked: Block
+    revision: int
+    def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., last: _Optional[str] = ..., running: _Optional[str] = ..., awaiting: _Optional[str] = ..., blocked: _Optional[_Union[Block, _Mapping]] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class EnqueueBatchRequest(_message.Message):
+    __slots__ = ("table", "batch", "type", "argument", "options", "republish", "requested_by", "request_id")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    REPUBLISH_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    batch: str
+    type: str
+    argument: _struct_pb2.Struct
+    options: OperationOptions
+    republish: bool
+    requested_by: str
+    request_id: str
+    def __init__(self, table: _Optional[str] = ..., batch: _Optional[str] = ..., type: _Optional[str] = ..., argument: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., republish: _Optional[bool] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class EnqueueBatchResponse(_message.Message):
+    __slots__ = ("became", "operation", "late")
+    BECAME_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    became: str
+    operation: str
+    late: bool
+    def __init__(self, became: _Optional[str] = ..., operation: _Optional[str] = ..., late: _Optional[bool] = ...) -> None: ...
+
+class ListBacklogRequest(_message.Message):
+    __slots__ = ("table", "page_size", "page_token")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    page_size: int
+    page_token: str
+    def __init__(self, table: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListBacklogResponse(_message.Message):
+    __slots__ = ("batches", "next_page_token", "ordering")
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ORDERING_FIELD_NUMBER: _ClassVar[int]
+    batches: _containers.RepeatedCompositeFieldContainer[Batch]
+    next_page_token: str
+    ordering: Ordering
+    def __init__(self, batches: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., ordering: _Optional[_Union[Ordering, _Mapping]] = ...) -> None: ...
+
+class SetOrderingRequest(_message.Message):
+    __slots__ = ("table", "gate", "validation", "late", "together", "max_attempts", "requested_by")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    GATE_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    gate: str
+    validation: bool
+    late: str
+    together: int
+    max_attempts: int
+    requested_by: str
+    def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., requested_by: _Optional[str] = ...) -> None: ...
+
+class ControlBacklogRequest(_message.Message):
+    __slots__ = ("table", "action", "batch", "reason", "requested_by")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    action: str
+    batch: str
+    reason: str
+    requested_by: str
+    def __init__(self, table: _Optional[str] = ..., action: _Optional[str] = ..., batch: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...

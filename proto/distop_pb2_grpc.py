@@ -948,3 +948,211 @@ class ClusterService:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class BacklogServiceStub:
+    """Batches of a table, applied strictly in the byte order of their names.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.EnqueueBatch = channel.unary_unary(
+                '/distop.v1.BacklogService/EnqueueBatch',
+                request_serializer=distop_dot_proto_dot_distop__pb2.EnqueueBatchRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.EnqueueBatchResponse.FromString,
+                _registered_method=True)
+        self.ListBacklog = channel.unary_unary(
+                '/distop.v1.BacklogService/ListBacklog',
+                request_serializer=distop_dot_proto_dot_distop__pb2.ListBacklogRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.ListBacklogResponse.FromString,
+                _registered_method=True)
+        self.SetOrdering = channel.unary_unary(
+                '/distop.v1.BacklogService/SetOrdering',
+                request_serializer=distop_dot_proto_dot_distop__pb2.SetOrderingRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.Ordering.FromString,
+                _registered_method=True)
+        self.ControlBacklog = channel.unary_unary(
+                '/distop.v1.BacklogService/ControlBacklog',
+                request_serializer=distop_dot_proto_dot_distop__pb2.ControlBacklogRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.Ordering.FromString,
+                _registered_method=True)
+
+
+class BacklogServiceServicer:
+    """Batches of a table, applied strictly in the byte order of their names.
+    """
+
+    def EnqueueBatch(self, request, context):
+        """Queues a batch. Safe to repeat: an equal batch that is queued or applied stays what it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBacklog(self, request, context):
+        """The batches that wait, in order, and how the table is fed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetOrdering(self, request, context):
+        """Changes how the table is fed: fields that are not set stay as they are.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ControlBacklog(self, request, context):
+        """Decides about what the table waits for.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_BacklogServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'EnqueueBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.EnqueueBatch,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.EnqueueBatchRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.EnqueueBatchResponse.SerializeToString,
+            ),
+            'ListBacklog': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBacklog,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.ListBacklogRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.ListBacklogResponse.SerializeToString,
+            ),
+            'SetOrdering': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetOrdering,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.SetOrderingRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.Ordering.SerializeToString,
+            ),
+            'ControlBacklog': grpc.unary_unary_rpc_method_handler(
+                    servicer.ControlBacklog,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.ControlBacklogRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.Ordering.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'distop.v1.BacklogService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('distop.v1.BacklogService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class BacklogService:
+    """Batches of a table, applied strictly in the byte order of their names.
+    """
+
+    @staticmethod
+    def EnqueueBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.BacklogService/EnqueueBatch',
+            distop_dot_proto_dot_distop__pb2.EnqueueBatchRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.EnqueueBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBacklog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.BacklogService/ListBacklog',
+            distop_dot_proto_dot_distop__pb2.ListBacklogRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.ListBacklogResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetOrdering(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.BacklogService/SetOrdering',
+            distop_dot_proto_dot_distop__pb2.SetOrderingRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.Ordering.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ControlBacklog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.BacklogService/ControlBacklog',
+            distop_dot_proto_dot_distop__pb2.ControlBacklogRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.Ordering.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

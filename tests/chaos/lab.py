@@ -96,7 +96,10 @@ class Lab:
             started = await self.client.start(book.table, kind, argument, request_id=request_id)
             return OperationId.parse(started.name)
 
-        operation = await self.insist(call)
+        return self.begun(await self.insist(call), book, outcome, **more)
+
+    def begun(self, operation: OperationId, book: Book, outcome: str = "success", **more: Any) -> Started:
+        """An operation that has been started, be it by the service itself."""
         book.operations += 1
         self.operations += 1
         return Started(operation, book, outcome, **more)

@@ -1,0 +1,119 @@
+"""What to do next about the backlog of a table, from nothing but what stands in etcd. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from distop.errors import DistopError
+from distop.metastore.batches import BatchRecord, OrderingRecord
+from distop.metastore.records import ErrorRecord, JobRecord
+from distop.metastore.txn import KeyValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """One batch of the backlog."""
+
+    name: str
+    record: BatchRecord
+    kv: KeyValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backlog:
+    """What a leader sees of it at one revision."""
+
+    ordering: OrderingRecord
+    ordering_kv: KeyValue
+    index_kv: KeyValue
+    heads: Sequence[Waiting] = ()
+    """The first batches, in order: as many as one operation may apply."""
+    paused: bool = False
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Start an operation for the first batch; for ``batches`` together, if their type can combine them."""
+
+    batches: list[Waiting]
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """An operation applies batches; its end brings the next look."""
+
+    operation: str
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Nothing can be done before somebody changes something: it is written here why."""
+
+    why: str
+
+
+Next: TypeAlias = Apply | InFlight | Rest
+
+
+def decide(backlog: Backlog) -> Next:
+    """The next thing to do."""
+    ordering = backlog.ordering
+    if ordering.running:
+        return InFlight(ordering.running)
+    if not backlog.heads:
+        return Rest("no batch is queued")
+    if backlog.paused:
+        return Rest("the table is paused")
+    if ordering.blocked is not None:
+        return Rest(f"batch {ordering.blocked.batch!r} blocks it: {ordering.blocked.code}")
+    if ordering.awaiting:
+        return Rest(f"batch {ordering.awaiting!r} waits for approval")
+    if ordering.gate != "open":
+        return Rest("its gate is closed")
+    first = backlog.heads[0].record
+    together = [
+        waiting
+        for waiting in backlog.heads[: ordering.together]
+        if (waiting.record.type, waiting.record.options) == (first.type, first.options)
+    ]
+    # Only those that follow each other without a gap: order is kept.
+    alike = [waiting for waiting, other in zip(backlog.heads, together, strict=False) if waiting is other]
+    # With a validation gate somebody looks at each batch by itself.
+    return Apply(alike[:1] if ordering.validation else alike)
+
+
+def _codes(kind: type[DistopError], found: dict[str, bool]) -> dict[str, bool]:
+    found.setdefault(kind.code, kind.retryable)
+    for sub in kind.__subclasses__():
+        _codes(sub, found)
+    return found
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a batch could not be applied."""
+
+    code: str
+    message: str
+    passes: bool = field(default=False)
+    """Whether another attempt may succeed (B9)."""
+
+
+_MISHAPS = frozenset({"LAUNCH_FAILED", "ATTEMPT_TIMEOUT", "DEADLINE_EXCEEDED"})
+
+
+def failure_of(error: ErrorRecord | None, failed: Mapping[bytes, JobRecord]) -> Failure:
+    """What the end of an operation says of its batches.
+
+    An error of distop says itself whether it may pass. One of the outside world (a disk, a network, the code
+    of a user) is given another chance.
+    """
+    if error is None:
+        return Failure("ABORTED", "aborted")
+    code = error.code
+    if code == "JOB_FAILED" and failed:
+        code = min(failed.items())[1].error.partition(":")[0].strip() or code
+    known = _codes(DistopError, {})
+    return Failure(error.code, error.message, passes=code in _MISHAPS or known.get(code, True))

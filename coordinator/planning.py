@@ -1,0 +1,53 @@
+"""Planning an operation: the code of its type, in a thread, bounded in number and time."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor
+
+from distop.coordinator.metrics import Metrics
+from distop.coordinator.start_body import checked
+from distop.errors import DeadlineExceeded, Exhausted
+from distop.operations.api import DistributedOperation, Plan, PlanRequest
+from distop.operations.registry import Registry
+
+MAX_PLANNING = 64
+"""Starts that may be planned or wait for it at one time; more are refused, to be tried again."""
+
+
+class Planner:
+    """Plans for one coordinator.
+
+    Parameters
+    ----------
+    threads:
+        Where types look at what users point at, and may hang.
+    """
+
+    def __init__(self, registry: Registry, threads: Executor, metrics: Metrics | None = None) -> None:
+        self.registry = registry
+        self._threads = threads
+        self._metrics = metrics or Metrics()
+        self._planning = 0
+
+    async def plan(self, kind: DistributedOperation, request: PlanRequest, limit_s: float) -> Plan:
+        """What the type makes of a request.
+
+        Raises whatever ``plan`` of the type raises;
+        :class:`~distop.errors.Exhausted` or :class:`~distop.errors.DeadlineExceeded` in time of need.
+        """
+        if self._planning >= MAX_PLANNING:
+            raise Exhausted(
+                f"{MAX_PLANNING} operations are being planned already", hint="try again in a moment"
+            )
+        self._planning += 1
+        self._metrics.planning(self._planning)
+        try:
+            loop = asyncio.get_running_loop()
+            plan = await asyncio.wait_for(loop.run_in_executor(self._threads, kind.plan, request), limit_s)
+        except TimeoutError:
+            raise DeadlineExceeded(f"planning {kind.type} took longer than {limit_s:.0f} s") from None
+        finally:
+            self._planning -= 1
+            self._metrics.planning(self._planning)
+        return checked(plan)

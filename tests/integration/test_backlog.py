@@ -1,0 +1,380 @@
+"""Tables that are fed from a backlog: in order, one batch at a time, each once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from distop.errors import BatchDiffers, BatchLate, PreconditionFailed
+from distop.metastore.audit import audit_put
+from distop.metastore.backlog import (
+    Answer,
+    Queued,
+    approve,
+    change_ordering,
+    enqueue,
+    open_gate,
+    unblock,
+)
+from distop.metastore.batches import AppliedRecord, BatchRecord, OrderingRecord, ordering_of
+from distop.metastore.config import EtcdConfig
+from distop.metastore.keyspace import OperationId
+from distop.metastore.pausing import pause_table, resume_table
+from distop.metastore.records import PauseRecord, decode
+from distop.metastore.starting import digest_of
+from support.coordinators import Service, serving
+from support.jobs import mark
+from support.lossy import Fault, LossyClient
+from support.waiting import eventually
+
+
+@pytest_asyncio.fixture
+async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
+    async with serving(etcd_config) as standing:
+        await standing.create_table("t")
+        yield standing
+
+
+def record_of(argument: dict[str, Any] | None = None, kind: str = "noop") -> BatchRecord:
+    argument = argument if argument is not None else {"partitions": 0}
+    return BatchRecord(
+        type=kind, argument=argument, digest=digest_of([kind, argument]), uid=secrets.token_hex(8)
+    )
+
+
+async def put(client: LossyClient, batch: str, *, republish: bool = False, **argument: Any) -> Answer:
+    record = record_of(argument or None)
+    return await enqueue(client, client.keyspace.table("t"), batch, record, republish=republish)
+
+
+async def configure(client: LossyClient, **fields: Any) -> None:
+    import msgspec
+
+    def change(now: OrderingRecord) -> tuple[OrderingRecord, tuple[()]]:
+        return msgspec.structs.replace(now, **fields), ()
+
+    await change_ordering(client, client.keyspace.table("t"), change)
+
+
+async def ordering(client: LossyClient) -> OrderingRecord:
+    return ordering_of(await client.get(client.keyspace.table("t").ordering))
+
+
+async def waiting(client: LossyClient) -> list[str]:
+    prefix = client.keyspace.table("t").backlog_prefix
+    return [kv.key[len(prefix) :].decode() for kv in (await client.scan(prefix)).kvs]
+
+
+async def applied(client: LossyClient) -> list[str]:
+    """The batches that were applied, in the order in which they were."""
+    prefix = client.keyspace.table("t").applied_prefix
+    kvs = sorted((await client.scan(prefix)).kvs, key=lambda kv: kv.mod_revision)
+    return [kv.key[len(prefix) :].decode() for kv in kvs]
+
+
+async def drained(client: LossyClient) -> bool:
+    return not await waiting(client)
+
+
+async def test_batches_are_applied_in_byte_order_one_at_a_time(client: LossyClient, service: Service) -> None:
+    """B2: "10" before "2"; and nothing is left of the draining (B15)."""
+    await configure(client, gate="closed")
+    names = ["2", "10", "a b", "é", "A", "2024/01/02.csv", "17.arg"]
+    for name in names:
+        assert (await put(client, name)).became is Queued.QUEUED
+    await open_gate(client, client.keyspace.table("t"))
+    assert await eventually(lambda: drained(client))
+    assert await applied(client) == sorted(names, key=str.encode)
+    assert await eventually(lambda: nothing_left(client))
+
+
+async def nothing_left(client: LossyClient) -> bool:
+    index = await client.get(client.keyspace.table("t").backlog_index)
+    active = (await client.scan(client.keyspace.active)).kvs
+    return not index.exists and not active and not (await ordering(client)).running
+
+
+async def test_a_double_publish_is_one_entry(client: LossyClient, service: Service) -> None:
+    """B1: also after it was applied; an explicit one runs again."""
+    assert (await put(client, "a")).became is Queued.QUEUED
+    assert await eventually(lambda: drained(client))
+    again = await put(client, "a")
+    assert again.became is Queued.ALREADY_APPLIED
+    assert again.operation == "t/noop/1"
+    await put(client, "b")
+    assert await eventually(lambda: drained(client))
+    assert (await put(client, "a", republish=True)).became is Queued.QUEUED
+    assert await eventually(lambda: drained(client))
+    kv = await client.get(client.keyspace.table("t").applied("a"))
+    assert decode(kv.value, AppliedRecord).operation == "t/noop/3"
+    assert (await ordering(client)).blocked is None
+
+
+async def test_another_content_under_the_same_name_is_refused(client: LossyClient, service: Service) -> None:
+    """B1, U3."""
+    await configure(client, gate="closed")
+    await put(client, "a", partitions=0)
+    assert (await put(client, "a", partitions=0)).became is Queued.ALREADY_QUEUED
+    with pytest.raises(BatchDiffers):
+        await put(client, "a", partitions=1)
+    assert (await put(client, "a", partitions=1, republish=True)).became is Queued.QUEUED
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
+async def test_a_publish_whose_reply_is_lost_is_one(
+    client: LossyClient, etcd_config: EtcdConfig, fault: Fault
+) -> None:
+    """B1."""
+    async with serving(etcd_config) as service:
+        await service.create_table("t")
+        client.fail(fault)
+        assert (await put(client, "a")).became in (Queued.QUEUED, Queued.ALREADY_APPLIED)
+        assert client.spent
+        assert await eventually(lambda: drained(client))
+        assert await applied(client) == ["a"]
+
+
+async def test_the_gate_collects_until_it_is_opened(client: LossyClient, service: Service) -> None:
+    """B6."""
+    await configure(client, gate="closed")
+    for name in "cab":
+        await put(client, name)
+    assert await eventually(lambda: rested(client))
+    assert await waiting(client) == ["a", "b", "c"]
+    await open_gate(client, client.keyspace.table("t"))
+    await open_gate(client, client.keyspace.table("t"))
+    assert await eventually(lambda: drained(client))
+    assert await applied(client) == ["a", "b", "c"]
+
+
+async def rested(client: LossyClient) -> bool:
+    """The leader has looked, and there was nothing it could do."""
+    return not (await client.get(client.keyspace.table("t").backlog_index)).exists
+
+
+async def test_a_new_arrival_does_not_bypass_validation(client: LossyClient, service: Service) -> None:
+    """B7."""
+    keys = client.keyspace.table("t")
+    await configure(client, validation=True)
+    await put(client, "a")
+    assert await eventually(lambda: drained(client))
+    await put(client, "b")
+    await put(client, "c")
+    assert await eventually(lambda: rested(client))
+    assert await applied(client) == ["a"]
+    with pytest.raises(PreconditionFailed, match="'a' of table 't' waits for approval, not 'b'"):
+        await approve(client, keys, "b")
+    await approve(client, keys, "a")
+    assert await eventually(lambda: has_applied(client, ["a", "b"]))
+    assert await eventually(lambda: rested(client))
+    assert (await ordering(client)).awaiting == "b"
+    await approve(client, keys, "")
+    assert await eventually(lambda: has_applied(client, ["a", "b", "c"]))
+
+
+async def has_applied(client: LossyClient, batches: list[str]) -> bool:
+    return await applied(client) == batches
+
+
+async def test_late_batches_block_by_default(client: LossyClient, service: Service) -> None:
+    """B4: until somebody decides to apply them, or to leave them out."""
+    keys = client.keyspace.table("t")
+    await put(client, "m")
+    assert await eventually(lambda: drained(client))
+    assert (await put(client, "k")).late
+    await put(client, "z")
+    assert await eventually(lambda: rested(client))
+    blocked = (await ordering(client)).blocked
+    assert blocked is not None
+    assert (blocked.batch, blocked.code) == ("k", "BATCH_LATE")
+    assert await applied(client) == ["m"]
+    await unblock(client, keys, "k", skip=False, now=1.0)
+    assert await eventually(lambda: has_applied(client, ["m", "k", "z"]))
+    await put(client, "b")
+    await unblock(client, keys, "", skip=True, now=1.0)
+    assert await eventually(lambda: drained(client))
+    kv = await client.get(keys.applied("b"))
+    assert decode(kv.value, AppliedRecord).outcome == "skipped"
+    assert (await ordering(client)).last == "z"
+
+
+@pytest.mark.parametrize(("policy", "is_applied"), [("apply", True), ("reject", False)])
+async def test_late_batches_go_by_the_policy(
+    client: LossyClient, service: Service, policy: str, is_applied: bool
+) -> None:
+    """B4."""
+    await configure(client, late=policy)
+    await put(client, "m")
+    assert await eventually(lambda: drained(client))
+    if is_applied:
+        await put(client, "k")
+        assert await eventually(lambda: has_applied(client, ["m", "k"]))
+    else:
+        with pytest.raises(BatchLate):
+            await put(client, "k")
+        assert await waiting(client) == []
+
+
+async def test_a_batch_that_cannot_be_planned_blocks_and_says_why(
+    client: LossyClient, service: Service
+) -> None:
+    """B8, B9: what is permanent is not tried again; retry and skip both work, and the order is kept."""
+    keys = client.keyspace.table("t")
+    await put(client, "a", partitions=-1)
+    await put(client, "b")
+
+    async def is_blocked() -> bool:
+        return (await ordering(client)).blocked is not None
+
+    assert await eventually(is_blocked)
+    blocked = (await ordering(client)).blocked
+    assert blocked is not None
+    assert (blocked.batch, blocked.code) == ("a", "INVALID_ARGUMENT")
+    assert await waiting(client) == ["a", "b"]
+    with pytest.raises(PreconditionFailed):
+        await unblock(client, keys, "b", skip=True, now=1.0)
+    await unblock(client, keys, "a", skip=False, now=1.0)
+    assert await eventually(is_blocked)
+    await unblock(client, keys, "a", skip=True, now=1.0)
+    assert await eventually(lambda: drained(client))
+    assert await applied(client) == ["a", "b"]
+    with pytest.raises(PreconditionFailed, match="not blocked"):
+        await unblock(client, keys, "", skip=True, now=1.0)
+
+
+async def test_several_batches_go_together_where_the_table_allows_it(
+    client: LossyClient, service: Service
+) -> None:
+    """B14."""
+    await configure(client, gate="closed", together=3)
+    for name in "abcde":
+        await put(client, name)
+    await open_gate(client, client.keyspace.table("t"))
+    assert await eventually(lambda: drained(client))
+    assert await applied(client) == list("abcde")
+    kvs = [await client.get(client.keyspace.table("t").applied(name)) for name in "abcde"]
+    operations = [decode(kv.value, AppliedRecord).operation for kv in kvs]
+    assert operations == ["t/noop/1"] * 3 + ["t/noop/2"] * 2
+
+
+async def test_the_order_holds_against_a_race_of_publishers(
+    etcd_config: EtcdConfig, client: LossyClient
+) -> None:
+    """B3, B5: while it drains, with late ones applied when they come; none is stranded, and none doubled."""
+    async with serving(etcd_config) as service:
+        await service.create_table("t")
+        await configure(client, late="apply", together=5)
+        names = [f"{number:04d}" for number in range(200)]
+        random.Random(3).shuffle(names)
+
+        async def publish(mine: list[str]) -> None:
+            for name in mine:
+                await put(client, name)
+                if random.random() < 0.2:
+                    await put(client, name)
+
+        await asyncio.gather(*(publish(names[first::8]) for first in range(8)))
+        assert await eventually(lambda: drained(client), 60.0)
+        assert sorted(await applied(client)) == sorted(names)
+        assert await eventually(lambda: nothing_left(client))
+
+
+async def test_another_leader_goes_on(etcd_config: EtcdConfig, client: LossyClient) -> None:
+    """B10: nobody has to publish anything again."""
+    async with serving(etcd_config) as service:
+        await service.create_table("t")
+        await configure(client, gate="closed")
+        for name in "abc":
+            await put(client, name)
+        await open_gate(client, client.keyspace.table("t"))
+    async with serving(etcd_config):
+        assert await eventually(lambda: has_applied(client, ["a", "b", "c"]))
+        assert await eventually(lambda: nothing_left(client))
+
+
+async def test_a_failed_batch_keeps_its_place_and_blocks(client: LossyClient, service: Service) -> None:
+    """B8, B9: an error that no attempt can pass counts at once."""
+    await put(client, "a", partitions=1)
+    await put(client, "b", partitions=1)
+    first = OperationId("t", "noop", 1)
+    assert await eventually(lambda: started(client, first))
+    assert await mark(client, first, "0", error="line 3 of x.csv", code="BAD_ROW")
+    assert await eventually(lambda: is_blocked_by(client, "a", "JOB_FAILED"))
+    assert await waiting(client) == ["a", "b"]
+    await unblock(client, client.keyspace.table("t"), "a", skip=False, now=1.0)
+    second = OperationId("t", "noop", 2)
+    assert await eventually(lambda: started(client, second))
+    assert await mark(client, second, "0")
+    third = OperationId("t", "noop", 3)
+    assert await eventually(lambda: started(client, third))
+    assert await mark(client, third, "0")
+    assert await eventually(lambda: has_applied(client, ["a", "b"]))
+
+
+async def test_what_may_pass_is_tried_again_and_counted_across_leaders(
+    client: LossyClient, etcd_config: EtcdConfig
+) -> None:
+    """B9."""
+    for attempt in (1, 2, 3):
+        async with serving(etcd_config) as service:
+            if attempt == 1:
+                await service.create_table("t")
+                await put(client, "a", partitions=1)
+            operation = OperationId("t", "noop", attempt)
+            assert await eventually(lambda operation=operation: started(client, operation))
+            assert await mark(client, operation, "0", error="the disk is away", code="OSError")
+            if attempt == 3:
+                assert await eventually(lambda: is_blocked_by(client, "a", "JOB_FAILED"))
+                break
+            assert await eventually(lambda operation=operation: ended(client, operation))
+
+
+async def test_a_cancelled_batch_waits_for_a_decision(client: LossyClient, service: Service) -> None:
+    """B8, O19."""
+    await put(client, "a", partitions=1)
+    operation = OperationId("t", "noop", 1)
+    assert await eventually(lambda: started(client, operation))
+    await service.cancel(operation, requested_by="me")
+    assert await eventually(lambda: is_blocked_by(client, "a", "CANCELLED"))
+
+
+async def test_a_paused_table_applies_nothing_until_it_is_resumed(
+    client: LossyClient, service: Service
+) -> None:
+    """B11."""
+    keys = client.keyspace.table("t")
+    audit = audit_put(keys, "pause", by="me", target="t", at=1.0)
+    await pause_table(client, keys, PauseRecord(by="me", reason="", at=1.0), audit)
+    await put(client, "a")
+    assert await eventually(lambda: rested(client))
+    assert await applied(client) == []
+    await resume_table(client, keys, audit_put(keys, "resume", by="me", target="t", at=2.0))
+    assert await eventually(lambda: has_applied(client, ["a"]))
+
+
+async def test_another_operation_in_the_way_is_waited_for(client: LossyClient, service: Service) -> None:
+    operation = await service.start("t", argument={"partitions": 1})
+    await put(client, "a")
+    await put(client, "b")
+    assert await applied(client) == []
+    assert await mark(client, operation, "0")
+    assert await eventually(lambda: has_applied(client, ["a", "b"]))
+
+
+async def started(client: LossyClient, operation: OperationId) -> bool:
+    return (await client.get(client.keyspace.operation(operation).state)).exists
+
+
+async def ended(client: LossyClient, operation: OperationId) -> bool:
+    return (await client.get(client.keyspace.table("t").history(operation))).exists
+
+
+async def is_blocked_by(client: LossyClient, batch: str, code: str) -> bool:
+    blocked = (await ordering(client)).blocked
+    return blocked is not None and (blocked.batch, blocked.code) == (batch, code)
