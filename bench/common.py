@@ -54,6 +54,13 @@ class Processes:
         """Wait for a process that was told to end."""
         self._running.pop(pid).wait(30)
 
+    def end_all(self) -> None:
+        """End all that run, in an orderly way, and wait for it."""
+        for process in self._running.values():
+            process.send_signal(signal.SIGTERM)
+        for pid in list(self._running):
+            self.reap(pid)
+
     def log_of(self, name: str) -> str:
         """The end of a process's log."""
         return (self._folder / f"{name}.log").read_text(errors="replace")[-3000:]
