@@ -15,6 +15,7 @@ from distop.metastore.jobs import Mark, Verdict
 from distop.metastore.keyspace import OperationId
 from distop.metastore.records import MAX_JOB_RECORD_BYTES
 from distop.metastore.runs import Run
+from distop.metastore.tries import count_try
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,8 @@ class Connection(asyncio.Protocol):
                 self._soon(message.number, self._claim(self._runs[message.run], message))
             case wire.Release():
                 self._soon(message.number, self._release(self._runs[message.run], message))
+            case wire.Tried():
+                self._soon(message.number, self._count_try(self._runs[message.run], message))
             case wire.Save():
                 self._soon(message.number, self._save(self._runs[message.run], message))
 
@@ -138,6 +141,10 @@ class Connection(asyncio.Protocol):
             self._reply(wire.Done(asked.number))
         else:
             self._reply(wire.Refused(asked.number, verdict.outcome, verdict.reason))
+
+    async def _count_try(self, run: Run, asked: wire.Tried) -> None:
+        await count_try(self._ledger.client, run, asked.partition, asked.attempt, asked.error)
+        self._reply(wire.Done(asked.number))
 
     def _soon(self, number: int, request: Coroutine[Any, Any, None]) -> None:
         if len(self._requests) >= MAX_REQUESTS:

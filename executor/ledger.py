@@ -23,6 +23,7 @@ from distop.metastore.claims import Busy, Claimed
 from distop.metastore.client import EtcdClient
 from distop.metastore.jobs import Mark, Outcome, Verdict
 from distop.metastore.runs import Run
+from distop.metastore.tries import count_try
 
 T = TypeVar("T")
 
@@ -106,6 +107,9 @@ class LocalPort:
 
     def save(self, session: Session[Any], partition: str, claim: int, value: bytes) -> Verdict | None:
         return self._call(self._ledger.desk.save(self._run, partition, claim, value))
+
+    def count_try(self, session: Session[Any], partition: str, attempt: str, error: str) -> None:
+        self._call(count_try(self._ledger.client, self._run, partition, attempt, error))
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)

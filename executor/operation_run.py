@@ -9,6 +9,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 
 from distop.errors import DistopError
@@ -20,7 +21,8 @@ from distop.executor.task import Work
 from distop.metastore.crashpoints import reached
 from distop.metastore.jobs import Mark, Verdict, failure_record
 from distop.metastore.pausing import is_paused
-from distop.metastore.runs import PAUSED, Run, Taken, unfinished_partitions
+from distop.metastore.runs import PAUSED, Run, Taken, without_result
+from distop.metastore.tries import Tried, read_tries
 from distop.operations import DistributedOperation
 
 log = logging.getLogger(__name__)
@@ -109,11 +111,15 @@ class OperationRun:
 
     async def _finish(self, unfinished: list[str]) -> End:
         fruitless = 0
+        tried = await read_tries(self._ledger.client, self.run.keys, self.taken.standing)
         while unfinished and not self._ended.is_set():
-            reason = await self._launch(unfinished)
+            reason = await self._launch(unfinished, tried)
             if self._ended.is_set() or not reason:
                 break
-            left, _ = await unfinished_partitions(self._ledger.client, self.run.keys, self.taken.arg)
+            client, keys = self._ledger.client, self.run.keys
+            standing = (await client.scan(keys.prefix, keys_only=True)).kvs
+            left = without_result(keys, self.taken.arg, standing)
+            tried = await read_tries(client, keys, standing)
             fruitless = 0 if len(left) < len(unfinished) else fruitless + 1
             unfinished = left
             if unfinished and fruitless and await is_paused(self._ledger.client, self.run.keys):
@@ -127,11 +133,16 @@ class OperationRun:
                 await self._pause(fruitless)
         return End.OVER if self._ended.is_set() else End.SETTLED
 
-    async def _launch(self, partitions: list[str]) -> str:
+    async def _launch(self, partitions: list[str], tried: dict[str, Tried]) -> str:
         """Launch these jobs and wait for their end; why some may have no result, or nothing."""
         operation = str(self.run.keys.operation)
         log.info("launching", extra={"operation": operation, "jobs": len(partitions)})
-        launch = Launch(run=self.run, work=self._work, arg_value=self.taken.arg_value, partitions=partitions)
+        launch = Launch(
+            run=self.run,
+            work=replace(self._work, tried={name: tried[name] for name in partitions if name in tried}),
+            arg_value=self.taken.arg_value,
+            partitions=partitions,
+        )
         reached("launch.before")
         self._launched = self._launcher.launch(launch)
         reached("launch.middle")

@@ -33,7 +33,7 @@ class KnownRun:
 class Asked:
     """A request that waits for its answer."""
 
-    message: wire.Claim | wire.Release | wire.Save
+    message: wire.Claim | wire.Release | wire.Save | wire.Tried
     answer: wire.Answer | DistopError | None = None
     arrived: threading.Event = field(default_factory=threading.Event)
 

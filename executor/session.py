@@ -60,6 +60,9 @@ class Port(Protocol):
     def save(self, session: Session[Any], partition: str, claim: int, value: bytes) -> Verdict | None:
         """Save a checkpoint; a verdict if the job is not owned any more."""
 
+    def count_try(self, session: Session[Any], partition: str, attempt: str, error: str) -> None:
+        """Note that an attempt has failed and is not the last."""
+
 
 class Session(Generic[T]):
     """A task's dealings with one run.
@@ -136,6 +139,10 @@ class Session(Generic[T]):
     def release(self, partition: str, claim: int) -> None:
         """Give a job up, so that the next attempt need not wait."""
         self._port.release(self, partition, claim)
+
+    def count_try(self, partition: str, attempt: str, error: str) -> None:
+        """Note in etcd that an attempt has failed, for whoever goes on should this process die."""
+        self._port.count_try(self, partition, attempt, error)
 
     def owns(self, claim: int) -> bool:
         """Whether a claim is certainly still held. Once it was seen not to be, it never is again."""

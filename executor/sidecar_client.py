@@ -133,10 +133,14 @@ class SidecarClient:
         answer = self._ask(lambda number: wire.Save(number, run.number, partition, claim, value))
         return Verdict(answer.outcome, answer.reason) if isinstance(answer, wire.Refused) else None
 
+    def count_try(self, session: Session[Any], partition: str, attempt: str, error: str) -> None:
+        run = self._run_of(session)
+        self._ask(lambda number: wire.Tried(number, run.number, partition, attempt, error))
+
     def _run_of(self, session: Session[Any]) -> KnownRun:
         return self._runs[session.operation, session.token]
 
-    def _ask(self, make: Callable[[int], wire.Claim | wire.Release | wire.Save]) -> wire.Answer:
+    def _ask(self, make: Callable[[int], wire.Claim | wire.Release | wire.Save | wire.Tried]) -> wire.Answer:
         with self._lock:
             self._check()
             number = next(self._numbers)

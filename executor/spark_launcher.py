@@ -102,6 +102,7 @@ class SparkLauncher:
         task = SparkTask(
             arg_value=launch.arg_value,
             run_token=launch.run.token,
+            tried=launch.work.tried,
             types=os.environ.get(VARIABLE, ""),
             etcd=self._etcd.to_public_env(),
         )

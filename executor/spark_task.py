@@ -6,7 +6,7 @@ import functools
 import gc
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from distop.executor.place import Place
@@ -14,6 +14,7 @@ from distop.executor.scratch import Scratch
 from distop.executor.sidecar_client import client_of_this_process
 from distop.executor.task import TaskSummary, Work, decode_arg, run_task
 from distop.metastore.config import PASSWORD_FILE, EtcdConfig
+from distop.metastore.tries import Tried
 from distop.operations import Registry
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class SparkTask:
 
     arg_value: bytes
     run_token: int
+    tried: Mapping[str, Tried]
     types: str
     etcd: dict[str, str]
 
@@ -54,7 +56,13 @@ class SparkTask:
         client = client_of_this_process(place, self.etcd)
         context = TaskContext.get()
         name = f"s{context.taskAttemptId()}" if context is not None else "s"
-        work = Work(operation=operation, arg=arg, run_token=self.run_token, scratch=Scratch(place))
+        work = Work(
+            operation=operation,
+            arg=arg,
+            run_token=self.run_token,
+            scratch=Scratch(place),
+            tried=self.tried,
+        )
         yield run_task(client, work, partitions, name, _end_worker)
 
 

@@ -14,7 +14,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from distop.metastore.clocks import boot_clock
 from distop.metastore.crashpoints import reached
 from distop.metastore.jobs import Mark, Outcome, Verdict, failure_record, success_record
 from distop.metastore.records import OperationArg, decode
+from distop.metastore.tries import Tried
 from distop.operations import DistributedOperation, JobContext
 
 log = logging.getLogger(__name__)
@@ -143,6 +144,8 @@ class Work:
     arg: OperationArg
     run_token: int
     scratch: Scratch
+    tried: Mapping[str, Tried] = field(default_factory=dict)
+    """What came of earlier attempts at jobs, by processes that are gone."""
 
     @property
     def claims(self) -> bool:
@@ -201,15 +204,19 @@ class Task:
     # -- one job -------------------------------------------------------------------------------------
 
     def _do(self, partition: str) -> None:
-        tries = 0
+        before = self.work.tried.get(partition, Tried(0))
+        tries = before.tries
         while not self.session.over:
             job = self._next_attempt(partition)
             if self.work.claims and not self._own(job):
                 return
+            if tries >= self._most_tries:
+                self._give_up(job, before.error)
+                return
             tries += 1
             try:
                 reached("job.before")
-                with self._watched(job):
+                with self._watched(job, tries):
                     result = self.work.operation.start_or_resume_job(job)
                 reached("job.after")
                 if job.expired:
@@ -230,20 +237,27 @@ class Task:
         return TaskJob(self.session, self.work, partition, f"{self._prefix}-{self._attempts}")
 
     @contextmanager
-    def _watched(self, job: TaskJob) -> Iterator[None]:
+    def _watched(self, job: TaskJob, tries: int) -> Iterator[None]:
         """Take care that an attempt that hangs does not keep its place for ever."""
         timeout_s = job.operation.options.attempt_timeout_s
         if timeout_s is None or self.hung is None:
             yield
             return
         grace_s = min(LONGEST_GRACE_S, max(SHORTEST_GRACE_S, timeout_s))
-        timer = threading.Timer(timeout_s + grace_s, self.hung)
+        timer = threading.Timer(timeout_s + grace_s, self._end_process, (job, tries))
         timer.daemon = True
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
+
+    def _end_process(self, job: TaskJob, tries: int) -> None:
+        """From the timer's thread: the task's own hangs in a job."""
+        if tries <= self._most_tries:
+            self._count_try(job, _timeout(job))
+        if self.hung is not None:
+            self.hung()
 
     def _own(self, job: TaskJob) -> bool:
         answer = self.session.claim(job.partition, job.attempt)
@@ -265,21 +279,16 @@ class Task:
                 self.session.release(job.partition, job.claim)
             return True  # the run may go on without this claim; if not, the caller's loop ends
         permanent = isinstance(error, InvalidArgument | JobFailed | Cancelled)
-        last = permanent or tries >= job.operation.options.max_job_attempts
-        if last and operation.can_fail:
+        if operation.can_fail and (permanent or tries >= self._most_tries):
             log.warning("job_failed", extra=fields, exc_info=error)
             self._clean(job)
-            code, text = (
-                (error.code, error.message)
-                if isinstance(error, DistopError)
-                else (JobFailed.code, f"{type(error).__name__}: {error}")
-            )
-            self.summary.failed += 1
-            self._mark(job, failure_record(job.attempt, code, text, self.clock()))
+            self._give_up(job, _told(error))
             return False
         log.warning("job_attempt_failed", extra=fields | {"tries": tries}, exc_info=error)
         if not operation.resumable:
             self._clean(job)
+        if operation.can_fail:
+            self._count_try(job, error)
         if job.claim:
             self.session.release(job.partition, job.claim)
         first = job.operation.options.job_backoff_s
@@ -287,6 +296,23 @@ class Task:
         # Cut at random, so that jobs do not march in step.
         self.session.pause(longest * self.rng.uniform(0.5, 1.0))
         return True
+
+    @property
+    def _most_tries(self) -> float:
+        return self.work.arg.options.max_job_attempts if self.work.operation.can_fail else math.inf
+
+    def _count_try(self, job: TaskJob, error: Exception) -> None:
+        try:
+            self.session.count_try(job.partition, job.attempt, _told(error))
+        except DistopError as unavailable:
+            # It is tried again here all the same; should this process die, once too often.
+            log.warning("try_not_counted", extra={"partition": job.partition, "error": str(unavailable)})
+
+    def _give_up(self, job: TaskJob, error: str) -> None:
+        """Mark a job failed, with the ``CODE: message`` of its last attempt."""
+        code, _, text = error.partition(": ")
+        self.summary.failed += 1
+        self._mark(job, failure_record(job.attempt, code, text, self.clock()))
 
     def _mark(self, job: TaskJob, value: bytes) -> None:
         resumable = self.work.operation.resumable
@@ -323,6 +349,13 @@ class Task:
             # Nothing is lost: what an attempt leaves is private to it, and is swept after the operation.
             log.warning("job_cleanup_failed", extra={"partition": job.partition}, exc_info=True)
         job.remove_scratch(done=False)
+
+
+def _told(error: Exception) -> str:
+    """``CODE: message`` of what an attempt raised."""
+    if isinstance(error, DistopError):
+        return f"{error.code}: {error.message}"
+    return f"{JobFailed.code}: {type(error).__name__}: {error}"
 
 
 def _timeout(job: TaskJob) -> AttemptTimeout:

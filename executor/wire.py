@@ -73,6 +73,16 @@ class Save(_Message, frozen=True):
     value: bytes
 
 
+class Tried(_Message, frozen=True):
+    """An attempt has failed, and another one follows."""
+
+    number: int
+    run: int
+    partition: str
+    attempt: str
+    error: str
+
+
 # -- from the sidecar --------------------------------------------------------------------------------
 
 
@@ -141,7 +151,7 @@ class Renewed(_Message, frozen=True):
     until: float
 
 
-FromTask: TypeAlias = Attach | Detach | Marks | Claim | Release | Save
+FromTask: TypeAlias = Attach | Detach | Marks | Claim | Release | Save | Tried
 FromSidecar: TypeAlias = Verdicts | Claimed | Busy | Refused | Done | Failed | Over | ClaimLost | Renewed
 Answer: TypeAlias = Claimed | Busy | Refused | Done | Failed
 

@@ -198,8 +198,11 @@ class OperationKeys:
         """One chunk of the commit sequence; in key order they are in order."""
         return b"%s%06d" % (self.commit_chunks, index)
 
+    def tries(self, partition: str) -> bytes:
+        return b"%s.%s.tries" % (self.root, escape(partition).encode())
+
     def partition_of(self, key: bytes) -> tuple[str, str] | None:
-        """``(partition, word)`` of a key of a job (``word`` is state, claim or progress), else ``None``."""
+        """``(partition, word)`` of a key of a job (state, claim, progress or tries), else ``None``."""
         component, dot, word = key[len(self.prefix) :].decode().partition(".")
         if not dot or component == "commit":
             return None

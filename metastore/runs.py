@@ -9,7 +9,7 @@ sent twice, and a copy that was delayed in the network finds its condition false
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from distop.errors import CorruptRecord, InvalidArgument
@@ -89,6 +89,8 @@ class Taken:
     """Partitions without a result, in the order of the plan."""
     revision: int
     """What the run was held at; changes after it are to be watched."""
+    standing: list[KeyValue] = field(default_factory=list)
+    """The keys of its jobs, without values."""
 
 
 async def take_runner(
@@ -123,10 +125,8 @@ async def take_runner(
         await release_runner(client, run)  # a runner of another version may understand it
         raise
     if len(listed) == _LISTED_AT_ONCE:
-        unfinished, _ = await unfinished_partitions(client, keys, arg)
-    else:
-        unfinished = _without_result(keys, arg, listed)
-    return Taken(run, value, arg, unfinished, result.revision)
+        listed = (await client.scan(keys.prefix, keys_only=True)).kvs
+    return Taken(run, value, arg, without_result(keys, arg, listed), result.revision, listed)
 
 
 def _reads_of_taken(keys: OperationKeys) -> tuple[Get, Get, Get]:
@@ -139,10 +139,11 @@ async def unfinished_partitions(
 ) -> tuple[list[str], int]:
     """The partitions without a result, in the order of the plan, and the revision this was read at."""
     snapshot = await client.scan(keys.prefix, keys_only=True)
-    return _without_result(keys, arg, snapshot.kvs), snapshot.revision
+    return without_result(keys, arg, snapshot.kvs), snapshot.revision
 
 
-def _without_result(keys: OperationKeys, arg: OperationArg, kvs: Iterable[KeyValue]) -> list[str]:
+def without_result(keys: OperationKeys, arg: OperationArg, kvs: Iterable[KeyValue]) -> list[str]:
+    """The partitions that have no result among the keys of an operation, in the order of the plan."""
     finished = set()
     for kv in kvs:
         found = keys.partition_of(kv.key)

@@ -30,6 +30,7 @@ LOST = (
     "release",
     "claim",
     "unclaim",
+    "try",
     "checkpoint",
     "mark",
     "mark_each",

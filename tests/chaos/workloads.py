@@ -357,6 +357,7 @@ BY_STEP: dict[str, tuple[Workload, ...]] = {
     "claim": (stepping,),
     "checkpoint": (stepping,),
     "unclaim": (stepping,),
+    "try": (stepping,),
     "mark_each": (stepping,),
     "hook": (stepping,),
     "enqueue": (ordered,),

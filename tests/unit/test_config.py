@@ -54,7 +54,7 @@ def test_a_configuration_is_shown_without_its_password() -> None:
 def test_no_password_travels_with_the_tasks_of_spark(password_file: str, by_file: bool) -> None:
     given = {"DISTOP_ETCD_PASSWORD_FILE": password_file} if by_file else {"DISTOP_ETCD_PASSWORD": "s3cret"}
     config = EtcdConfig.from_env({**ENDPOINT, **given})
-    task = SparkTask(arg_value=b"{}", run_token=1, types="", etcd=config.to_public_env())
+    task = SparkTask(arg_value=b"{}", run_token=1, tried={}, types="", etcd=config.to_public_env())
     assert b"s3cret" not in pickle.dumps(task)
 
 

@@ -16,6 +16,7 @@ from distop.executor.session import Ownership, Session
 from distop.executor.task import Task, TaskJob, TaskSummary, Work
 from distop.metastore.jobs import WON, Mark, Outcome, Verdict
 from distop.metastore.records import JobRecord, OperationArg, OperationOptions, decode
+from distop.metastore.tries import Tried
 from distop.operations import DistributedOperation, JobContext, Plan, PlanRequest
 
 NOWHERE = Scratch(Place(Path("/nonexistent")))
@@ -27,6 +28,7 @@ class ScriptedPort:
     def __init__(self, *verdicts: Verdict) -> None:
         self.marks: list[Mark] = []
         self.released: list[int] = []
+        self.tries: list[tuple[str, str, str]] = []
         self._verdicts: Iterator[Verdict] = iter(verdicts)
         self._claims = 0
 
@@ -52,6 +54,9 @@ class ScriptedPort:
 
     def save(self, session: Session[Any], partition: str, claim: int, value: bytes) -> Verdict | None:
         return None
+
+    def count_try(self, session: Session[Any], partition: str, attempt: str, error: str) -> None:
+        self.tries.append((partition, attempt, error))
 
 
 class Scripted(DistributedOperation):
@@ -110,9 +115,10 @@ def work(job: JobContext) -> dict[str, Any]:
 
 
 def run(operation: Scripted, port: ScriptedPort, *partitions: str, **given: Any) -> TaskSummary:
+    tried = given.pop("tried", {})
     options = OperationOptions(**given)
     arg = OperationArg(table="t", type=operation.type, instance=1, options=options)
-    to_do = Work(operation=operation, arg=arg, run_token=7, scratch=NOWHERE)
+    to_do = Work(operation=operation, arg=arg, run_token=7, scratch=NOWHERE, tried=tried)
     session = NoPause(port, str(arg.id), 7, claims=to_do.claims)
     return Task(to_do, session, "s1", clock=lambda: 1.0, rng=random.Random(1)).run(partitions or ["0"])
 
@@ -237,6 +243,46 @@ def test_a_resumable_job_that_takes_too_long_goes_on_from_its_checkpoint(
     operation = Resumable(hours.dawdle(61), resume)
     assert run(operation, port, attempt_timeout_s=60.0) == TaskSummary(won=1)
     assert (seen, port.released, operation.cleaned) == ([b"saved"], [1], [])
+
+
+def test_tries_that_are_not_the_last_are_counted_where_others_see_them() -> None:
+    """O20"""
+    operation, port = Scripted(fail(OSError("x")), fail(Unavailable("y")), work), ScriptedPort()
+    run(operation, port)
+    assert port.tries == [
+        ("0", operation.attempts[0], "JOB_FAILED: OSError: x"),
+        ("0", operation.attempts[1], "UNAVAILABLE: y"),
+    ]
+
+
+def test_tries_of_processes_that_died_count() -> None:
+    """O20"""
+    operation, port = Scripted(fail(OSError("x")), work), ScriptedPort()
+    summary = run(operation, port, "0", "1", tried={"0": Tried(2, "JOB_FAILED: before")})
+    assert summary == TaskSummary(won=2, failed=1)
+    assert [mark.partition for mark in port.marks] == ["0", "1"]
+    assert decode(port.marks[0].value, JobRecord).error == "JOB_FAILED: OSError: x"
+
+
+def test_a_job_without_tries_left_fails_with_the_last_error_and_is_not_tried() -> None:
+    operation, port = Scripted(), ScriptedPort()
+    run(operation, port, tried={"0": Tried(3, "ATTEMPT_TIMEOUT: an attempt took too long")})
+    assert operation.attempts == []
+    assert decode(port.marks[0].value, JobRecord).error == "ATTEMPT_TIMEOUT: an attempt took too long"
+
+
+def test_a_try_that_cannot_be_counted_is_followed_by_the_next() -> None:
+    class Forgetful(ScriptedPort):
+        def count_try(self, session: Session[Any], partition: str, attempt: str, error: str) -> None:
+            raise Unavailable
+
+    assert run(Scripted(fail(OSError()), work), Forgetful()) == TaskSummary(won=1)
+
+
+def test_a_type_that_cannot_fail_counts_no_tries() -> None:
+    port = ScriptedPort()
+    run(Immortal(fail(OSError()), work), port)
+    assert port.tries == []
 
 
 def test_a_type_that_cannot_fail_is_tried_for_ever() -> None:
