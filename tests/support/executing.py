@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -137,22 +137,25 @@ async def take(client: EtcdClient, arg: OperationArg, session: LeaseSession, mem
 
 @asynccontextmanager
 async def runner(
-    client: EtcdClient, *, slots: int = 4, **options: Any
+    client: EtcdClient, *, slots: int = 4, serving: Sequence[str] | None = None, **options: Any
 ) -> AsyncIterator[tuple[Runner, asyncio.Event]]:
-    """A runner with threads for tasks, in this event loop; with the event that stops it."""
+    """A runner with threads for tasks, in this event loop; with the event that stops it.
+
+    ``serving``: the types it serves; ``None``: all.
+    """
     ledger, stop = Ledger(client), asyncio.Event()
-    types = ServedTypes(Registry(WORK_TYPES.split(",")))
+    types = ServedTypes(Registry(WORK_TYPES.split(",")), serving)
     given = RunnerOptions(**{"lease_ttl_s": TTL_S, "resync_s": 1.0, **options})
-    serving = Runner(ledger, LocalLauncher(ledger, slots=slots), types, given)
-    task = asyncio.create_task(serving.serve(stop))
-    member = client.keyspace.executor(serving.member)
+    made = Runner(ledger, LocalLauncher(ledger, slots=slots), types, given)
+    task = asyncio.create_task(made.serve(stop))
+    member = client.keyspace.executor(made.member)
 
     async def registered() -> bool:
         return task.done() or (await client.get(member)).exists
 
     await eventually(registered)
     try:
-        yield serving, stop
+        yield made, stop
     finally:
         stop.set()
         await task

@@ -1,0 +1,165 @@
+"""Modes and maintenance from the call to the files: coordinator, executor, etcd and pyiceberg are real."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from distop.client import OperationState
+from distop.errors import IncompatibleOperation
+from distop.metastore.config import EtcdConfig
+from distop.metastore.keyspace import OperationId
+from distop.metastore.records import OperationArg, decode
+from distop.spark_jobs.ingest import Ingest
+from support.executing import runner
+from support.ingesting import LocalJob
+from support.lossy import LossyClient
+from support.waiting import eventually
+from support.whole import HEADER, Whole, coordinated, write_csv
+
+
+def source(service: Whole, name: str, start: int, rows: int) -> Path:
+    return write_csv(service.folder / "src" / name, "1.csv", start, rows)
+
+
+def age(service: Whole) -> None:
+    then = time.time() - 10 * 86400
+    for path in service.location.rglob("*"):
+        os.utime(path, (then, then))
+
+
+async def test_maintenance_leaves_a_running_operation_alone(
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """P13: an ingest in the middle of its jobs, while snapshots expire and orphans go; its files are old."""
+    async with coordinated(etcd_config, tmp_path, client) as service:
+        async with runner(client):
+            for i in range(3):
+                await service.ingest(source(service, f"s{i}", 100 * i, 30), mode="overwrite")
+            await service.at_rest()
+        litter = service.location / "data" / "litter.parquet"
+        litter.write_text("of a process that was killed")
+
+        held = await service.client.start(
+            "t", "ingest", {"paths": [str(source(service, "held", 1000, 600))], "split_bytes": 4096}
+        )
+        keys = client.keyspace.operation(OperationId.parse(held.name))
+        arg = decode((await client.get(keys.arg)).value, OperationArg)
+        for partition in arg.partition_names()[:2]:
+            await asyncio.to_thread(Ingest().start_or_resume_job, LocalJob(arg, partition))
+        staged = {path for path in service.location.rglob("*") if arg.uuid in str(path) and path.is_file()}
+        assert staged
+        await asyncio.to_thread(age, service)
+
+        async with runner(client, serving=["remove_orphans"]):
+
+            async def swept() -> bool:
+                active = [key for key in await service.keys() if key.startswith("_active.")]
+                return len(active) == 1  # that of the ingest
+
+            expired = await service.client.start("t", "expire_snapshots", {"older_than": "0s"})
+            ended = await service.client.wait(expired.name, timeout_s=30)
+            assert ended.raise_for_outcome().facts["expiredSnapshots"] == 2
+            await eventually(swept, 20.0)
+            argument = {"older_than": "1s", "dry_run": False}
+            removed = await service.client.start("t", "remove_orphans", argument)
+            found = (await service.client.wait(removed.name, timeout_s=30)).raise_for_outcome().facts
+
+            await eventually(swept, 20.0)
+            current = str((await asyncio.to_thread(service.table)).metadata.current_snapshot_id)
+            with pytest.raises(IncompatibleOperation):
+                await service.client.start("t", "rollback", {"snapshot": current})
+        assert not litter.exists()
+        assert found["examples"] == ["data/litter.parquet"]
+        assert all(path.exists() for path in staged)
+        assert await asyncio.to_thread(service.ids) == list(range(200, 230))
+
+        async with runner(client):
+            assert (await service.client.wait(held.name, timeout_s=30)).state is OperationState.SUCCEEDED
+            await service.at_rest()
+        assert await asyncio.to_thread(service.ids) == [*range(200, 230), *range(1000, 1600)]
+        assert service.data_files() == await asyncio.to_thread(service.published_files)
+
+
+async def test_what_was_rolled_back_can_be_ingested_again(
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """P11, C8: rows and watermarks go back together."""
+    async with coordinated(etcd_config, tmp_path, client) as service, runner(client):
+        first = await service.ingest(source(service, "a", 0, 10))
+        late = source(service, "b", 100, 10)
+        await service.ingest(late)
+        started = await service.client.start("t", "rollback", {"snapshot": first.facts["snapshotId"]})
+        (await service.client.wait(started.name, timeout_s=30)).raise_for_outcome()
+        assert await asyncio.to_thread(service.ids) == list(range(10))
+        marks = await service.client.watermarks("t")
+        assert [sorted(partitions) for partitions in marks.values()] == [["a"]]
+        (await service.ingest(late)).raise_for_outcome()
+        assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 110)]
+
+
+async def test_data_that_somebody_else_wrote_meanwhile(
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """P5, P6, P9: error_if_exists fails and names it, ignore does nothing; neither leaves a file."""
+    async with coordinated(etcd_config, tmp_path, client) as service:
+        async with runner(client):
+            await service.ingest(source(service, "none", 0, 5), filter="id > 100")
+
+        def foreign(number: int) -> None:
+            table = service.table()
+            row = {"id": [number], "kind": ["k0"], "day": [None]}
+            table.append(pa.table(row, schema=table.schema().as_arrow()))
+
+        argument = {"paths": [str(source(service, "a", 0, 5))]}
+        refused = await service.client.start("t", "ingest", {**argument, "mode": "error_if_exists"})
+        await asyncio.to_thread(foreign, 7)
+        async with runner(client):
+            ended = await service.client.wait(refused.name, timeout_s=30)
+            assert ended.error is not None
+            assert ended.error.code == "TABLE_NOT_EMPTY"
+            foreign_snapshot = (await asyncio.to_thread(service.table)).metadata.current_snapshot_id
+            assert str(foreign_snapshot) in ended.error.message
+            ignored = await service.ingest(service.folder / "nowhere", mode="ignore")
+            assert (ignored.state, ignored.jobs.total) == (OperationState.SUCCEEDED, 0)
+            assert ignored.facts["ignored"] is True
+            await service.at_rest()
+        assert await asyncio.to_thread(service.ids) == [7]
+        assert service.data_files() == await asyncio.to_thread(service.published_files)
+        assert [list(partitions) for partitions in (await service.client.watermarks("t")).values()] == [
+            ["none"]
+        ]
+
+
+async def test_what_can_be_ingested_is_and_the_rest_can_be_again(
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """C17, O20: one path of three is bad: reported, held back as a whole, and ingested once it is good."""
+    async with coordinated(etcd_config, tmp_path, client) as service, runner(client):
+        folders = [source(service, name, 100 * i, 20) for i, name in enumerate("abc")]
+        bad = folders[1] / "2.csv"
+        bad.write_text(HEADER + "120,k0,2013-01-01\nx,k1,2013-01-01\n")
+        argument = {
+            "paths": [str(folder) for folder in folders],
+            "schema": {"id": "long", "kind": "string", "day": "date"},
+        }
+        started = await service.client.start("t", "ingest", argument, max_failed_partitions=1)
+        ended = (await service.client.wait(started.name, timeout_s=30)).raise_for_outcome()
+        assert (ended.jobs.failed, ended.facts["rows"]) == (1, 40)
+        assert list(ended.facts["failedPartitions"]) == ["1"]
+        assert await asyncio.to_thread(service.ids) == [*range(20), *range(200, 220)]
+        marks = await service.client.watermarks("t")
+        ((src, partitions),) = marks.items()
+        assert sorted(partitions) == ["a", "c"]
+        bad.write_text(HEADER + "120,k0,2013-01-01\n")
+        again = {**argument, "paths": [str(folders[1])], "source": src, "watermark": {"b": "1"}}
+        started = await service.client.start("t", "ingest", again)
+        (await service.client.wait(started.name, timeout_s=30)).raise_for_outcome()
+        assert await asyncio.to_thread(service.ids) == [*range(20), *range(100, 121), *range(200, 220)]
+        await service.at_rest()
+        assert service.data_files() == await asyncio.to_thread(service.published_files)
