@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 
 from distop.metastore.client import EtcdClient
 from distop.metastore.election import Epoch, campaign, resign
@@ -13,6 +14,8 @@ from distop.metastore.lease import LeaseSession
 from distop.metastore.records import COMMITTING, RUNNING, LeaderRecord, OperationArg, StepRecord, decode
 from distop.metastore.sequence import CommitSequence
 from support.starts import begin
+
+_numbers = itertools.count()
 
 
 @dataclass
@@ -36,6 +39,15 @@ class Committing:
         await seal(client, op, epoch, before=RUNNING, after=COMMITTING)
         arg = decode((await client.get(op.arg)).value, OperationArg)
         return cls(client, session, keys, epoch, op, arg)
+
+    async def another(self) -> Committing:
+        """One more operation of the table, sealed likewise."""
+        op = self.table.operation(
+            await begin(self.client, table=self.table.name, object=f"o{next(_numbers)}")
+        )
+        await seal(self.client, op, self.epoch, before=RUNNING, after=COMMITTING)
+        arg = decode((await self.client.get(op.arg)).value, OperationArg)
+        return replace(self, keys=op, arg=arg)
 
     async def depose(self) -> Epoch:
         """Somebody else leads from now on; the new epoch."""

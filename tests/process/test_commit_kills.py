@@ -1,0 +1,153 @@
+"""Commit steps under kill -9: the log is whole or absent, and whatever was begun is brought to its end."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from distop.commit.file_steps import FolderArgument, SuccessArgument
+from distop.metastore.lease import LeaseSession
+from distop.metastore.records import StepRecord
+from distop.metastore.steplog import CommitStepStore
+from support.forks import Forks
+from support.leading import Committing
+from support.lossy import LossyClient
+from support.s3 import S3
+from support.starts import make_table
+from support.step_worlds import World, delete, rename, replacing
+
+pytestmark = pytest.mark.process
+
+KILLS = 100
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with Forks() as started:
+        yield started
+
+
+@pytest_asyncio.fixture
+async def session(client: LossyClient) -> AsyncIterator[LeaseSession]:
+    await make_table(client)
+    async with LeaseSession(client, 10) as held:
+        yield held
+
+
+async def test_a_log_whose_writer_is_killed_is_whole_or_absent(
+    client: LossyClient, session: LeaseSession, forks: Forks, prefix: str
+) -> None:
+    """C2: a hundred kills, at every point of it and at any moment; the next writer's log may be another."""
+    dice = random.Random(20)
+    op = await Committing.of(client, session)
+    ends = {"whole": 0, "absent": 0, "half": 0}
+    killed = 0
+    for round_number in itertools.count():
+        notes = [f"{round_number}/{n} 🦆" for n in range(dice.randint(1, 60))]
+        crash, after_s = "", 0.0
+        if round_number % 2:
+            point = dice.choice(["chunk.before", "chunk.after", "header.before", "header.after"])
+            nth = dice.randint(1, 5) if "chunk" in point else 1
+            crash = f"log.{point}=die@{nth}"
+        else:
+            after_s = dice.uniform(0.005, 0.06)
+        epoch = [op.epoch.key.decode(), op.epoch.revision]
+        arguments = (client.endpoint, prefix, str(op.arg.id), epoch, op.arg.uuid, notes)
+        killed += forks.run("write_log", *arguments, crash=crash, after_s=after_s) < 0
+        logged = await CommitStepStore().load(client, op.keys)
+        if logged is None:
+            ends["half" if await op.log_keys() else "absent"] += 1
+        else:
+            # All of it, and nothing of those that were killed before.
+            assert [step.argument["note"] for step in logged.steps] == notes
+            ends["whole"] += 1
+            op = await op.another()
+        if killed >= KILLS:
+            break
+    assert min(ends.values()) > 3, ends
+
+
+# -- executing ---------------------------------------------------------------------------------------
+
+
+def renames(world: World, count: int) -> list[StepRecord]:
+    """Staged files, and the steps that publish them."""
+    return [rename(world, b"rows %d" % n, source=f"staged/{n}", target=f"final/{n}") for n in range(count)]
+
+
+def sequence(world: World) -> list[StepRecord]:
+    """Steps of every kind on files, in stages."""
+    return [
+        FolderArgument(path=f"{world.url}/made").record(),
+        *(msgspec.structs.replace(step, stage=1) for step in renames(world, 4)),
+        msgspec.structs.replace(replacing(world), stage=1),
+        msgspec.structs.replace(delete(world), stage=2),
+        SuccessArgument(path=f"{world.url}/final/_SUCCESS").record(stage=3),
+    ]
+
+
+def points(world: World) -> list[str]:
+    """Every step, each killed at each of its points; on S3, where it takes longer, some of them."""
+    if not world.place("x").is_local:
+        return ["step.rename.middle=die@3", "step.rename.after=die@5", "step.delete.after=die@1"]
+    renamed = [
+        f"step.rename.{part}=die@{nth}" for nth in range(1, 6) for part in ("before", "middle", "after")
+    ]
+    others = [
+        f"step.{kind}.{part}=die" for kind in ("mkdir", "delete", "success") for part in ("before", "after")
+    ]
+    return [*renamed, *others]
+
+
+@pytest.fixture(params=["disk", "s3"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    if request.param == "disk":
+        return World(str(tmp_path))
+    s3: S3 = request.getfixturevalue("s3")
+    return World(f"{s3.url}/a folder", s3.storage)
+
+
+def run(forks: Forks, world: World, records: list[StepRecord], **options: Any) -> int:
+    return forks.run("execute_steps", world.url, world.storage, msgspec.to_builtins(records), 1, **options)
+
+
+def test_killed_in_any_step_the_next_process_finishes_and_the_end_is_the_same(
+    world: World, forks: Forks
+) -> None:
+    """C4, C7, C13: after every step k, and within it."""
+    undisturbed = World(f"{world.url}/undisturbed", world.storage)
+    assert run(forks, undisturbed, sequence(undisturbed)) == 0
+    expected = undisturbed.files()
+    assert len([name for name in expected if name.startswith("/final/")]) == 6
+    for number, point in enumerate(points(world)):
+        there = World(f"{world.url}/{number}", world.storage)
+        records = sequence(there)
+        assert run(forks, there, records, crash=point) == -9, point
+        assert run(forks, there, records) == 0, point
+        assert there.files() == expected, point
+
+
+def test_a_process_killed_at_any_moment_with_many_steps_under_way(forks: Forks, tmp_path: Path) -> None:
+    """C4, C16: again and again, until one comes to the end; every file is there once, and whole."""
+    world, dice, count = World(str(tmp_path)), random.Random(7), 300
+    steps = msgspec.to_builtins(renames(world, count))
+    kills = 0
+    while kills < 10:
+        kills += forks.run("execute_steps", world.url, {}, steps, 16, after_s=dice.uniform(0.003, 0.02)) < 0
+        found = {path.name: path.read_text() for path in (tmp_path / "final").glob("*")}
+        assert all(text == f"rows {name}" for name, text in found.items())
+        left = {path.name for path in (tmp_path / "staged").glob("*")}
+        assert left | set(found) == {str(n) for n in range(count)}, "a file is at its old or its new place"
+        if not left:
+            for path in (tmp_path / "final").glob("*"):
+                path.rename(tmp_path / "staged" / path.name)
+    assert forks.run("execute_steps", world.url, {}, steps, 16) == 0
+    assert sorted(path.name for path in (tmp_path / "final").iterdir()) == sorted(map(str, range(count)))
+    assert list((tmp_path / "staged").iterdir()) == []
