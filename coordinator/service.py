@@ -27,7 +27,7 @@ from distop.coordinator.metrics import Metrics
 from distop.coordinator.parking import MAX_COMMIT_ATTEMPTS, Parking
 from distop.coordinator.planning import Planner
 from distop.coordinator.server import start_server
-from distop.errors import DistopError, InvalidArgument
+from distop.errors import DistopError, EtcdDenied, InvalidArgument
 from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
 from distop.metastore.crashpoints import reached
@@ -139,6 +139,10 @@ class Coordinator:
             while not self._stop.is_set():
                 try:
                     await self._incarnation(client, completion, planner, metrics)
+                except EtcdDenied:
+                    if not self.ready.is_set():
+                        raise  # it will not pass by itself
+                    await _either(self._stop.wait(), asyncio.sleep(RETRY_S))
                 except DistopError as error:
                     # An etcd that is away or full, a lease lost before it was used: all of it passes.
                     log.warning("incarnation_failed", extra={"code": error.code, "error": str(error)})

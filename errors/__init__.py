@@ -291,6 +291,15 @@ class EtcdUnavailable(Unavailable):
     default_hint = "check the etcd endpoints and that the cluster has a leader"
 
 
+class EtcdDenied(EtcdUnavailable):
+    """etcd does not take this user, password or role."""
+
+    code = "ETCD_DENIED"
+    kind = Kind.DENIED
+    retryable = False
+    default_hint = "check user, password and role"
+
+
 class OutcomeUnknown(Unavailable):
     """A write was sent and its reply was lost; whether it happened could not be read back."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from distop.errors import DistopError
+from distop.errors import DistopError, EtcdDenied
 from distop.executor.launch import Launcher, LauncherBroken, LocalLauncher
 from distop.executor.ledger import Ledger
 from distop.executor.loop import event_loop, settle_heap
@@ -76,6 +76,9 @@ def _run(
         except LauncherBroken as error:
             log.error("executor_broken", extra={"error": str(error)})
             return 1
+        except EtcdDenied as error:
+            log.error("executor_failed", extra={"code": error.code, "error": str(error)})
+            return error.kind.exit_code
     return 0
 
 
@@ -123,6 +126,8 @@ async def serve(
     ------
     LauncherBroken
         Nothing can be launched here any more. All operations have been let go.
+    EtcdDenied
+        etcd has never taken its user and password.
     """
     ledger = Ledger(client)
     launcher = make_launcher(ledger, config, session)
@@ -131,13 +136,19 @@ async def serve(
     sweep = asyncio.create_task(keep_swept(client, place.scratch), name="runner-scratch")
     try:
         await launcher.start()
+        served = False
         while not stop.is_set():
             runner = Runner(ledger, launcher, types, config.runner, rng=random.Random())
             ready(runner.member)
             try:
                 await runner.serve(stop)
+                served = True
             except LauncherBroken:
                 raise
+            except EtcdDenied:
+                if not served:
+                    raise  # it will not pass by itself
+                await asyncio.sleep(_RETRY_S)
             except DistopError as error:
                 log.warning("runner_failed", extra={"member": runner.member, "error": str(error)})
                 await asyncio.sleep(_RETRY_S)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ from distop.metastore.txn import Delete, Get, KeyValue, Put, Txn, TxnResult
 
 END_OF_STREAM: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 """What reading a stream gives at its end; missing from the published stubs."""
+
+_CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
+"""Where Linux distributions keep the CAs that they trust."""
 
 _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", 64 << 20),
@@ -399,14 +403,23 @@ class _Stubs:
 
 
 def _open_channel(config: EtcdConfig, endpoint: str) -> grpc.aio.Channel:
-    if not config.ca_cert:
+    if not config.tls:
         return grpc.aio.insecure_channel(endpoint, options=_CHANNEL_OPTIONS)
     credentials = grpc.ssl_channel_credentials(
-        Path(config.ca_cert).read_bytes(),
+        _roots(config),
         Path(config.key).read_bytes() if config.key else None,
         Path(config.cert).read_bytes() if config.cert else None,
     )
     return grpc.aio.secure_channel(endpoint, credentials, options=_CHANNEL_OPTIONS)
+
+
+def _roots(config: EtcdConfig) -> bytes | None:
+    """The CAs to trust: the one that is named, else the system's; ``None``: those that gRPC carries."""
+    if config.ca_cert:
+        return Path(config.ca_cert).read_bytes()
+    bundles = [ssl.get_default_verify_paths().cafile or "", *_CA_BUNDLES]
+    found = next((path for path in bundles if path and Path(path).is_file()), None)
+    return Path(found).read_bytes() if found else None
 
 
 def _writes(txn: Txn) -> bool:

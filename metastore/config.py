@@ -33,7 +33,7 @@ class EtcdConfig:
     """Where etcd is and how to speak to it. Checks itself; equal configurations compare equal."""
 
     endpoints: tuple[str, ...] = ("127.0.0.1:2379",)
-    """``host:port`` of the members; tried in turn."""
+    """``host:port`` of the members; tried in turn. May be given as URLs: ``https://`` means TLS."""
     prefix: str = "distOp"
     """First component of every key; several installations share one etcd under different prefixes."""
     user: str = ""
@@ -41,14 +41,26 @@ class EtcdConfig:
     password_file: str = ""
     """Path of the file that the password was read from, if it was; other processes are told this instead."""
     ca_cert: str = ""
-    """Path of the CA certificate (PEM). Set: TLS is spoken."""
+    """Path of the CA certificate (PEM). Set: TLS is spoken. With TLS and without it, the CAs of the system
+    are trusted."""
     cert: str = ""
     """Path of the client's certificate, for mutual TLS; with ``key``."""
     key: str = ""
     timeout_s: float = 5.0
     """Deadline of one request, in seconds, over all endpoints tried."""
+    tls: bool = False
+    """Set by ``https://`` endpoints and by ``ca_cert``: nothing is ever sent in plain text then."""
 
     def __post_init__(self) -> None:
+        schemes = {text.partition("://")[0] for text in self.endpoints if "://" in text}
+        if schemes - {"http", "https"} or len(schemes) > 1:
+            raise InvalidArgument(
+                f"etcd endpoints {','.join(self.endpoints)!r} are not all http:// or all https://",
+                details={"field": "endpoints"},
+            )
+        plain = tuple(text.rpartition("://")[2].rstrip("/") for text in self.endpoints)
+        object.__setattr__(self, "endpoints", plain)
+        object.__setattr__(self, "tls", self.tls or "https" in schemes or bool(self.ca_cert))
         if not self.endpoints or not all(":" in endpoint for endpoint in self.endpoints):
             raise InvalidArgument(
                 f"etcd endpoints {','.join(self.endpoints)!r} are not host:port[,host:port...]",
@@ -56,6 +68,12 @@ class EtcdConfig:
             )
         if self.timeout_s <= 0:
             raise InvalidArgument("the etcd timeout must be positive seconds", details={"field": "timeout_s"})
+        if self.cert and not self.tls:
+            raise InvalidArgument(
+                "an etcd client certificate needs TLS",
+                hint="name a CA certificate, or write https://",
+                details={"field": "cert"},
+            )
         if bool(self.cert) != bool(self.key):
             raise InvalidArgument("an etcd client certificate needs its key", details={"field": "cert"})
         _ = self.keyspace
@@ -92,8 +110,11 @@ class EtcdConfig:
         env = {}
         for one in fields(self):
             value = getattr(self, one.name)
-            if value != one.default:
-                env[_VARIABLES[one.name]] = ",".join(value) if isinstance(value, tuple) else str(value)
+            if one.name in _VARIABLES and one.name != "endpoints" and value != one.default:
+                env[_VARIABLES[one.name]] = str(value)
+        if self.tls or self.endpoints != type(self).endpoints:
+            scheme = "https://" if self.tls else ""
+            env["DISTOP_ETCD"] = ",".join(scheme + endpoint for endpoint in self.endpoints)
         if self.password_file:
             env.pop(PASSWORD, None)
         elif self.password:
@@ -115,6 +136,5 @@ def _read_password(path: str) -> str:
 
 
 def split_endpoints(text: str) -> tuple[str, ...]:
-    """``"a:2379, http://b:2379"`` to ``("a:2379", "b:2379")``."""
-    parts = (part.strip() for part in text.split(","))
-    return tuple(part.removeprefix("http://").removeprefix("https://").rstrip("/") for part in parts if part)
+    """``"a:2379, b:2379"`` to ``("a:2379", "b:2379")``."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())

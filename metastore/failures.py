@@ -10,6 +10,7 @@ import grpc.aio
 from distop.errors import (
     Compacted,
     DistopError,
+    EtcdDenied,
     EtcdOutOfSpace,
     EtcdUnavailable,
     Exhausted,
@@ -73,11 +74,7 @@ def translated(error: Failure, *, in_doubt: bool, endpoint: str) -> DistopError:
     if "lease not found" in text:
         return LeaseLost(text, details=where)
     if any(refusal in text for refusal in _REFUSALS):
-        return EtcdUnavailable(
-            f"etcd at {endpoint} refuses this user: {text}",
-            hint="check user, password and role",
-            details=where,
-        )
+        return EtcdDenied(f"etcd at {endpoint} refuses this user: {text}", details=where)
     if "future revision" in text:
         return FutureRevision(text, details=where)
     if code is grpc.StatusCode.INVALID_ARGUMENT:

@@ -94,14 +94,14 @@ async def _alarms(config: EtcdConfig) -> tuple[str, ...]:
 def _quota(config: EtcdConfig, endpoint: str) -> int:
     """The quota of a member's database, which it tells among its metrics only; 0: it does not."""
     context = None
-    if config.ca_cert:
-        context = ssl.create_default_context(cafile=config.ca_cert)
+    if config.tls:
+        context = ssl.create_default_context(cafile=config.ca_cert or None)
         if config.cert:
             context.load_cert_chain(config.cert, config.key)
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     if context is not None:
         handlers.append(urllib.request.HTTPSHandler(context=context))
-    url = f"{'https' if config.ca_cert else 'http'}://{endpoint}/metrics"
+    url = f"{'https' if config.tls else 'http'}://{endpoint}/metrics"
     try:
         with urllib.request.build_opener(*handlers).open(url, timeout=ANSWER_S) as answer:
             found = _QUOTA.search(answer.read())

@@ -19,7 +19,7 @@ import grpc.aio
 import msgspec
 from aetcd.rpc import kv_pb2, rpc_pb2
 
-from distop.errors import Compacted, EtcdUnavailable
+from distop.errors import Compacted, EtcdDenied
 from distop.metastore.client import END_OF_STREAM, EtcdClient, Snapshot
 from distop.metastore.convert import key_value
 from distop.metastore.keyspace import prefix_end
@@ -66,7 +66,7 @@ async def watch(
     ------
     Compacted
         Changes after ``from_revision`` are no longer in etcd: list again.
-    EtcdUnavailable
+    EtcdDenied
         etcd refuses the user, also after it has authenticated anew.
     """
     next_revision, pause, refused = from_revision, _FIRST_PAUSE_S, False
@@ -96,10 +96,7 @@ async def watch(
                     log.warning("watch_cancelled", extra={"reason": response.cancel_reason})
                     # An old token looks like a missing permission here; only a new one tells them apart.
                     if refused and "permission denied" in response.cancel_reason:
-                        raise EtcdUnavailable(
-                            f"etcd at {endpoint} refuses this user: {response.cancel_reason}",
-                            hint="check user, password and role",
-                        )
+                        raise EtcdDenied(f"etcd at {endpoint} refuses this user: {response.cancel_reason}")
                     refused = True
                     client.forget_token()
                     break

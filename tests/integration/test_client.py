@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from distop.coordinator.service import Coordinator, CoordinatorConfig
 from distop.errors import (
     Compacted,
+    EtcdDenied,
     EtcdOutOfSpace,
     EtcdUnavailable,
     InvalidArgument,
@@ -430,15 +432,15 @@ async def test_users_and_passwords(tmp_path: Path, prefix: str) -> None:
         assert (await asyncio.wait_for(anext(changes), 10)).revision == second
         await changes.aclose()
 
-        with pytest.raises(EtcdUnavailable, match="refuses this user"):
+        with pytest.raises(EtcdDenied, match="refuses this user"):
             await client.get(b"somewhere else")
         forbidden = watch(client, b"somewhere else")
-        with pytest.raises(EtcdUnavailable, match="refuses this user"):
+        with pytest.raises(EtcdDenied, match="refuses this user"):
             await asyncio.wait_for(anext(forbidden), 10)
         await client.close()
         for other in (replace(config, password="wrong"), replace(config, user="", password="")):
             client = EtcdClient(other)
-            with pytest.raises(EtcdUnavailable, match="refuses this user"):
+            with pytest.raises(EtcdDenied, match="refuses this user"):
                 await client.put(keys + b"k", b"x")
             await client.close()
 
@@ -478,6 +480,49 @@ async def test_mutual_tls(tmp_path: Path, prefix: str) -> None:
             with pytest.raises(EtcdUnavailable):
                 await client.get(b"k")
             await client.close()
+
+
+async def test_an_https_endpoint_is_never_spoken_to_in_plain_text(
+    tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U5: without a CA of its own the system's are trusted, and nobody else."""
+    certificates = make_certificates(tmp_path)
+    etcd, endpoint = etcd_with_tls(tmp_path / "etcd", certificates)
+    config = EtcdConfig(
+        endpoints=(f"https://{endpoint}",),
+        prefix=prefix,
+        cert=certificates.client_cert,
+        key=certificates.client_key,
+        timeout_s=1.0,
+    )
+    with etcd:
+        client = EtcdClient(config)
+        with pytest.raises(EtcdUnavailable):
+            await client.get(b"k")
+        await client.close()
+        monkeypatch.setenv("SSL_CERT_FILE", certificates.ca)
+        client = EtcdClient(replace(config, timeout_s=5.0))
+        await client.put(client.keyspace.prefix + b"k", b"v")
+        await client.close()
+        plain = f"https://{etcd.endpoint}"  # where it speaks no TLS
+        client = EtcdClient(replace(config, endpoints=(plain,)))
+        with pytest.raises(EtcdUnavailable):
+            await client.get(b"k")
+        await client.close()
+
+
+async def test_a_coordinator_with_a_wrong_password_says_so_and_ends(tmp_path: Path, prefix: str) -> None:
+    """U4: it is not tried for ever; its exit code is that of what was denied."""
+    with EtcdProcess(tmp_path) as etcd:
+        enable_users(etcd, user="worker", password="secret", prefix=f"{prefix}.")
+        wrong = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix, user="worker", password="no")
+        with pytest.raises(EtcdDenied) as denied:
+            await asyncio.wait_for(Coordinator(CoordinatorConfig(etcd=wrong, listen="127.0.0.1:0")).run(), 20)
+        assert (denied.value.code, denied.value.retryable, denied.value.kind.exit_code) == (
+            "ETCD_DENIED",
+            False,
+            11,
+        )
 
 
 async def test_an_etcd_without_space_says_so(tmp_path: Path, prefix: str) -> None:
