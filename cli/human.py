@@ -20,6 +20,7 @@ from distop.client import (
     Batch,
     Diagnosis,
     Enqueued,
+    Explanation,
     Leader,
     Member,
     Operation,
@@ -224,6 +225,9 @@ class HumanOutput(Output):
                 ("blocked by", Text(printable(blocked), "red") if blocked else ""),
             ]
         )
+
+    def explanation(self, explanation: Explanation) -> None:
+        self._out.print(printable(f"{explanation.table}: {explanation.sentence}"), soft_wrap=True)
 
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
         if list(facts) == ["version"]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Batch,
         Diagnosis,
         Enqueued,
+        Explanation,
         Leader,
         Member,
         Operation,
@@ -94,6 +95,10 @@ class Output(ABC):
     @abstractmethod
     def ordering(self, ordering: Ordering) -> None:
         """How a table is fed."""
+
+    @abstractmethod
+    def explanation(self, explanation: Explanation) -> None:
+        """Why a table moves, or does not."""
 
     @abstractmethod
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
@@ -174,6 +179,9 @@ class JsonOutput(Output):
 
     def ordering(self, ordering: Ordering) -> None:
         _print(ordering)
+
+    def explanation(self, explanation: Explanation) -> None:
+        _print(explanation)
 
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
         _print(facts)

@@ -1,4 +1,4 @@
-"""Commands on tables: tables ls, create and show; watermarks."""
+"""Commands on tables: tables ls, create and show; watermarks, why."""
 
 from __future__ import annotations
 
@@ -82,6 +82,12 @@ def create(
 def show(session: Connected, table: Name) -> None:
     """Show one table."""
     session.out.table(session.client.get_table(table))
+
+
+@command(app, rich_help_panel=PANEL)
+def why(session: Connected, table: Name) -> None:
+    """Say in one line why a table moves, or does not."""
+    session.out.explanation(session.client.explain(table))
 
 
 @command(app, rich_help_panel=PANEL)

@@ -18,7 +18,7 @@ from distop.client.operation import (
     OperationState,
     OperationUpdate,
 )
-from distop.client.table import Table, Watermarks
+from distop.client.table import Explanation, Table, Watermarks
 
 __all__ = [
     "DEFAULT_ADDRESS",
@@ -30,6 +30,7 @@ __all__ = [
     "Completion",
     "Diagnosis",
     "Enqueued",
+    "Explanation",
     "Finding",
     "FollowUp",
     "JobCounts",

@@ -22,7 +22,7 @@ from distop.client.diagnosis import Diagnosis, diagnose
 from distop.client.follow import follow
 from distop.client.follow_up import FollowUp, operation_options
 from distop.client.operation import Operation, OperationState, OperationUpdate
-from distop.client.table import Table, Watermarks, watermarks_from_proto
+from distop.client.table import Explanation, Table, Watermarks, watermarks_from_proto
 from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, TableExists
 from distop.proto import distop_pb2 as pb
 
@@ -268,6 +268,13 @@ class AsyncClient(ControlCalls, BacklogCalls):
         """A table as it stands."""
         request = make_request(pb.GetTableRequest, name=name)
         return Table.from_proto(await self._connection.call(lambda service: service.tables.GetTable, request))
+
+    async def explain(self, name: str) -> Explanation:
+        """Why a table moves, or does not: one sentence."""
+        request = make_request(pb.GetTableRequest, name=name)
+        return Explanation.from_proto(
+            await self._connection.call(lambda service: service.tables.ExplainTable, request)
+        )
 
     async def list_tables(self, *, page_size: int = PAGE_SIZE) -> AsyncGenerator[Table, None]:
         """All tables, by name."""

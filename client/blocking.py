@@ -79,6 +79,7 @@ class Client:
     skip_batch = _blocking(AsyncClient.skip_batch)
     create_table = _blocking(AsyncClient.create_table)
     get_table = _blocking(AsyncClient.get_table)
+    explain = _blocking(AsyncClient.explain)
     list_tables = _iterating(AsyncClient.list_tables)
     pause_table = _blocking(AsyncClient.pause_table)
     resume_table = _blocking(AsyncClient.resume_table)

@@ -62,3 +62,17 @@ def watermarks_from_proto(message: pb.GetWatermarksResponse) -> Watermarks:
     for row in message.watermarks:
         marks.setdefault(row.source, {})[row.partition] = row.value
     return marks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """Why a table moves, or does not."""
+
+    table: str
+    mood: str
+    """``idle``, ``moving``, ``waiting``, ``stuck`` or ``failed``."""
+    sentence: str
+
+    @classmethod
+    def from_proto(cls, message: pb.Explanation) -> Self:
+        return cls(table=message.table, mood=message.mood, sentence=message.sentence)

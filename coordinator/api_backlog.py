@@ -11,6 +11,7 @@ import grpc.aio
 import msgspec
 
 from distop.coordinator.listing import PageToken, continued_listing, page_size
+from distop.coordinator.ordering_view import ordering_message
 from distop.coordinator.requests import plain
 from distop.coordinator.start_body import check_scope, options_of
 from distop.coordinator.views import struct, timestamp
@@ -144,28 +145,6 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
 
     def _audit(self, keys: TableKeys, action: str, target: str, by: str, at: float, reason: str = "") -> Put:
         return audit_put(keys, action, by=by, target=target or keys.name, at=at, reason=reason)
-
-
-def ordering_message(table: str, record: OrderingRecord, revision: int = 0) -> pb.Ordering:
-    """How a table is fed, as callers see it."""
-    message = pb.Ordering(
-        table=table,
-        gate=record.gate,
-        validation=record.validation,
-        late=record.late,
-        together=record.together,
-        max_attempts=record.max_attempts,
-        last=record.last,
-        running=record.running,
-        awaiting=record.awaiting,
-        revision=revision,
-    )
-    if (block := record.blocked) is not None:
-        error = pb.OperationError(code=block.code, message=block.error)
-        message.blocked.CopyFrom(
-            pb.Block(batch=block.batch, error=error, operation=block.operation, at=timestamp(block.at))
-        )
-    return message
 
 
 def _batch(name: str, record: BatchRecord) -> pb.Batch:

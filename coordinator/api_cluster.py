@@ -18,7 +18,7 @@ from distop.coordinator.doctor import Told
 from distop.coordinator.doctor_liveness import Patience
 from distop.coordinator.doctor_rounds import Doctor, Examination
 from distop.coordinator.listing import continued_listing, no_token, page_size
-from distop.coordinator.views import timestamp
+from distop.coordinator.views import member_message, timestamp
 from distop.errors import TableNotFound
 from distop.metastore.audit import Entry, audit_put, prune_softly, read_audit
 from distop.metastore.client import EtcdClient
@@ -47,7 +47,7 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         for role, prefix in (("coordinator", keyspace.coordinators), ("executor", keyspace.executors)):
             for kv in (await self._client.scan(prefix)).kvs:
                 member = decode(kv.value, MemberRecord, kv.key)
-                response.members.append(_member(member, role))
+                response.members.append(member_message(member, role))
         return response
 
     async def DrainCoordinator(  # noqa: N802
@@ -63,7 +63,7 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         record = await set_draining(self._client, request.member, audit, draining=not request.undo)
         log.info("coordinator_drained", extra={"member": record.id, "draining": record.draining})
         await prune_softly(self._client, keyspace.audit_prefix)
-        return _member(record, "coordinator")
+        return member_message(record, "coordinator")
 
     async def ListAudit(  # noqa: N802
         self, request: pb.ListAuditRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -162,19 +162,6 @@ class _AuditToken(msgspec.Struct, array_like=True):
 
 
 _ENTRY = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
-
-
-def _member(member: MemberRecord, role: str) -> pb.Member:
-    return pb.Member(
-        id=member.id,
-        role=member.role or role,
-        address=member.address,
-        host=member.host,
-        pid=member.pid,
-        started_at=timestamp(member.started_at),
-        types=member.types,
-        draining=member.draining,
-    )
 
 
 def _entry(entry: Entry) -> pb.AuditEntry:

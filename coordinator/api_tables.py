@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 import grpc.aio
 
 from distop.commit.storage import without_secrets
+from distop.coordinator.explaining import explain
 from distop.coordinator.listing import PageToken, continued_listing, page_size, table_names
+from distop.coordinator.ordering_view import ordering_message
 from distop.coordinator.requests import plain
 from distop.coordinator.views import pause_of, struct, timestamp
 from distop.errors import (
@@ -24,9 +26,10 @@ from distop.errors import (
     TableNotFound,
 )
 from distop.metastore.audit import audit_put, prune_softly
+from distop.metastore.batches import ordering_of
 from distop.metastore.client import EtcdClient
 from distop.metastore.crashpoints import reached
-from distop.metastore.keyspace import OperationId, check_name
+from distop.metastore.keyspace import OperationId, check_name, prefix_end
 from distop.metastore.pausing import pause_table, resume_table
 from distop.metastore.records import (
     Head,
@@ -105,6 +108,13 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
                     break
         return response
 
+    async def ExplainTable(  # noqa: N802
+        self, request: pb.GetTableRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Explanation:
+        table = await self._read(check_name(request.name, "table"))
+        reason = await explain(self._client, table, now=time.time())
+        return pb.Explanation(table=table.name, mood=reason.mood.name.lower(), sentence=reason.sentence)
+
     async def GetWatermarks(  # noqa: N802
         self, request: pb.GetWatermarksRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.GetWatermarksResponse:
@@ -147,7 +157,10 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
 
     async def _read(self, name: str, *, revision: int = 0) -> pb.Table:
         keys = self._client.keyspace.table(name)
-        wanted = (keys.table, keys.head, keys.run_ops, keys.coordinator, keys.pause)
+        wanted = (keys.table, keys.head, keys.run_ops, keys.coordinator, keys.pause, keys.ordering)
+        waiting = await self._client.get_range(
+            keys.backlog_prefix, prefix_end(keys.backlog_prefix), keys_only=True, limit=1, revision=revision
+        )
         kvs: tuple[KeyValue, ...]
         if revision:
             kvs = tuple([await self._client.get(key, revision=revision) for key in wanted])
@@ -155,7 +168,7 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
         else:
             result = await self._client.txn(Txn(then=tuple(Get(key) for key in wanted)))
             kvs, seen = tuple(result.one(index, key) for index, key in enumerate(wanted)), result.revision
-        table, head, run_ops, leader, pause = kvs
+        table, head, run_ops, leader, pause, ordering = kvs
         if not table.exists:
             raise TableNotFound(f"table {name!r} does not exist", details={"table": name})
         record = decode(table.value, TableRecord, table.key)
@@ -178,6 +191,10 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
             message.leader = decode(leader.value, LeaderRecord, leader.key).member
         if pause.exists:
             message.pause.CopyFrom(pause_of(decode(pause.value, PauseRecord, pause.key), "table"))
+        if ordering.exists or waiting.kvs:
+            message.ordering.CopyFrom(ordering_message(name, ordering_of(ordering), seen))
+        if waiting.kvs:
+            message.next_batch = waiting.kvs[0].key[len(keys.backlog_prefix) :].decode()
         return message
 
 

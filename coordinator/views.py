@@ -18,6 +18,7 @@ from distop.metastore.records import (
     RUNNING,
     ErrorRecord,
     HistoryRecord,
+    MemberRecord,
     OperationArg,
     PauseRecord,
     RunnerRecord,
@@ -221,3 +222,17 @@ async def read_finished(client: EtcdClient, operation: OperationId) -> pb.Operat
     if not history.exists:
         return None
     return from_history(operation, decode(history.value, HistoryRecord, history.key), history.mod_revision)
+
+
+def member_message(member: MemberRecord, role: str) -> pb.Member:
+    """A live process. ``role`` counts where its record, of an older version, names none."""
+    return pb.Member(
+        id=member.id,
+        role=member.role or role,
+        address=member.address,
+        host=member.host,
+        pid=member.pid,
+        started_at=timestamp(member.started_at),
+        types=member.types,
+        draining=member.draining,
+    )

@@ -79,11 +79,10 @@ def why(
         by = _held_by(table.pause, now)
         return Reason(Mood.STUCK, f"paused{by}: nothing starts{waits}; distop resume {table.name}")
     if not running:
-        return (
-            _idle(last, now)
-            if not also_running
-            else Reason(Mood.MOVING, f"{_many(also_running, 'operation')} running")
-        )
+        if also_running:
+            return Reason(Mood.MOVING, f"{_many(also_running, 'operation')} running")
+        fed = _fed(table, leader, members) if table is not None else None
+        return fed or _idle(last, now)
     reasons = [
         _of_operation(operation, leader, members, now, (last_job_at or {}).get(operation.name, 0.0))
         for operation in running
@@ -128,6 +127,35 @@ def _idle(last: pb.Operation | None, now: float) -> Reason:
     if last.state == pb.CANCELLED:
         return Reason(Mood.IDLE, f"{since}: {name} was cancelled")
     return Reason(Mood.FAILED, f"{since}: {name} failed{_because(last)}")
+
+
+# -- fed from a backlog -------------------------------------------------------------------------------
+
+
+def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason | None:
+    """What the backlog of a table says of it while nothing runs; ``None`` if nothing waits."""
+    ordering, name, first = table.ordering, table.name, table.next_batch
+    if ordering.HasField("blocked"):
+        block = ordering.blocked
+        return Reason(
+            Mood.STUCK,
+            f"batch {block.batch} blocks the table: {block.error.code}: {_cut(block.error.message)}; "
+            f"distop backlog retry|skip {name} {block.batch}",
+        )
+    if not first:
+        return None
+    if ordering.awaiting:
+        return Reason(
+            Mood.STUCK,
+            f"batch {ordering.awaiting} waits for approval before {first} can come; "
+            f"distop backlog approve {name} {ordering.awaiting}",
+        )
+    if ordering.gate != "open":
+        return Reason(
+            Mood.STUCK,
+            f"its gate is closed, and batches are collected from {first} on; distop backlog open {name}",
+        )
+    return _led(f"batch {first} is next", "apply it", leader, members)
 
 
 # -- something runs ----------------------------------------------------------------------------------
@@ -214,18 +242,19 @@ def _held_by(pause: pb.Pause, now: float) -> str:
 def _because(operation: pb.Operation) -> str:
     if not operation.error.code:
         return ""
-    message = operation.error.message
-    cut = message if len(message) <= _MAX_ERROR else message[:_MAX_ERROR] + "…"
-    return f": {operation.error.code}: {cut}"
+    return f": {operation.error.code}: {_cut(operation.error.message)}"
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= _MAX_ERROR else message[:_MAX_ERROR] + "…"
 
 
 def _failing(operation: pb.Operation) -> str:
     """How its completion fails."""
     completion = operation.completion
     step = f" at step {completion.step}" if completion.step else ""
-    message = completion.error.message
-    cut = message if len(message) <= _MAX_ERROR else message[:_MAX_ERROR] + "…"
-    return f" after {_many(completion.attempts, 'failed attempt')}{step}: {completion.error.code}: {cut}"
+    error = f"{completion.error.code}: {_cut(completion.error.message)}"
+    return f" after {_many(completion.attempts, 'failed attempt')}{step}: {error}"
 
 
 def _many(count: int, noun: str) -> str:

@@ -285,7 +285,7 @@ class ResumeOperationRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
 class Table(_message.Message):
-    __slots__ = ("name", "location", "format", "options", "created_at", "created_by", "metadata_location", "snapshot_id", "running", "leader", "revision", "pause")
+    __slots__ = ("name", "location", "format", "options", "created_at", "created_by", "metadata_location", "snapshot_id", "running", "leader", "revision", "pause", "ordering", "next_batch")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
@@ -298,6 +298,8 @@ class Table(_message.Message):
     LEADER_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
+    ORDERING_FIELD_NUMBER: _ClassVar[int]
+    NEXT_BATCH_FIELD_NUMBER: _ClassVar[int]
     name: str
     location: str
     format: str
@@ -310,7 +312,19 @@ class Table(_message.Message):
     leader: str
     revision: int
     pause: Pause
-    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., metadata_location: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., running: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ...) -> None: ...
+    ordering: Ordering
+    next_batch: str
+    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., metadata_location: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., running: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., ordering: _Optional[_Union[Ordering, _Mapping]] = ..., next_batch: _Optional[str] = ...) -> None: ...
+
+class Explanation(_message.Message):
+    __slots__ = ("table", "mood", "sentence")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    MOOD_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    mood: str
+    sentence: str
+    def __init__(self, table: _Optional[str] = ..., mood: _Optional[str] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class CreateTableRequest(_message.Message):
     __slots__ = ("name", "location", "format", "options", "created_by")

@@ -433,6 +433,11 @@ class TableServiceStub:
                 request_serializer=distop_dot_proto_dot_distop__pb2.ListTablesRequest.SerializeToString,
                 response_deserializer=distop_dot_proto_dot_distop__pb2.ListTablesResponse.FromString,
                 _registered_method=True)
+        self.ExplainTable = channel.unary_unary(
+                '/distop.v1.TableService/ExplainTable',
+                request_serializer=distop_dot_proto_dot_distop__pb2.GetTableRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.Explanation.FromString,
+                _registered_method=True)
         self.GetWatermarks = channel.unary_unary(
                 '/distop.v1.TableService/GetWatermarks',
                 request_serializer=distop_dot_proto_dot_distop__pb2.GetWatermarksRequest.SerializeToString,
@@ -468,6 +473,13 @@ class TableServiceServicer:
 
     def ListTables(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainTable(self, request, context):
+        """Why a table moves, or does not: one sentence.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -508,6 +520,11 @@ def add_TableServiceServicer_to_server(servicer, server):
                     servicer.ListTables,
                     request_deserializer=distop_dot_proto_dot_distop__pb2.ListTablesRequest.FromString,
                     response_serializer=distop_dot_proto_dot_distop__pb2.ListTablesResponse.SerializeToString,
+            ),
+            'ExplainTable': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainTable,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.GetTableRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.Explanation.SerializeToString,
             ),
             'GetWatermarks': grpc.unary_unary_rpc_method_handler(
                     servicer.GetWatermarks,
@@ -607,6 +624,33 @@ class TableService:
             '/distop.v1.TableService/ListTables',
             distop_dot_proto_dot_distop__pb2.ListTablesRequest.SerializeToString,
             distop_dot_proto_dot_distop__pb2.ListTablesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainTable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.TableService/ExplainTable',
+            distop_dot_proto_dot_distop__pb2.GetTableRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.Explanation.FromString,
             options,
             channel_credentials,
             insecure,
