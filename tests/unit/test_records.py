@@ -10,10 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distop.errors import CorruptRecord, InvalidArgument
+from distop.metastore.batches import AppliedRecord, BatchRecord, Block
+from distop.metastore.options import FollowUp
 from distop.metastore.records import (
     ActiveRecord,
+    AuditRecord,
     CancelRecord,
     ClaimRecord,
+    CompletionRecord,
     ErrorRecord,
     Head,
     HistoryRecord,
@@ -23,8 +27,10 @@ from distop.metastore.records import (
     NamespaceRecord,
     OperationArg,
     OperationOptions,
+    PauseRecord,
     Record,
     RequestRecord,
+    ResolveRecord,
     RunnerRecord,
     TableRecord,
     WatermarkMove,
@@ -37,8 +43,10 @@ from distop.metastore.records import (
 
 KINDS: list[type[Record]] = [
     ActiveRecord,
+    AuditRecord,
     CancelRecord,
     ClaimRecord,
+    CompletionRecord,
     ErrorRecord,
     Head,
     HistoryRecord,
@@ -47,9 +55,13 @@ KINDS: list[type[Record]] = [
     MemberRecord,
     NamespaceRecord,
     OperationArg,
+    PauseRecord,
     RequestRecord,
+    ResolveRecord,
     RunnerRecord,
     TableRecord,
+    AppliedRecord,
+    BatchRecord,
 ]
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
@@ -67,6 +79,12 @@ OPTIONS = st.builds(
     attempt_timeout_s=st.one_of(st.none(), st.floats(0.001, 1e9)),
 )
 MOVES = st.builds(WatermarkMove, before=st.one_of(st.none(), TEXT), after=TEXT)
+FOLLOW_UPS = st.recursive(
+    st.builds(FollowUp, type=TEXT, argument=st.dictionaries(TEXT, JSON, max_size=2), options=OPTIONS),
+    lambda inner: st.builds(FollowUp, type=TEXT, object=TEXT, then=inner),
+    max_leaves=3,
+)
+BLOCKS = st.builds(Block, batch=TEXT, code=TEXT, error=TEXT, operation=TEXT, at=FLOATS)
 FIELDS: dict[typing.Any, st.SearchStrategy[typing.Any]] = {
     str: TEXT,
     int: INTEGERS,
@@ -81,6 +99,9 @@ FIELDS: dict[typing.Any, st.SearchStrategy[typing.Any]] = {
         TEXT, st.dictionaries(TEXT, MOVES, max_size=2), max_size=2
     ),
     OperationOptions: OPTIONS,
+    FollowUp | None: st.one_of(st.none(), FOLLOW_UPS),
+    list[int]: st.lists(INTEGERS, max_size=3),
+    Block | None: st.one_of(st.none(), BLOCKS),
 }
 
 
