@@ -68,7 +68,7 @@ async def test_completion_that_fails_now_and_then_needs_nobody(
 async def test_after_some_attempts_it_is_parked_and_says_why(
     service: Service, client: LossyClient, tmp_path: Path
 ) -> None:
-    """O18, C10: nothing is tried any more, and one line says what to do."""
+    """O18, C9, C10: nothing is tried any more, and one line says what to do."""
     operation = await start_hooked(service, client, tmp_path / "log", raises=1000)
     parked = await until_parked(service, operation)
     assert parked.state == pb.COMMITTING

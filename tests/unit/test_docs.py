@@ -132,6 +132,14 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_every_guarantee_names_tests_that_exist() -> None:
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", (ROOT / "docs/guarantees.md").read_text())
+    assert len(named) > 30, REMEDY
+    files = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    missing = [f"{file}::{test}" for file, test in named if f"def {test}(" not in files.get(file, "")]
+    assert not missing, REMEDY
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", document.read_text()):
