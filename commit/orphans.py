@@ -163,6 +163,7 @@ def remove_orphans(operation: OperationArg, history: HistoryRecord) -> int:
         folder, _, name = path.rpartition("/")
         folders[folder].add(name)
     removed = 0
+    reached("orphans.before")
     for folder, names in folders.items():
         location = f"{operation.location}/{folder}"
         # A program may have written a file of that name again.
@@ -173,4 +174,5 @@ def remove_orphans(operation: OperationArg, history: HistoryRecord) -> int:
         ]
         reached("orphans.middle")
         removed += remove_files(old, operation.storage)
+    reached("orphans.after")
     return removed

@@ -153,7 +153,7 @@ class KnownFiles:
                 for manifest in manifests:
                     if manifest.manifest_path not in self._manifests:
                         assert manifest.content == ManifestContent.DATA
-                        entries = manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+                        entries = manifest.fetch_manifest_entry(table.io)
                         paths = {entry.data_file.file_path for entry in entries}
                         self._manifests[manifest.manifest_path] = paths
             known.add(listed)

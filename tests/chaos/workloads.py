@@ -62,6 +62,23 @@ async def export(lab: Lab) -> list[str]:
     return [*problems, *_check_exported(started, {"0", "1", "2", "last"})]
 
 
+async def maintained(lab: Lab) -> list[str]:
+    """A table whose past is forgotten, and files that nothing refers to are removed, while more comes in."""
+    book = await lab.table("maintained", replaces=True)
+    problems = await all_ended(lab, await lab.ingest(book))
+    problems += await all_ended(lab, await lab.ingest(book))
+    (book.location / "data" / "litter.parquet").write_text("of a process that was killed")
+    meanwhile = await lab.ingest(book)
+    expired = await lab.start(book, "expire_snapshots", {"older_than": "0s"})
+    problems += await all_ended(lab, expired)
+    removed = await lab.start(book, "remove_orphans", {"older_than": "0s", "dry_run": False})
+    problems += await all_ended(lab, removed, meanwhile)
+    await lab.quiet()
+    if (book.location / "data" / "litter.parquet").exists():
+        problems.append(f"{removed.operation} has left litter")
+    return problems
+
+
 async def parked(lab: Lab) -> list[str]:
     """A step that cannot be executed parks its operation; it is put right, and tried again."""
     started = await _export(lab, "probe.must", broken=True)
@@ -368,6 +385,8 @@ BY_STEP: dict[str, tuple[Workload, ...]] = {
     "resume": (held_up,),
     "drain": (drained,),
     "log": (export,),
+    "expire": (maintained,),
+    "orphans": (maintained,),
     "step": (export,),
     "note": (parked,),
     "resolve": (parked, parked_and_left_out),
