@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pyiceberg.manifest import ManifestContent
+import pyarrow.parquet as pq
+from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
 from pyiceberg.table import StaticTable
 
 from chaos.ledger import Book
@@ -86,9 +87,31 @@ def read_rows(location: str | None) -> list[dict[str, Any]]:
     return rows
 
 
+def ids_of(book: Book, seen: Standing) -> list[int]:
+    """All ids that a reader finds. Blocking."""
+    if not book.plain:
+        return [row["id"] for row in read_rows(seen.location)]
+    ids: list[int] = []
+    for path in sorted(book.location.rglob("*.parquet")):
+        if not _is_hidden(path.relative_to(book.location)):
+            ids += pq.read_table(path, columns=["id"], partitioning=None)["id"].to_pylist()
+    return ids
+
+
+def plain_leftovers(book: Book) -> list[str]:
+    """What is left in a tree of files that no reader looks at. Blocking."""
+    files = [path.relative_to(book.location) for path in book.location.rglob("*") if path.is_file()]
+    hidden = [path for path in files if _is_hidden(path) and path.name != "_SUCCESS"]
+    return [f"file {book.table}/{path}" for path in sorted(hidden)]
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(("_", ".")) for part in path.parts)
+
+
 def check_rows(book: Book, seen: Standing) -> Findings:
     """Whether a table at rest holds what it should. Blocking."""
-    expected, found = Counter(book.expected()), Counter(row["id"] for row in read_rows(seen.location))
+    expected, found = Counter(book.expected()), Counter(ids_of(book, seen))
     lost, strange = expected - found, found - expected
     doubled = sum(count for number, count in strange.items() if number in expected)
     # Counted when they are new; what was there before must still be, and only once, but is not counted again.
@@ -136,14 +159,15 @@ class KnownFiles:
 
     def __init__(self) -> None:
         self._lists: dict[str, list[str]] = {}
-        self._manifests: dict[str, set[str]] = {}
+        self._manifests: dict[str, tuple[set[str], set[str]]] = {}
+        """The files that a manifest names, and those of them that it does not say are removed."""
 
-    def of(self, location: str | None) -> set[str]:
-        """All files of all snapshots of a table. Blocking."""
+    def of(self, location: str | None) -> tuple[set[str], set[str]]:
+        """All files that the snapshots of a table name, and those that must be there. Blocking."""
         if location is None:
-            return set()
+            return set(), set()
         table = StaticTable.from_metadata(location)
-        metadata, known = table.metadata, {location}
+        metadata, known, needed = table.metadata, {location}, {location}
         known.update(entry.metadata_file for entry in metadata.metadata_log)
         for snapshot in metadata.snapshots:
             listed = snapshot.manifest_list
@@ -153,17 +177,22 @@ class KnownFiles:
                 for manifest in manifests:
                     if manifest.manifest_path not in self._manifests:
                         assert manifest.content == ManifestContent.DATA
-                        entries = manifest.fetch_manifest_entry(table.io)
-                        paths = {entry.data_file.file_path for entry in entries}
-                        self._manifests[manifest.manifest_path] = paths
+                        entries = manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+                        named = {entry.data_file.file_path for entry in entries}
+                        removed = ManifestEntryStatus.DELETED
+                        live = {e.data_file.file_path for e in entries if e.status != removed}
+                        self._manifests[manifest.manifest_path] = named, live
             known.add(listed)
+            needed.add(listed)
             for path in self._lists[listed]:
-                known |= {path, *self._manifests[path]}
-        return known
+                named, live = self._manifests[path]
+                known |= {path, *named}
+                needed |= {path, *live}
+        return known, needed
 
     def check(self, book: Book, location: str | None) -> Findings:
         """Whether files lie about that nobody refers to, or are missing. Blocking."""
-        known = {_path(path) for path in self.of(location)}
+        known, needed = ({_path(path) for path in paths} for paths in self.of(location))
         on_disk = {path for path in book.location.rglob("*") if path.is_file()}
         findings = Findings()
         for path in sorted(on_disk - known):
@@ -172,8 +201,7 @@ class KnownFiles:
                 findings.leftovers.append(f"file {book.table}/{name}")
             else:
                 findings.orphans += 1
-        missing = [path for path in known - on_disk if not path.name.endswith(".metadata.json")]
-        findings.wrong += [f"{book.table}: {path.name} is missing" for path in sorted(missing)[:5]]
+        findings.wrong += [f"{book.table}: {path.name} is missing" for path in sorted(needed - on_disk)[:5]]
         return findings
 
 

@@ -47,6 +47,7 @@ LOST = (
     "pause",
     "resume",
     "drain",
+    "try",
     "note",
     "resolve",
     "act",

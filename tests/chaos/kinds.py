@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from distop.commit.hook_step import HookCall
+from distop.metastore.records import OperationArg, StepRecord
 from distop.operations import DistributedOperation, JobContext, OperationView, Plan, PlanRequest
 
-KINDS = "chaos.kinds:Stepping,chaos.kinds:Holding,support.step_probes:Stepped"
+KINDS = "chaos.kinds:Stepping,chaos.kinds:Holding,chaos.kinds:Notifying,support.step_probes:Stepped"
 
 
 class Stepping(DistributedOperation):
@@ -54,7 +57,7 @@ class Holding(DistributedOperation):
         return Plan(argument=dict(request.argument), partition_count=int(request.argument["partitions"]))
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
-        path = Path(job.staging_path(".held"))
+        path = _held(job)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(job.partition)
         release = Path(job.operation.argument["release"])
@@ -64,4 +67,30 @@ class Holding(DistributedOperation):
         return {}
 
     def cancel_job_and_cleanup(self, job: JobContext) -> None:
-        Path(job.staging_path(".held")).unlink(missing_ok=True)
+        _held(job).unlink(missing_ok=True)
+
+
+def _held(job: JobContext) -> Path:
+    return Path(urlsplit(job.staging_path(".held")).path)
+
+
+class Notifying(DistributedOperation):
+    """Calls a hook when it commits."""
+
+    type = "notifying"
+
+    def plan(self, request: PlanRequest) -> Plan:
+        return Plan(argument=dict(request.argument), partition_count=1)
+
+    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+        return None
+
+    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
+        argument = {"call": "chaos.kinds:note_token", "argument": {"path": operation.argument["path"]}}
+        return [StepRecord(step="hook", argument=argument)]
+
+
+def note_token(call: HookCall) -> None:
+    """The hook: each call adds its token to a file."""
+    with Path(call.argument["path"]).open("a") as file:
+        file.write(f"{call.token}\n")

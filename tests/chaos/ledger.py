@@ -35,6 +35,8 @@ class Book:
     """Partitions that must have one; the names of batches."""
     foreign: list[int] = field(default_factory=list)
     """Ids that another program has appended."""
+    plain: bool = False
+    """Whether it is a tree of files, without snapshots."""
     operations: int = 0
     fresh: set[int] = field(default_factory=set)
     """Ids published since the table was last looked at."""

@@ -20,6 +20,8 @@ from distop.errors import DistopError
 
 MOST_WORKLOADS = 8
 """How many workloads may pass by before a point is said to be out of reach."""
+OF_RUNNERS = {"distop.metastore.runs", "distop.executor.runner", "distop.executor.operation_run"}
+"""Modules whose points are reached by runners."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,9 @@ class Run:
             if time.monotonic() - self._began > self._settings.seconds:
                 self.report.untried = len(rounds) - number
                 break
-            await lab.cluster.ready()
+            at_runner = isinstance(what, Strike) and self._settings.points[what.point] in OF_RUNNERS
+            # Starting Spark takes long: a runner is only killed when there is another one.
+            await lab.cluster.ready(runners=self._settings.runners if at_runner else 1)
             if isinstance(what, Strike):
                 await self._strike(lab, what)
             else:

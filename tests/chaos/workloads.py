@@ -79,6 +79,32 @@ async def maintained(lab: Lab) -> list[str]:
     return problems
 
 
+async def plain(lab: Lab) -> list[str]:
+    """Trees of plain files: one appended to, one overwritten."""
+    if (before := lab.books.pop("plain", None)) is not None:
+        lab.retired.append(before)  # folders are made once
+    book, problems = await lab.table("plain", plain=True), []
+    for _ in range(2):
+        problems += await lab.ended(await lab.ingest(book))
+    for _ in range(2):
+        problems += await lab.ended(
+            await lab.ingest(await lab.table("plain-replaced", plain=True, replaces=True))
+        )
+    return problems
+
+
+async def notified(lab: Lab) -> list[str]:
+    """An operation that publishes by calling a hook."""
+    path = lab.folder / "notified" / f"{lab.operations}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    started = await lab.start(await lab.table("notified"), "notifying", {"path": str(path)})
+    problems = await lab.ended(started)
+    tokens = set(path.read_text().splitlines()) if path.exists() else set()
+    return (
+        problems if len(tokens) == 1 else [*problems, f"{started.operation} gave its hook {sorted(tokens)}"]
+    )
+
+
 async def parked(lab: Lab) -> list[str]:
     """A step that cannot be executed parks its operation; it is put right, and tried again."""
     started = await _export(lab, "probe.must", broken=True)
@@ -385,8 +411,13 @@ BY_STEP: dict[str, tuple[Workload, ...]] = {
     "resume": (held_up,),
     "drain": (drained,),
     "log": (export,),
+    "step.rename": (plain,),
+    "step.delete": (plain,),
+    "step.mkdir": (plain,),
+    "step.success": (plain,),
     "expire": (maintained,),
     "orphans": (maintained,),
+    "step.hook": (notified,),
     "step": (export,),
     "note": (parked,),
     "resolve": (parked, parked_and_left_out),
