@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from distop.cli import backlog, control, doctor, operations, services, tables
+from distop.cli import backlog, control, doctor, landing, operations, services, tables
 from distop.cli.exits import EPILOG, INTERRUPTED, UsageFault, exit_code
 from distop.cli.output import Format, make_output
 from distop.cli.session import (
@@ -58,7 +58,7 @@ app = typer.Typer(
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (operations.app, backlog.app, control.app, tables.app, doctor.app, services.app):
+for part in (operations.app, backlog.app, landing.app, control.app, tables.app, doctor.app, services.app):
     app.add_typer(part)
 
 

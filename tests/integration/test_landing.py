@@ -1,0 +1,187 @@
+"""Landing folders: what is dropped there is applied in order, and control files mean what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import pytest_asyncio
+
+from distop.client import AsyncClient, Client
+from distop.client.landing import Landing, Report
+from distop.metastore.config import EtcdConfig
+from support.coordinators import config_of, running
+from support.waiting import eventually
+
+T = TypeVar("T")
+
+
+async def blocking(call: Callable[..., T], *args: Any, **more: Any) -> T:
+    return await asyncio.get_running_loop().run_in_executor(None, functools.partial(call, *args, **more))
+
+
+class Dock:
+    """A folder, the table that it feeds, and somebody who drops batches."""
+
+    def __init__(self, folder: Path, sdk: AsyncClient, client: Client) -> None:
+        self.folder, self.sdk, self.client = folder, sdk, client
+        self.landing = self.fresh()
+
+    def fresh(self) -> Landing:
+        """A process that knows nothing of what the others have done."""
+        return Landing(self.client, "t", str(self.folder), type="noop")
+
+    async def look(self, landing: Landing | None = None) -> Report:
+        return await blocking((landing or self.landing).poll)
+
+    def drop(self, name: str, *, success: bool = True, **files: str) -> None:
+        folder = self.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, text in files.items():
+            (folder / file).write_text(text)
+        if success:
+            (folder / "_SUCCESS").touch()
+
+    def control(self, name: str, text: str = "") -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    async def waiting(self) -> list[str]:
+        return [batch.name async for batch in self.sdk.backlog("t")]
+
+    async def arguments(self) -> dict[str, dict[str, Any]]:
+        return {batch.name: batch.argument async for batch in self.sdk.backlog("t")}
+
+
+@pytest_asyncio.fixture
+async def dock(etcd_config: EtcdConfig, tmp_path: Path) -> AsyncIterator[Dock]:
+    async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
+        await sdk.create_table("t", "/nowhere")
+        await sdk.set_ordering("t", gate="closed")
+        client = Client(coordinator.address)
+        folder = tmp_path / "landing"
+        folder.mkdir()
+        try:
+            yield Dock(folder, sdk, client)
+        finally:
+            await blocking(client.close)
+
+
+async def test_complete_batches_are_published_once_whoever_looks(dock: Dock) -> None:
+    """B12, B1: one without _SUCCESS is not there yet; another process finds the same."""
+    dock.control("_config/ORDERME")
+    dock.drop("2024/02", data="x")
+    dock.drop("2024/01", data="x")
+    dock.drop("2024/03", success=False, data="x")
+    assert (await dock.look()).published == ["2024/01", "2024/02"]
+    assert (await dock.look()).published == []
+    assert (await dock.look(dock.fresh())).published == ["2024/01", "2024/02"]
+    assert await dock.waiting() == ["2024/01", "2024/02"]
+    dock.drop("2024/03")
+    assert (await dock.look()).published == ["2024/03"]
+    assert (await dock.arguments())["2024/03"]["paths"] == [str(dock.folder / "2024/03")]
+
+
+async def test_the_nearest_configuration_wins(dock: Dock) -> None:
+    """B12: objects are merged into each other."""
+    dock.control("_config/ORDERME")
+    dock.control("_config/base.json", '{"format": "csv", "csv": {"header": true, "delimiter": ","}}')
+    dock.control("a/_config/more.json", '{"csv": {"delimiter": ";"}, "mode": "append"}')
+    dock.drop("a/1", data="x")
+    dock.drop("b/1", data="x")
+    await dock.look()
+    arguments = await dock.arguments()
+    paths = {name: argument.pop("paths") for name, argument in arguments.items()}
+    assert len(paths) == 2
+    assert arguments["b/1"] == {"format": "csv", "csv": {"header": True, "delimiter": ","}}
+    assert arguments["a/1"] == {
+        "format": "csv",
+        "csv": {"header": True, "delimiter": ";"},
+        "mode": "append",
+    }
+
+
+async def test_history_done_opens_the_gate(dock: Dock) -> None:
+    """B12, B6."""
+    dock.control("_config/ORDERME")
+    dock.drop("1", data="x")
+    await dock.look()
+    assert (await dock.sdk.ordering("t")).gate == "closed"
+    dock.control("_HISTORYDONE")
+    assert (await dock.look()).controls == ["_HISTORYDONE"]
+    assert (await dock.sdk.ordering("t")).gate == "open"
+
+
+async def test_backfill_approves_the_batch_it_names_and_no_other(dock: Dock) -> None:
+    """B12, B7: also when it has to be repeated."""
+    await dock.sdk.set_ordering("t", gate="open", validation=True)
+    for name in ("a", "b", "c"):
+        await dock.sdk.enqueue("t", name, "noop", {"partitions": 0})
+
+    async def awaiting(batch: str) -> bool:
+        return (await dock.sdk.ordering("t")).awaiting == batch
+
+    assert await eventually(lambda: awaiting("a"))
+    dock.control("_BACKFILL", "z")
+    report = await dock.look()
+    assert "waits for approval, not 'z'" in report.problems["_BACKFILL"]
+    dock.control("_BACKFILL")
+    assert (await dock.look()).controls == ["_BACKFILL"]
+    assert not (dock.folder / "_BACKFILL").exists()
+    assert await eventually(lambda: awaiting("b"))
+    # A process that died after the approval of "a" left the file with the name in it.
+    dock.control("_BACKFILL", "a")
+    await dock.look()
+    assert await awaiting("b")
+
+
+async def test_what_is_wrong_is_reported_and_keeps_nothing_else(dock: Dock) -> None:
+    """B12, U3."""
+    dock.control("_config/ORDERME")
+    dock.control("sub/_HISTORYDONE")
+    dock.control("sub/ORDERME")
+    dock.control("broken/_config/x.json", "{")
+    dock.drop("broken/1", data="x")
+    dock.drop("nothing", _POINTER="\n")
+    dock.control("_SUCCESS")
+    dock.drop("good", data="x")
+    report = await dock.look()
+    assert report.published == ["good"]
+    assert set(report.problems) == {
+        "sub/_HISTORYDONE",
+        "sub/ORDERME",
+        "broken/_config/x.json",
+        "nothing",
+        "_SUCCESS",
+    }
+    assert "misplaced" in report.problems["sub/ORDERME"]
+
+
+async def test_a_pointer_names_data_elsewhere(dock: Dock) -> None:
+    """B12."""
+    dock.control("_config/ORDERME")
+    dock.drop("1", _POINTER="/data/a\n\n/data/b\n")
+    await dock.look()
+    assert (await dock.arguments())["1"] == {"paths": ["/data/a", "/data/b"]}
+
+
+async def test_unordered_batches_start_at_once_and_once(dock: Dock) -> None:
+    """B13: their operations go by the name of the batch, whoever starts them."""
+    dock.control("_config/a.json", '{"partitions": 0}')
+    landing = Landing(dock.client, "t", str(dock.folder), type="friend")
+    again = Landing(dock.client, "t", str(dock.folder), type="friend")
+    dock.drop("1", data="x")
+    assert (await dock.look(landing)).published == ["1"]
+    assert (await dock.look(again)).published == ["1"]
+    assert [operation.name async for operation in dock.sdk.list("t")] == ["t/friend/1"]
+
+
+@pytest.mark.parametrize("missing", ["not-there", "not/there/either"])
+async def test_a_folder_that_is_not_there_yet_is_waited_for(dock: Dock, missing: str) -> None:
+    landing = Landing(dock.client, "t", str(dock.folder / missing), type="noop")
+    assert (await dock.look(landing)).published == []
