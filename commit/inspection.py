@@ -17,8 +17,10 @@ from distop.commit.bookkeeping import is_after
 from distop.commit.content import is_live
 from distop.commit.layout import file_io, load_metadata
 from distop.commit.provenance import WATERMARKS
+from distop.commit.staging import ICEBERG, PRIVATE
+from distop.commit.storage import StorageOptions, storage_of
 from distop.commit.takeover import manifests_of
-from distop.metastore.records import Watermarks
+from distop.metastore.records import TableRecord, Watermarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +71,24 @@ def _time_of(entry: Mapping[str, Any]) -> float:
     return float(at.timestamp() if hasattr(at, "timestamp") else at)
 
 
-def staged_folders(location: str, properties: Mapping[str, str] | None = None) -> list[str]:
+_STAGING = {ICEBERG: ("data", "metadata")}
+"""Folders that operations stage into, by the format of the table. What an operation has committed to a Delta
+table lies where it was staged, and may be there although the operation was aborted after that."""
+
+
+def staged_folders(table: TableRecord) -> list[str]:
     """Folders below a table's location that operations may have staged into: ``data/ingest-599c42802da9``.
 
     Blocking.
     """
-    io = file_io(location, properties)
-    return [f"{top}/{name}" for top in ("data", "metadata") for name in subfolders(io, f"{location}/{top}")]
+    io = file_io(table.location, storage=storage_of(table))
+    tops = _STAGING.get(table.format, (PRIVATE,))
+    return [f"{top}/{name}" for top in tops for name in subfolders(io, f"{table.location}/{top}")]
 
 
-def staged_files(location: str, folder: str, properties: Mapping[str, str] | None = None) -> list[FileSeen]:
+def staged_files(table: TableRecord, folder: str) -> list[FileSeen]:
     """The files in one of them. Blocking."""
-    return files_in(file_io(location, properties), f"{location}/{folder}")
+    return files_in(file_io(table.location, storage=storage_of(table)), f"{table.location}/{folder}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,19 +107,17 @@ class TableView:
     """Names of all files of all snapshots; only after a deep look."""
 
 
-def view_table(
-    metadata_location: str, *, deep: bool, properties: Mapping[str, str] | None = None
-) -> TableView:
+def view_table(metadata_location: str, *, deep: bool, storage: StorageOptions | None = None) -> TableView:
     """Read a table's metadata; ``deep``: also its manifests, and whether its data files exist. Blocking.
 
     Raises :class:`~distop.errors.CorruptRecord` if the metadata file is missing or is none.
     """
-    metadata = load_metadata(metadata_location, properties)
+    metadata = load_metadata(metadata_location, storage=storage)
     current = metadata.current_snapshot()
     missing: tuple[str, ...] = ()
     referred: frozenset[str] | None = None
     if deep:
-        io = file_io(metadata.location, {**(properties or {}), **metadata.properties})
+        io = file_io(metadata.location, metadata.properties, storage)
         missing, referred = _deep(metadata, current, io)
     return TableView(
         snapshots=frozenset(snapshot.snapshot_id for snapshot in metadata.snapshots),

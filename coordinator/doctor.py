@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from distop.metastore.keyspace import OperationId
 from distop.metastore.txn import Txn
@@ -45,13 +45,17 @@ class CollectKeys:
 
 @dataclass(frozen=True, slots=True)
 class RemoveFiles:
-    """Put right by removing files of an operation that has ended without publishing anything."""
+    """Put right by removing files that an operation which has ended does not need."""
 
     does: str
     operation: OperationId
     folder: str
     """URL of the folder they lie in."""
     names: tuple[str, ...]
+    storage: dict[str, Any]
+    """The table's storage options."""
+    passing: bool = False
+    """Whether nothing there is needed once the operation has ended, however it did."""
 
 
 Fix: TypeAlias = Change | CollectKeys | RemoveFiles

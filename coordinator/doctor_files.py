@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from distop.commit.bookkeeping import is_after
 from distop.commit.inspection import FileSeen, TableView
+from distop.commit.staging import PRIVATE
+from distop.commit.storage import storage_of
 from distop.coordinator.doctor import Finding, RemoveFiles, Severity
 from distop.coordinator.doctor_reading import TableSeen
 from distop.errors import CorruptRecord
 from distop.metastore.keyspace import OperationId
-from distop.metastore.records import Head, HistoryRecord, Watermarks, decode, decode_watermarks
+from distop.metastore.records import Head, HistoryRecord, TableRecord, Watermarks, decode, decode_watermarks
 
 STAGED_GRACE_S = 600.0
 """Age of a staged file from which on ``--fix`` removes it."""
@@ -58,14 +60,19 @@ def unowned_folders(seen: TableSeen, folders: Iterable[str]) -> dict[str, Operat
         operation, outcome = ended.get(name, (None, ""))
         if operation is None:
             found[folder] = None
-        elif outcome in ("failed", "cancelled"):
+        elif outcome in ("failed", "cancelled") or passing(folder):
             found[folder] = operation
     return found
 
 
+def passing(folder: str) -> bool:
+    """Whether nothing there is needed once its operation has ended, however it did."""
+    return folder.startswith(f"{PRIVATE}/")
+
+
 def check_staged(
     seen: TableSeen,
-    location: str,
+    table: TableRecord,
     unowned: Mapping[str, OperationId | None],
     files: Mapping[str, Sequence[FileSeen]],
     view: TableView | None,
@@ -95,15 +102,17 @@ def check_staged(
         old = tuple(
             file.name for file in here if file.modified_at and now - file.modified_at > STAGED_GRACE_S
         )
-        where = f"{location}/{folder}"
+        where = f"{table.location}/{folder}"
         fix = None
         if operation is not None and old:
-            fix = RemoveFiles(f"removed {len(old)} files from {where}", operation, where, old)
+            does = f"removed {len(old)} files from {where}"
+            storage = storage_of(table)
+            fix = RemoveFiles(does, operation, where, old, storage, passing(folder))
         if operation is None:
             sentence = f"{len(here)} files in {where} belong to no operation, and no snapshot refers to them"
             remedy = "were they written by another program? if not, remove them"
         else:
-            sentence = f"{operation} has published nothing, and {len(here)} of its files are left in {where}"
+            sentence = f"{operation} has ended and does not need them: {len(here)} files are left in {where}"
             remedy = (
                 f"distop doctor --fix removes those older than {STAGED_GRACE_S / 60:.0f} minutes"
                 if old

@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 MOVED = "nothing was done: it has changed meanwhile"
 
-Remove = Callable[[str, tuple[str, ...]], int]
-"""Removes files of a folder; how many there were. Blocking."""
+Remove = Callable[[RemoveFiles], int]
+"""Removes the files; how many there were. Blocking."""
 
 
 async def apply(client: EtcdClient, finding: Finding, threads: Executor, remove: Remove) -> Told:
@@ -47,7 +47,7 @@ async def apply(client: EtcdClient, finding: Finding, threads: Executor, remove:
 
 
 async def _removed(client: EtcdClient, fix: RemoveFiles, threads: Executor, remove: Remove) -> bool:
-    """Only while etcd still says that the operation has ended without publishing, and knows it no more."""
+    """Only while etcd says that the operation has ended without a need for them, and has no key of it."""
     table = client.keyspace.table(fix.operation.table)
     keys = table.operation(fix.operation)
     history, arg, state = [
@@ -55,7 +55,8 @@ async def _removed(client: EtcdClient, fix: RemoveFiles, threads: Executor, remo
     ]
     if not history.exists or arg.exists or state.exists:
         return False
-    if decode(history.value, HistoryRecord, history.key).outcome not in ("failed", "cancelled"):
+    outcome = decode(history.value, HistoryRecord, history.key).outcome
+    if outcome not in ("failed", "cancelled") and not fix.passing:
         return False
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(threads, remove, fix.folder, fix.names) > 0
+    return await loop.run_in_executor(threads, remove, fix) > 0

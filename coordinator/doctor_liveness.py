@@ -121,6 +121,15 @@ def _jobs(
     }
     left = f"{undone:,} of {one.arg.partition_count if one.arg else 0:,} jobs are left"
     runner = one.word("runner")
+    dead = sum(count for lease, count in one.claims.items() if lease and lease not in seen.members.leases())
+    if dead:
+        yield Finding(
+            code="CLAIM_WITHOUT_MEMBER",
+            severity=Severity.WARNING,
+            sentence=f"{dead:,} jobs of {one.id} are claimed by sidecars that are not among the live members",
+            remedy="nothing, unless it lasts: their leases end, and other attempts claim the jobs",
+            **given,
+        )
     if not runner.exists:
         if serving := seen.members.serving(one.id.type):
             if quiet > patience.quiet_leader_s:

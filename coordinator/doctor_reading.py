@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 
 from distop.errors import Compacted, CorruptRecord
 from distop.metastore.client import EtcdClient
-from distop.metastore.keyspace import OperationId, OperationKeys, TableKeys, escape, prefix_end, unescape
+from distop.metastore.keyspace import (
+    TABLE_WORDS,
+    OperationId,
+    OperationKeys,
+    TableKeys,
+    escape,
+    prefix_end,
+    unescape,
+)
 from distop.metastore.records import JobRecord, MemberRecord, OperationArg, decode
 from distop.metastore.txn import KeyValue
 
@@ -19,9 +27,6 @@ PAGE = 5000
 MAX_LEASELESS = 100
 """Claims without a lease that are named."""
 
-_TABLE_LEVEL = frozenset(
-    {"table", "coordinator", "runOps", "head", "watermarks", "ordering", "backlog", "request", "history"}
-)
 _WORDS = frozenset({"arg", "state", "runner", "cancel", "error", "commit", "completion", "resolve", "pause"})
 """Keys directly below a root whose values are read."""
 
@@ -41,7 +46,8 @@ class OperationSeen:
     """Why its argument cannot be read."""
     jobs: int = 0
     """Jobs with a result."""
-    claims: int = 0
+    claims: dict[int, int] = field(default_factory=dict)
+    """Claims by the lease that holds them."""
     leaseless: list[KeyValue] = field(default_factory=list)
     """Claims that no lease holds."""
     keys_count: int = 0
@@ -79,6 +85,9 @@ class Members:
     members: list[MemberSeen] = field(default_factory=list)
     unreadable: dict[bytes, str] = field(default_factory=dict)
     revision: int = 0
+
+    def leases(self) -> set[int]:
+        return {member.kv.lease for member in self.members}
 
     def ids(self, role: str) -> set[str]:
         return {member.record.id for member in self.members if member.role == role}
@@ -183,7 +192,7 @@ async def _read_table(client: EtcdClient, name: str) -> TableSeen:
         watermarks=await get(keys.watermarks),
         run_ops=await get(keys.run_ops),
         coordinator=await get(keys.coordinator),
-        pause=await get(keys.prefix + b"pause"),
+        pause=await get(keys.pause),
     )
     await _list_keys(client, seen)
     history = await client.scan(keys.history_prefix, revision=at)
@@ -214,7 +223,7 @@ async def _list_keys(client: EtcdClient, seen: TableSeen) -> None:
 def _note(seen: TableSeen, kv: KeyValue) -> None:
     """Take note of one key below a table."""
     parts = kv.key[len(seen.keys.prefix) :].decode(errors="replace").split(".")
-    if parts[0] in _TABLE_LEVEL:
+    if parts[0] in TABLE_WORDS:
         # Members and leases come and go; what makes a table is what was written by somebody's wish.
         seen.own_keys += parts[0] != "coordinator"
         return
@@ -236,7 +245,7 @@ def _note(seen: TableSeen, kv: KeyValue) -> None:
     elif rest[0] != "commit" and rest[-1] == "state":
         one.jobs += 1
     elif rest[0] != "commit" and rest[-1] == "claim":
-        one.claims += 1
+        one.claims[kv.lease] = one.claims.get(kv.lease, 0) + 1
         if not kv.lease and len(one.leaseless) < MAX_LEASELESS:
             one.leaseless.append(kv)
 

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from distop.coordinator.doctor import Finding, Progress, Told, worst
+from distop.coordinator.doctor import Finding, Progress, RemoveFiles, Told, worst
 from distop.coordinator.doctor_checks import check_table
 from distop.coordinator.doctor_cluster import check_etcd, check_members
 from distop.coordinator.doctor_fixes import apply
@@ -183,13 +183,12 @@ class Doctor:
 
     async def _look_at_table(self, name: str, what: Examination) -> tuple[TableSeen, list[Finding]]:
         record = await self._record(name)
-        location = record.location if record is not None and record.format == "iceberg" else ""
         # Folders before etcd: see doctor_files.
-        folders = await self._staged_folders(location) if location else []
+        folders = await self._staged_folders(record) if record is not None else []
         seen = await read_table(self._client, name)
         findings = check_table(seen) + check_progress(seen, self._wall(), what.patience)
-        if location:
-            findings += await self._look_at_files(seen, location, folders, what)
+        if record is not None:
+            findings += await self._look_at_files(seen, record, folders, what)
         return seen, findings
 
     async def _record(self, name: str) -> TableRecord | None:
@@ -199,41 +198,42 @@ class Doctor:
         except CorruptRecord:
             return None
 
-    async def _staged_folders(self, location: str) -> list[str]:
+    async def _staged_folders(self, table: TableRecord) -> list[str]:
         from distop.commit.inspection import staged_folders
 
         try:
-            return await self._blocking(staged_folders, location)
+            return await self._blocking(staged_folders, table)
         except Exception:  # a place that this coordinator cannot read is told of by the head
             return []
 
     async def _look_at_files(
-        self, seen: TableSeen, location: str, folders: list[str], what: Examination
+        self, seen: TableSeen, table: TableRecord, folders: list[str], what: Examination
     ) -> list[Finding]:
         from distop.commit.inspection import staged_files
         from distop.coordinator.doctor_files import check_head, check_staged, unowned_folders
 
         findings: list[Finding] = []
-        view, head = None, _head_of(seen)
+        view, head = None, _head_of(seen) if table.format == "iceberg" else None
         if head is not None:
-            view, failed = await self._view(seen, head, deep=what.deep)
+            view, failed = await self._view(seen, table, head, deep=what.deep)
             findings += [failed] if failed is not None else []
             findings += check_head(seen, head, view) if view is not None else []
         unowned = unowned_folders(seen, folders)
         files: dict[str, list[FileSeen]] = {}
         for folder, operation in unowned.items():
             if operation is not None or what.deep:
-                files[folder] = await self._blocking(staged_files, location, folder)
-        return findings + check_staged(seen, location, unowned, files, view, self._wall())
+                files[folder] = await self._blocking(staged_files, table, folder)
+        return findings + check_staged(seen, table, unowned, files, view, self._wall())
 
     async def _view(
-        self, seen: TableSeen, head: Head, *, deep: bool
+        self, seen: TableSeen, table: TableRecord, head: Head, *, deep: bool
     ) -> tuple[TableView | None, Finding | None]:
         from distop.commit.inspection import view_table
+        from distop.commit.storage import storage_of
         from distop.coordinator.doctor_files import head_unreadable
 
         def view() -> TableView:
-            return view_table(head.metadata_location, deep=deep)
+            return view_table(head.metadata_location, deep=deep, storage=storage_of(table))
 
         try:
             return await self._blocking(view), None
@@ -256,11 +256,11 @@ def _head_of(seen: TableSeen) -> Head | None:
         return None  # told among the records
 
 
-def _remove(folder: str, names: tuple[str, ...]) -> int:
+def _remove(fix: RemoveFiles) -> int:
     from distop.commit.folders import Folder
     from distop.commit.layout import file_io
 
-    place = Folder(file_io(folder), folder)
-    removed = sum(place.remove(name) for name in names)
+    place = Folder(file_io(fix.folder, storage=fix.storage), fix.folder)
+    removed = sum(place.remove(name) for name in fix.names)
     place.remove_if_empty()
     return removed

@@ -21,7 +21,7 @@ MAX_NAME_BYTES = 512
 # "." separates, "%" escapes, "/" stays readable since names are often paths.
 _SAFE = "!#$&'()*+,/:;<=>?@[]^`{|}\\\""
 
-_TABLE_WORDS = frozenset(
+TABLE_WORDS = frozenset(
     {
         "table",
         "coordinator",
@@ -88,7 +88,7 @@ def check_name(name: str, what: str) -> str:
 
 def check_type(name: str) -> str:
     """An operation type: a letter, then letters, digits, '-' or '_'; not a word that distop uses itself."""
-    if not _TYPE_NAME.fullmatch(name) or name in _TABLE_WORDS:
+    if not _TYPE_NAME.fullmatch(name) or name in TABLE_WORDS:
         raise InvalidName(f"{name!r} cannot be the name of an operation type", details={"field": "type"})
     return name
 
