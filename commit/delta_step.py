@@ -209,7 +209,7 @@ def _files_of(argument: DeltaArgument, context: StepContext) -> Iterator[DeltaFi
     yield from argument.files
     decoder = msgspec.json.Decoder(DeltaFile)
     for name in argument.lists:
-        place = Place(f"{argument.folder}/{name}" if argument.folder else name, context.arg.storage)
+        place = Place.of(f"{argument.folder}/{name}" if argument.folder else name, context.arg)
         try:
             with place.open_to_read() as stream:
                 lines = stream.read().splitlines()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -218,7 +218,7 @@ def check_skippable(sequence: CommitSequence, index: int, registry: StepRegistry
 
 
 def _run(
-    one: Callable[[int, StepRecord], bool], numbered: Iterable[tuple[int, StepRecord]], workers: int
+    one: Callable[[int, StepRecord], bool], numbered: Sequence[tuple[int, StepRecord]], workers: int
 ) -> list[bool]:
     """What ``one`` says of each step, in order. At most ``workers`` at a time; none after a failure."""
     waiting: Iterator[tuple[int, tuple[int, StepRecord]]] = enumerate(numbered)
@@ -240,6 +240,7 @@ def _run(
                 failures.append((index, record, error))
                 stop.set()
 
+    workers = max(1, min(workers, len(numbered)))
     with ThreadPoolExecutor(workers, thread_name_prefix="step") as pool:
         for running in [pool.submit(work) for _ in range(workers)]:
             running.result()

@@ -158,8 +158,7 @@ class Rename(ExternalStep):
 
     def _parts(self, context: StepContext) -> tuple[RenameArgument, Place, Place, Content]:
         argument = argument_of(self, RenameArgument)
-        storage = context.arg.storage
-        source, target = Place(argument.source, storage), Place(argument.target, storage)
+        source, target = Place.of(argument.source, context.arg), Place.of(argument.target, context.arg)
         if source.fs is target.fs and source.path == target.path:
             raise PermanentStepError(f"{source.url} cannot be moved to itself")
         return argument, source, target, Content(argument.size, argument.checksum)
@@ -192,7 +191,7 @@ class Delete(ExternalStep):
 
     def _parts(self, context: StepContext) -> tuple[Place, Seen]:
         argument = argument_of(self, DeleteArgument)
-        return Place(argument.path, context.arg.storage), Seen(argument.size, argument.version)
+        return Place.of(argument.path, context.arg), Seen(argument.size, argument.version)
 
 
 class MakeFolder(ExternalStep):
@@ -238,7 +237,7 @@ class MakeFolder(ExternalStep):
 
     def _parts(self, context: StepContext) -> tuple[FolderArgument, Place]:
         argument = argument_of(self, FolderArgument)
-        return argument, Place(argument.path, context.arg.storage)
+        return argument, Place.of(argument.path, context.arg)
 
 
 class SuccessMarker(ExternalStep):
@@ -283,7 +282,7 @@ class SuccessMarker(ExternalStep):
 
     def _parts(self, context: StepContext) -> tuple[SuccessArgument, Place]:
         argument = argument_of(self, SuccessArgument)
-        return argument, Place(argument.path, context.arg.storage)
+        return argument, Place.of(argument.path, context.arg)
 
 
 def _in_the_way(target: Place, seen: Seen, content: Content) -> StepConflict:

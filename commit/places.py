@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from distop.commit.storage import S3, StorageOptions, file_system, protocol_of
 from distop.errors import PermanentStepError, StepConflict
+from distop.metastore.records import OperationArg
 
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"})
 """Where a file appears whole or not at all when it is written, and a rename would be a copy."""
@@ -113,6 +114,8 @@ class Place:
     ----------
     url:
         An absolute path, or a URL that fsspec knows; taken as it is written.
+    storage:
+        Options of the file system.
     """
 
     def __init__(self, url: str, storage: StorageOptions | None = None) -> None:
@@ -127,6 +130,13 @@ class Place:
         bucket, key, _ = self.fs.split_path(self.path)
         head = self.fs.call_s3("head_object", Bucket=bucket, Key=key)
         return {"type": "file", "size": head["ContentLength"], "ETag": head["ETag"]}
+
+    @classmethod
+    def of(cls, url: str, arg: OperationArg) -> Place:
+        """A place that an operation works on. Its storage options are those of its table's file system:
+        others are reached with what the environment says."""
+        same = protocol_of(url) == protocol_of(arg.location)
+        return cls(url, arg.storage if same else None)
 
     @property
     def folder(self) -> str:

@@ -38,7 +38,7 @@ class World:
         return StepContext(table=TableRecord(name="t", location=self.url), arg=arg, token=TOKEN)
 
     def place(self, name: str) -> Place:
-        return Place(name if "://" in name else f"{self.url}/{name}", self.storage)
+        return Place.of(name if "://" in name else f"{self.url}/{name}", self.context.arg)
 
     def write(self, name: str, data: bytes) -> Place:
         place = self.place(name)
@@ -62,7 +62,7 @@ class World:
         """Everything below the folder, and below the one aside: folders by their mode, files by content."""
         found: dict[str, bytes | str] = {}
         for root in filter(None, (self.url, self.aside)):
-            place = Place(root, self.storage)
+            place = self.place(root if "://" in root else f"file://{root}")
             names = place.fs.find(place.path, withdirs=place.is_local) if place.fs.exists(place.path) else []
             for name in names:
                 held = f"{os.stat(name).st_mode:o}" if os.path.isdir(name) else place.fs.cat_file(name)

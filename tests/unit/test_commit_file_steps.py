@@ -52,7 +52,9 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
         case "disk to s3":
             return World(bucket, s3.storage, aside=f"file://{disk}/aside")
         case "s3 to disk":
-            return World(disk, s3.storage, aside=bucket)
+            # The options of a table are those of its own file system; for another there is the environment.
+            request.getfixturevalue("s3_in_environment")
+            return World(disk, {"auto_mkdir": True}, aside=bucket)
     return World(bucket, s3.storage)
 
 
