@@ -10,7 +10,6 @@ compares what it was built on: neither loses the other's rows (P6, P7).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
@@ -36,43 +35,17 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.view import View
 
+from distop.commit.catalog_options import etcd_config
 from distop.commit.layout import file_io
 from distop.commit.namespaces import DEFAULT, Namespaces, table_identifier, table_name
 from distop.commit.pointers import FOREIGN, Pointer, Pointers, Swap
 from distop.commit.storage import StorageOptions, storage_of
-from distop.errors import DistopError, InvalidArgument, OutcomeUnknown
-from distop.metastore.config import EtcdConfig, split_endpoints
+from distop.errors import DistopError, OutcomeUnknown
 from distop.metastore.records import Head, TableRecord
 from distop.metastore.sync import SyncEtcd
 
 MAX_TRIES = 10
 """How often dropping or renaming a table is tried again when the table moves meanwhile."""
-
-_OPTIONS = {
-    "etcd.prefix": "prefix",
-    "etcd.user": "user",
-    "etcd.password": "password",
-    "etcd.ca-cert": "ca_cert",
-    "etcd.cert": "cert",
-    "etcd.key": "key",
-}
-
-
-def etcd_config(properties: Mapping[str, str]) -> EtcdConfig:
-    """How to reach etcd by a catalog's properties; by the environment if they do not say."""
-    if not properties.get("etcd.endpoints"):
-        return EtcdConfig.from_env()
-    options: dict[str, Any] = {
-        field: properties[name] for name, field in _OPTIONS.items() if properties.get(name)
-    }
-    if timeout := properties.get("etcd.timeout"):
-        try:
-            options["timeout_s"] = float(timeout)
-        except ValueError:
-            raise InvalidArgument(
-                f"etcd.timeout={timeout!r} is no number", details={"field": "etcd.timeout"}
-            ) from None
-    return EtcdConfig(endpoints=split_endpoints(properties["etcd.endpoints"]), **options)
 
 
 class EtcdCatalog(MetastoreCatalog):

@@ -24,8 +24,9 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
 from distop.commit.layout import Layout
-from distop.commit.manifests import ManifestBuilder, summaries_to_json
+from distop.commit.manifests import ManifestBuilder
 from distop.commit.partitioning import PartitionKey
+from distop.commit.summaries import summaries_to_json
 
 MAX_RESULT_BYTES = 600
 """A job's result stays under this whatever was written: its record, of 1 KiB, also holds what jobs add."""

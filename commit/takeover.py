@@ -30,10 +30,10 @@ from distop.commit.manifests import (
     adopt,
     join,
     open_manifest,
-    summaries_from_json,
 )
 from distop.commit.partial import selection
 from distop.commit.snapshots import Draft
+from distop.commit.summaries import summaries_from_json
 from distop.errors import CorruptRecord
 from distop.operations.api import OperationView
 from distop.operations.job import staging_folder

@@ -22,7 +22,7 @@ from distop.commit.step import FinishContext, TransactionalStep
 from distop.errors import HeadConflict
 from distop.metastore.config import EtcdConfig
 from distop.metastore.embedded import EtcdProcess
-from distop.metastore.records import TableRecord, WatermarkMove, decode_watermarks, encode
+from distop.metastore.records import Head, TableRecord, WatermarkMove, decode, decode_watermarks, encode
 from distop.metastore.sync import SyncEtcd
 from distop.metastore.txn import Get, Txn
 from support.publishing import ROWS, Staged, Table, rows
@@ -228,3 +228,95 @@ def test_readers_see_all_of_an_operation_or_nothing(shared: Shared) -> None:
     assert all(count % 60 == 0 for count in seen)
     assert seen == sorted(seen)
     assert len(shared.ids()) == 600
+
+
+WRITER = """
+import sys
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException, ValidationException
+from distop.commit.catalog import EtcdCatalog
+
+endpoint, prefix, first, rounds = sys.argv[1:]
+with EtcdCatalog("writer", **{"etcd.endpoints": endpoint, "etcd.prefix": prefix}) as catalog:
+    for i in range(int(first), int(first) + 3 * int(rounds), 3):
+        while True:
+            try:
+                table = catalog.load_table("flights")
+                table.overwrite(pa.table({"id": [i, i + 1, i + 2], "kind": ["a", "b", "c"]}))
+                break
+            except (CommitFailedException, ValidationException):
+                continue
+"""
+
+
+def beside(shared: Shared, stack: ExitStack, script: str, rounds: int) -> list[subprocess.Popen[str]]:
+    """Two processes of pyiceberg, at work."""
+    command = [sys.executable, "-c", script, shared.endpoint, shared.prefix]
+    processes = []
+    for first in (10_000, 20_000):
+        process = stack.enter_context(
+            subprocess.Popen([*command, str(first), str(rounds)], stderr=subprocess.PIPE, text=True)
+        )
+        stack.callback(process.kill)
+        processes.append(process)
+    return processes
+
+
+def until_written(shared: Shared) -> None:
+    deadline = time.monotonic() + 60
+    while not shared.ids():
+        assert time.monotonic() < deadline, "no process has written anything"
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        _, errors = process.communicate(timeout=100)
+        assert process.returncode == 0, errors
+
+
+def test_ten_writers_appending_at_once_lose_and_double_nothing(shared: Shared) -> None:
+    """P7: eight operations at a time and two processes of pyiceberg, while manifests are merged."""
+    shared.finish(shared.table.staged([]))
+    rounds = 4
+    with ExitStack() as stack:
+        processes = beside(shared, stack, APPENDER, rounds)
+        until_written(shared)
+        for turn in range(3):
+            staged = [shared.table.staged([rows(1000 * turn + 10 * i, 5)]) for i in range(8)]
+            threads = [threading.Thread(target=shared.finish, args=(operation,)) for operation in staged]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+        ended(processes)
+    ours = [1000 * turn + 10 * i + n for turn in range(3) for i in range(8) for n in range(5)]
+    foreign = [first + i for first in (10_000, 20_000) for i in range(rounds)]
+    assert shared.ids() == sorted([*ours, *foreign])
+
+
+def test_ten_writers_overwriting_at_once_leave_the_set_of_the_last(shared: Shared) -> None:
+    """P7: eight operations and two processes of pyiceberg; never a mixture, at any moment."""
+    shared.finish(shared.table.staged([rows(0, 3)]))
+    staged = [
+        shared.table.staged([rows(100 * i, 1)], [rows(100 * i + 1, 1)], [rows(100 * i + 2, 1)])
+        for i in range(1, 9)
+    ]
+    seen: list[list[int]] = []
+    with ExitStack() as stack:
+        processes = beside(shared, stack, WRITER, 3)
+        threads = [
+            threading.Thread(target=shared.finish, args=(operation, IcebergOverwrite()))
+            for operation in staged
+        ]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            seen.append(shared.ids())
+        for thread in threads:
+            thread.join(60)
+        ended(processes)
+    last = shared.ids()
+    assert all(one == [one[0], one[0] + 1, one[0] + 2] for one in [*seen, last])
+    head = decode(shared.store.get(shared.keys.head).value, Head)
+    ours = {f"flights/ingest/{i + 1}": 100 * i for i in range(1, 9)}
+    assert last[0] == ours.get(head.operation, last[0] if last[0] >= 10_000 else None)

@@ -19,8 +19,8 @@ from distop.commit.manifests import (
     adopt,
     join,
     open_manifest,
-    summaries_from_json,
 )
+from distop.commit.summaries import summaries_from_json
 from distop.commit.writer import StagedWriter
 from distop.errors import CorruptRecord
 
