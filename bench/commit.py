@@ -45,7 +45,7 @@ from distop.metastore.watch import watch
 SIZES = tuple(int(size) for size in sys.argv[1:]) or (100, 1_000, 4_000)
 ROWS = 50
 MASTER = "local[2]"
-OURS = ("iceberg",)
+OURS = ("files", "iceberg")
 HERE = Path(__file__).parent
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "bench",

@@ -8,7 +8,8 @@ from typing import Any
 import frame
 
 from distop.commit.layout import Layout, parse_schema
-from distop.commit.writer import StagedWriter
+from distop.commit.outputs import output_of
+from distop.commit.staging import format_of
 from distop.metastore.records import OperationArg, StepRecord
 from distop.operations import DistributedOperation, JobContext
 from distop.operations.api import Plan, PlanRequest
@@ -23,21 +24,21 @@ class WriteFrame(DistributedOperation):
     def plan(self, request: PlanRequest) -> Plan:
         schema = parse_schema({name: kind for name, (kind, _) in frame.COLUMNS.items()})
         layout = Layout.create(schema, properties=request.table.options.get("properties"))
-        argument = {"rows": int(request.argument["rows"]), "layout": layout.to_json()}
+        argument = {
+            "rows": int(request.argument["rows"]),
+            "layout": layout.to_json(),
+            "output": request.table.format,
+            "mode": "append",
+        }
         return Plan(argument=argument, partition_count=int(request.argument["files"]))
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
-        return [StepRecord(step="iceberg.append")]
+        return output_of(format_of(operation)).steps(operation)
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
         argument = job.operation.argument
         layout = Layout.from_json(argument["layout"])
         count = argument["rows"]
-        with StagedWriter(
-            layout,
-            lambda suffix, folder: job.staging_path(suffix, folder=folder),
-            storage=job.operation.storage,
-            inline=True,
-        ) as writer:
+        with output_of(format_of(job.operation)).writer(layout, job) as writer:
             writer.write(frame.rows(int(job.partition) * count, count))
             return writer.finish()
