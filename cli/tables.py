@@ -62,7 +62,9 @@ def create(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="fsspec option such as endpoint_url. Repeatable."),
     ] = None,
-    format: Annotated[str, typer.Option(help="Table format: iceberg, or files (a plain tree).")] = "iceberg",
+    format: Annotated[
+        str, typer.Option(help="Table format: iceberg, delta, or files (a plain tree).")
+    ] = "iceberg",
 ) -> None:
     """Make a table.
 

@@ -14,12 +14,12 @@ from distop.commit.file_lists import FileList, IcebergFileList
 from distop.commit.hive import columns_in_files
 from distop.commit.layout import Layout
 from distop.commit.plain_lists import PlainFileList
-from distop.commit.staging import FILES, ICEBERG, data_folder
+from distop.commit.staging import DELTA, FILES, ICEBERG, data_folder
 from distop.commit.storage import storage_of
 from distop.commit.writer import StagedWriter
-from distop.errors import InvalidArgument
+from distop.errors import InvalidArgument, TableNotEmpty
 from distop.metastore.records import Head, OperationArg, StepRecord, TableRecord
-from distop.operations.job import JobContext
+from distop.operations.job import JobContext, staging_folder
 
 EVERY_MODE = frozenset({"append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"})
 
@@ -43,12 +43,16 @@ class Output(ABC):
         """``None`` of a table without data; else the error that says what is there."""
 
     @abstractmethod
-    def file_list(self, layout: Layout) -> FileList:
+    def file_list(self, layout: Layout, arg: OperationArg) -> FileList:
         """An empty list for the files of one attempt."""
 
     @abstractmethod
     def steps(self, arg: OperationArg) -> list[StepRecord]:
         """The commit steps of an operation whose argument records ``mode`` and ``layout``."""
+
+    def lists_in_records(self, arg: OperationArg) -> bool:
+        """Whether a job's record may hold the list of its files."""
+        return True
 
     def writer(self, layout: Layout, job: JobContext) -> StagedWriter:
         """For the rows of one attempt at a job."""
@@ -60,9 +64,9 @@ class Output(ABC):
             layout,
             path_for,
             storage=job.operation.storage,
-            files=self.file_list(layout),
+            files=self.file_list(layout, job.operation),
             data_folder=data_folder(self.format),
-            inline=True,
+            inline=self.lists_in_records(job.operation),
         )
 
 
@@ -91,7 +95,7 @@ class IcebergOutput(Output):
         found = data_at(head, table.options.get("properties"), storage_of(table))
         return None if found is None else not_empty(table.name, found)
 
-    def file_list(self, layout: Layout) -> FileList:
+    def file_list(self, layout: Layout, arg: OperationArg) -> FileList:
         return IcebergFileList(layout)
 
     def steps(self, arg: OperationArg) -> list[StepRecord]:
@@ -116,15 +120,10 @@ class FilesOutput(Output):
 
     def holds_data(self, table: TableRecord, head: Head | None) -> Exception | None:
         from distop.commit.files_steps import refuse_files
-        from distop.errors import TableNotEmpty
 
-        try:
-            refuse_files(table.name, table.location, storage_of(table))
-        except TableNotEmpty as error:
-            return error
-        return None
+        return _refusal(lambda: refuse_files(table.name, table.location, storage_of(table)))
 
-    def file_list(self, layout: Layout) -> FileList:
+    def file_list(self, layout: Layout, arg: OperationArg) -> FileList:
         return PlainFileList(layout)
 
     def steps(self, arg: OperationArg) -> list[StepRecord]:
@@ -134,7 +133,54 @@ class FilesOutput(Output):
         return [StepRecord(step="files.publish", argument=mode), StepRecord(step="files.head")]
 
 
-_KINDS: dict[str, Callable[[], Output]] = {ICEBERG: IcebergOutput, FILES: FilesOutput}
+class DeltaOutput(Output):
+    """Files stay where they are written; one external step commits them to the table's own log."""
+
+    format = DELTA
+    modes = EVERY_MODE - {"overwrite_partitions"}
+
+    def layout(self, table: TableRecord, head: Head | None) -> Layout | None:
+        from distop.commit.delta_output import delta_table, layout_of
+
+        found = delta_table(table.location, storage_of(table))
+        return None if found is None else layout_of(found, table.options.get("properties"))
+
+    def check(self, layout: Layout) -> None:
+        from distop.commit.delta_output import check_layout
+
+        check_layout(layout)
+
+    def holds_data(self, table: TableRecord, head: Head | None) -> Exception | None:
+        from distop.commit.delta_output import delta_table, refuse_data
+
+        return _refusal(lambda: refuse_data(table.name, delta_table(table.location, storage_of(table))))
+
+    def lists_in_records(self, arg: OperationArg) -> bool:
+        from distop.commit.delta_output import MAX_INLINE_JOBS
+
+        return arg.partition_count <= MAX_INLINE_JOBS
+
+    def file_list(self, layout: Layout, arg: OperationArg) -> FileList:
+        from distop.commit.delta_output import DeltaFileList
+
+        folder = staging_folder(arg, data_folder(DELTA)).removeprefix(arg.location).lstrip("/")
+        return DeltaFileList(layout, folder)
+
+    def steps(self, arg: OperationArg) -> list[StepRecord]:
+        if arg.argument.get("ignored"):
+            return [StepRecord(step="delta.publish", argument={"mode": "ignore", "ignored": True})]
+        return [StepRecord(step="delta.publish", argument={"mode": arg.argument.get("mode")})]
+
+
+def _refusal(look: Callable[[], None]) -> TableNotEmpty | None:
+    try:
+        look()
+    except TableNotEmpty as error:
+        return error
+    return None
+
+
+_KINDS: dict[str, Callable[[], Output]] = {ICEBERG: IcebergOutput, FILES: FilesOutput, DELTA: DeltaOutput}
 
 
 def output_of(table_format: str) -> Output:

@@ -38,6 +38,9 @@ MAINTENANCE = frozenset({"expire_snapshots", "remove_orphans"})
 DROPPED_METADATA = "droppedMetadata"
 """Fact of a commit: metadata files that the table's log no longer names. The pointer has moved on from them
 for good, and so they can go, once that is certain."""
+NOT_UNDONE = "stepsNotUndone"
+"""Fact of an operation that was aborted: so many of its external steps stand. What they have published (a
+Delta table may name the files by now) cannot be told here."""
 IGNORED = "ignored"
 """Fact of a commit: it left the table as it is, and what the jobs wrote is not wanted."""
 
@@ -74,6 +77,8 @@ def published(
     jobs:
         The records of all its jobs. Not needed unless it succeeded.
     """
+    if history.facts.get(NOT_UNDONE):
+        return None
     if history.outcome != "success" or history.facts.get(IGNORED) or operation.type in MAINTENANCE:
         return NOTHING
     if len(jobs) != operation.partition_count:
@@ -105,19 +110,21 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
     io = file_io(operation.location, properties, operation.storage)
     removed = _remove_all(io, history.facts.get(DROPPED_METADATA, ())) + _maintained(operation, history)
     keep = published(operation, history, jobs)
-    if keep is None:
+    table_format = format_of(operation)
+    wanted = dict.fromkeys(passing_folders(table_format), NOTHING)
+    if keep is not None:
+        wanted = {**dict.fromkeys(kept_folders(table_format), keep), **wanted}
+    else:
         fields = {"operation": str(operation.id), "jobs": len(jobs), "expected": operation.partition_count}
         log.info("sweep_skipped", extra=fields)
+    if not wanted:
         return removed
     reached("sweep.before")
-    table_format = format_of(operation)
-    passing = passing_folders(table_format)
-    for name in (*kept_folders(table_format), *passing):
-        wanted = NOTHING if name in passing else keep
+    for name, of_table in wanted.items():
         folder = Folder(io, staging_folder(operation, name))
         with ThreadPoolExecutor(DELETERS, thread_name_prefix="sweep") as pool:
             for batch in folder.listing():
-                victims = [file for file in batch if file not in wanted]
+                victims = [file for file in batch if file not in of_table]
                 removed += sum(pool.map(folder.remove, victims))
         reached("sweep.middle")
         folder.remove_if_empty()

@@ -47,7 +47,7 @@ from distop.proto import distop_pb2_grpc
 
 log = logging.getLogger(__name__)
 
-FORMATS = ("iceberg", "files")
+FORMATS = ("iceberg", "files", "delta")
 OPTIONS = ("partitionBy", "properties", "schema", "storage")
 
 

@@ -93,7 +93,7 @@ class TableRecord(Record, kw_only=True):
     location: str
     """URL of the folder (any fsspec file system) that the table's files live in."""
     format: str = "iceberg"
-    """``iceberg`` (default) or ``files``."""
+    """``iceberg`` (default), ``files`` or ``delta``."""
     options: dict[str, Any] = {}
     """Format options; for Iceberg ``schema``, ``partitionBy`` and ``properties``."""
     created_at: float = 0.0

@@ -7,9 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 import pytest_asyncio
+from deltalake import DeltaTable
 
 from distop.client import OperationState
 from distop.errors import InvalidArgument, TableNotEmpty
@@ -107,3 +110,74 @@ async def test_an_aborted_operation_leaves_no_file_in_the_tree(service: Whole) -
     assert ended.state is OperationState.FAILED
     await service.at_rest()
     assert names_in(folder) == []
+
+
+def in_delta(folder: Path) -> list[int]:
+    """The column ``id`` of a Delta table, sorted."""
+    found: list[int] = []
+    for uri in DeltaTable(str(folder)).file_uris():
+        found += pq.read_table(uri, columns=["id"], partitioning=None)["id"].to_pylist()
+    return sorted(found)
+
+
+async def test_rows_come_into_a_delta_table(service: Whole) -> None:
+    """C8, P1, P14: one version for each operation, with the values of partition columns and statistics."""
+    folder = service.folder / "delta"
+    await service.client.create_table("d", str(folder), format="delta", options={"partitionBy": ["kind"]})
+    first = write_csv(service.folder / "src" / "a", "1.csv", 0, 3000)
+    ended = await service.ingest(first, "d", split_bytes=4096)
+    assert ended.state is OperationState.SUCCEEDED, ended.error
+    await service.ingest(write_csv(service.folder / "src" / "b", "1.csv", 3000, 500), "d")
+    await service.at_rest()
+
+    assert in_delta(folder) == list(range(3500))
+    table = DeltaTable(str(folder))
+    assert table.version() == 1
+    assert table.metadata().partition_columns == ["kind"]
+    added = pa.table(table.get_add_actions(flatten=True))
+    assert set(added["partition.kind"].to_pylist()) == {"k0", "k1", "k2"}
+    assert sum(added["num_records"].to_pylist()) == 3500
+    assert (min(added["min.id"].to_pylist()), max(added["max.id"].to_pylist())) == (0, 3499)
+    assert {str(path) for path in (folder / "data").rglob("*.parquet")} == set(table.file_uris())
+    assert {name.partition("/")[0] for name in names_in(folder)} == {"_delta_log", "data"}
+    marks = await service.client.watermarks("d")
+    assert [sorted(partitions) for partitions in marks.values()] == [["a", "b"]]
+
+
+async def test_save_modes_of_a_delta_table(service: Whole) -> None:
+    """P5, P9, P10."""
+    folder = service.folder / "delta"
+    await service.client.create_table("d", str(folder), format="delta")
+    source = write_csv(service.folder / "src" / "a", "1.csv", 0, 30)
+    await service.ingest(source, "d", mode="error_if_exists")
+    again = {"paths": [str(source)], "reingest": True}
+    with pytest.raises(TableNotEmpty, match="version 0"):
+        await service.client.start("d", "ingest", {**again, "mode": "error_if_exists"})
+    with pytest.raises(InvalidArgument, match="know append, error_if_exists, ignore, overwrite"):
+        await service.client.start("d", "ingest", {**again, "mode": "overwrite_partitions"})
+    assert (await service.ingest(source, "d", mode="ignore", reingest=True)).facts["ignored"]
+    await service.ingest(source, "d", reingest=True)
+    assert in_delta(folder) == sorted([*range(30)] * 2)
+    await service.ingest(write_csv(service.folder / "src" / "b", "1.csv", 50, 3), "d", mode="overwrite")
+    assert in_delta(folder) == [50, 51, 52]
+    nothing = await service.ingest(source, "d", filter="id > 99", reingest=True)
+    assert nothing.state is OperationState.SUCCEEDED
+    assert DeltaTable(str(folder)).version() == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"partitionBy": ["bucket[4](id)"]}, "partition_by"),
+        ({"schema": {"id": "long", "kind": "string", "day": "date", "x": "time"}}, "schema"),
+    ],
+)
+async def test_what_delta_cannot_hold_is_refused_at_the_start(
+    service: Whole, options: dict[str, Any], field: str
+) -> None:
+    """U3."""
+    await service.client.create_table("d", str(service.folder / "delta"), format="delta", options=options)
+    source = write_csv(service.folder / "src" / "a", "1.csv", 0, 30)
+    with pytest.raises(InvalidArgument) as caught:
+        await service.client.start("d", "ingest", {"paths": [str(source)]})
+    assert caught.value.details["field"] == field

@@ -100,6 +100,14 @@ def test_nothing_is_removed_once_jobs_are_forgotten(table: Table) -> None:
     assert table.ids() == expected
 
 
+def test_files_that_a_step_may_have_published_stay_when_the_operation_is_aborted(table: Table) -> None:
+    """P8: a commit to a Delta table cannot be taken back; what it names must not go."""
+    operation = table.staged([rows(0, 4)], [rows(10, 4)])
+    history = operation.history({"stepsNotUndone": 1}, "failed")
+    assert sweep(operation.arg, history, operation.jobs) == 0
+    assert sweep(operation.arg, operation.history({"stepsNotUndone": 0}, "failed"), operation.jobs) > 0
+
+
 def test_without_the_facts_of_the_commit_manifests_are_kept(table: Table) -> None:
     """C11, P8: what an older or newer version may have adopted is not removed on a guess."""
     operation = table.staged(*([rows(10 * i, 4)] for i in range(9)))
