@@ -93,7 +93,11 @@ async def until_told(run: Run) -> Report:
     task = asyncio.create_task(run.run())
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    return await task
+    try:
+        return await task
+    except asyncio.CancelledError:
+        run.report.untried += 1
+        return run.report
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from chaos.kinds import KINDS
+from chaos.kinds import KINDS, STEPS
 from distop.executor.place import BASE_VARIABLE, Place
 from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
@@ -27,7 +27,6 @@ from distop.metastore.crashpoints import ONCE_VARIABLE, VARIABLE, record_name
 from distop.metastore.embedded import EtcdProcess, free_port
 from distop.metastore.records import LeaderRecord, MemberRecord, decode
 from support.proxy import Proxy
-from support.step_probes import STEPS
 from support.waiting import eventually
 
 TTL_S = 2

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
+from distop.commit.delta_step import DeltaArgument, DeltaFile
 from distop.commit.hook_step import HookCall
+from distop.commit.step import FinishContext, StepPlan
 from distop.metastore.records import OperationArg, StepRecord
 from distop.operations import DistributedOperation, JobContext, OperationView, Plan, PlanRequest
+from support import step_probes
 
-KINDS = "chaos.kinds:Stepping,chaos.kinds:Holding,chaos.kinds:Notifying,support.step_probes:Stepped"
+KINDS = ",".join(
+    [
+        *(f"chaos.kinds:{name}" for name in ("Stepping", "Holding", "Notifying", "Versioned")),
+        "support.step_probes:Stepped",
+    ]
+)
+STEPS = f"{step_probes.STEPS},chaos.versioned=chaos.kinds:VersionedPlan"
 
 
 class Stepping(DistributedOperation):
@@ -94,3 +106,42 @@ def note_token(call: HookCall) -> None:
     """The hook: each call adds its token to a file."""
     with Path(call.argument["path"]).open("a") as file:
         file.write(f"{call.token}\n")
+
+
+class Versioned(DistributedOperation):
+    """Adds a file of each job to a Delta table: ids from ``argument.first`` on, ten for each job."""
+
+    type = "versioned"
+
+    def plan(self, request: PlanRequest) -> Plan:
+        return Plan(argument=dict(request.argument), partition_count=int(request.argument["partitions"]))
+
+    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        argument = job.operation.argument
+        first = int(argument["first"]) + 10 * int(job.partition)
+        path = Path(argument["folder"], f"{job.attempt}.parquet")
+        pq.write_table(pa.table({"id": pa.array(range(first, first + 10), pa.int64())}), path)
+        return {"path": path.name, "size": path.stat().st_size}
+
+    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
+        return [StepRecord(step="chaos.versioned", argument={"folder": operation.argument["folder"]})]
+
+
+class VersionedPlan(StepPlan):
+    """The one step of a :class:`Versioned`: the commit."""
+
+    def expand(self, context: FinishContext) -> Sequence[StepRecord]:
+        field = {"name": "id", "type": "long", "nullable": True, "metadata": {}}
+        files = [
+            DeltaFile(path=job.result["path"], size=job.result["size"], modified=0)
+            for job in context.view.jobs.values()
+        ]
+        argument = DeltaArgument(
+            table=self.argument["folder"],
+            schema=json.dumps({"type": "struct", "fields": [field]}),
+            files=files,
+        )
+        return [StepRecord(step=argument.STEP, argument=msgspec.to_builtins(argument))]

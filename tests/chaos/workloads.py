@@ -10,7 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+import pyarrow.parquet as pq
 
 from chaos.cluster import TTL_S, Service
 from chaos.lab import Lab, Stuck
@@ -90,6 +94,24 @@ async def plain(lab: Lab) -> list[str]:
         problems += await lab.ended(
             await lab.ingest(await lab.table("plain-replaced", plain=True, replaces=True))
         )
+    return problems
+
+
+async def versioned(lab: Lab) -> list[str]:
+    """Two commits to a Delta table."""
+    from deltalake import DeltaTable
+
+    folder, expected, problems = lab.folder / "delta" / f"{lab.operations}", list[int](), list[str]()
+    folder.mkdir(parents=True)
+    for _ in range(2):
+        ids = [lab.sources.next_id() for _ in range(20)]
+        expected += ids
+        argument = {"folder": str(folder), "partitions": 2, "first": ids[0]}
+        problems += await lab.ended(await lab.start(await lab.table("delta"), "versioned", argument))
+    committed = [Path(urlsplit(uri).path) for uri in DeltaTable(str(folder)).file_uris()]
+    found = sorted(number for path in committed for number in pq.read_table(path)["id"].to_pylist())
+    if found != expected:
+        problems.append(f"{folder} holds {len(found)} rows, not {len(expected)}")
     return problems
 
 
@@ -418,6 +440,7 @@ BY_STEP: dict[str, tuple[Workload, ...]] = {
     "expire": (maintained,),
     "orphans": (maintained,),
     "step.hook": (notified,),
+    "step.delta": (versioned,),
     "step": (export,),
     "note": (parked,),
     "resolve": (parked, parked_and_left_out),
