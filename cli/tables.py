@@ -81,6 +81,24 @@ def create(
 
 
 @command(group)
+def drop(
+    session: Connected,
+    table: Name,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Remove its files, too: everything below its location.")
+    ] = False,
+    reason: Annotated[str, typer.Option(help="Shown in the audit trail.")] = "",
+) -> None:
+    """Forget a table with its watermarks, history and backlog. Refused while operations run.
+
+    Its files stay, unless --purge is given.
+    """
+    session.client.drop_table(table, reason, purge=purge)
+    session.out.result_for_programs({"table": table, "dropped": True, "purged": purge})
+    session.out.note(f"dropped {table}" + (" and its files" if purge else "; its files stay"))
+
+
+@command(group)
 def show(session: Connected, table: Name) -> None:
     """Show one table."""
     session.out.table(session.client.get_table(table))

@@ -82,6 +82,7 @@ class Client:
     explain = _blocking(AsyncClient.explain)
     list_tables = _iterating(AsyncClient.list_tables)
     pause_table = _blocking(AsyncClient.pause_table)
+    drop_table = _blocking(AsyncClient.drop_table)
     resume_table = _blocking(AsyncClient.resume_table)
     watermarks = _blocking(AsyncClient.watermarks)
     members = _blocking(AsyncClient.members)

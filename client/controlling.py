@@ -13,7 +13,7 @@ from distop.client.connection import Connection
 from distop.client.control import AuditEntry
 from distop.client.operation import Operation
 from distop.client.table import Table
-from distop.errors import InvalidArgument
+from distop.errors import DistopError, InvalidArgument, TableNotFound
 from distop.proto import distop_pb2 as pb
 
 PAGE_SIZE = 200
@@ -60,6 +60,29 @@ class ControlCalls:
         return Table.from_proto(
             await self._connection.call(lambda service: service.tables.ResumeTable, request)
         )
+
+    async def drop_table(self, name: str, reason: str = "", *, purge: bool = False) -> None:
+        """Forget a table with its watermarks, history and backlog. Safe to repeat after an outage.
+
+        Parameters
+        ----------
+        purge:
+            Remove its files, too: everything below its location.
+
+        Raises
+        ------
+        IncompatibleOperation
+            Operations run on it.
+        """
+        request = make_request(
+            pb.DropTableRequest, name=name, purge=purge, reason=reason, requested_by=self.identity
+        )
+        failures: list[DistopError] = []
+        try:
+            await self._connection.call(lambda service: service.tables.DropTable, request, failures=failures)
+        except TableNotFound:
+            if not failures:  # else an earlier attempt has dropped it, and its reply was lost
+                raise
 
     async def audit(self, table: str = "", *, page_size: int = PAGE_SIZE) -> AsyncGenerator[AuditEntry, None]:
         """Who did what and when, the newest first: of one table, or what concerns the installation."""

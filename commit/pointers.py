@@ -158,7 +158,8 @@ class Pointers:
         """
         keys = self.keyspace.table(self.keyspace.table_of(base.record_kv.key))
         _check_idle(keys, base)
-        gone = tuple(Delete(key) for key in (keys.table, keys.head, keys.watermarks, keys.run_ops))
+        paused = keys.keyspace.paused_table(keys.name)
+        gone = tuple(Delete(key) for key in (keys.table, keys.head, keys.watermarks, keys.run_ops, paused))
         outcome = self._settle(keys, Txn(_same(base), gone, _reads(keys)), lambda found: found.record is None)
         if outcome is Swap.DONE:
             _tidy(keys, self._remove_rest, keys)
@@ -167,8 +168,8 @@ class Pointers:
     def rename(self, base: Pointer, record: TableRecord) -> Swap:
         """Move a table to the name in ``record``, unless it has moved since, or that name is taken.
 
-        Record, head, watermarks, settings and instance counters move in one transaction, the history after
-        it. Request ids stay behind: they were given for the old name.
+        Record, head, watermarks, settings and instance counters move in one transaction, history and audit
+        trail after it. Request ids stay behind: they were given for the old name.
 
         Raises
         ------
@@ -189,6 +190,9 @@ class Pointers:
             )
         compares = (*_same(base), absent(new.table), *(unchanged(kv) for kv in moving))
         ops: list[Op] = [Put(new.table, encode(record)), Delete(old.table), Delete(old.run_ops)]
+        if any(kv.key == old.pause for kv in moving):  # it stays paused, and the index says so
+            index = new.keyspace.paused_table
+            ops += [Put(index(new.name), b"{}"), Delete(index(old.name))]
         for kv in moving:
             ops += [Put(new.prefix + kv.key[len(old.prefix) :], kv.value), Delete(kv.key)]
 
@@ -229,11 +233,11 @@ class Pointers:
     # -- what else a table has -------------------------------------------------------------------------
 
     def _settings(self, keys: TableKeys) -> list[KeyValue]:
-        """All keys of an idle table but its history and requests, which may be many."""
+        """All keys of an idle table but its audit trail, history and requests, which may be many."""
         requests = keys.prefix + b"request."
         found: list[KeyValue] = []
         start = keys.prefix
-        for skipped in (keys.history_prefix, requests, None):
+        for skipped in (keys.audit_prefix, keys.history_prefix, requests, None):
             end = skipped if skipped is not None else prefix_end(keys.prefix)
             found += self.etcd.get_range(start, end, limit=PAGE).kvs
             start = prefix_end(end)
@@ -252,11 +256,15 @@ class Pointers:
                     return
 
     def _move_history(self, old: TableKeys, new: TableKeys) -> None:
-        start, end = old.history_prefix, prefix_end(old.history_prefix)
+        for prefix in (old.audit_prefix, old.history_prefix):
+            self._move_all(prefix, old, new)
+
+    def _move_all(self, start: bytes, old: TableKeys, new: TableKeys) -> None:
+        end = prefix_end(start)
         while page := self.etcd.get_range(start, end, limit=MOVE_BITE).kvs:
             ops: list[Op] = []
             for kv in page:
-                ops += [Put(new.history_prefix + kv.key[len(old.history_prefix) :], kv.value), Delete(kv.key)]
+                ops += [Put(new.prefix + kv.key[len(old.prefix) :], kv.value), Delete(kv.key)]
             if not self._bite(Txn((absent(old.table),), tuple(ops))):
                 return
 

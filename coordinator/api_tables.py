@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -20,8 +22,10 @@ from distop.coordinator.requests import plain
 from distop.coordinator.views import pause_of, struct, timestamp
 from distop.errors import (
     ArgumentTooLarge,
+    Exhausted,
     InvalidArgument,
     OutcomeUnknown,
+    PreconditionFailed,
     TableExists,
     TableNotFound,
 )
@@ -29,9 +33,11 @@ from distop.metastore.audit import audit_put, prune_softly
 from distop.metastore.batches import ordering_of
 from distop.metastore.client import EtcdClient
 from distop.metastore.crashpoints import reached
+from distop.metastore.dropping import drop_table, finish_drop
 from distop.metastore.keyspace import OperationId, check_name, prefix_end
 from distop.metastore.pausing import pause_table, resume_table
 from distop.metastore.records import (
+    DropRecord,
     Head,
     LeaderRecord,
     PauseRecord,
@@ -67,7 +73,12 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
         trails = (keys, keys.keyspace)
         audit = [audit_put(trail, "create-table", by=by, target=record.name, at=at) for trail in trails]
         puts = (Put(keys.table, encode(record)), *audit)
-        txn = Txn((absent(keys.table),), puts, (Get(keys.table),))
+        tombstone = keys.keyspace.dropped(record.name)
+        if (dropped := await self._client.get(tombstone)).exists:
+            # What an interrupted drop has left is not to become this table's past.
+            before = decode(dropped.value, DropRecord, tombstone)
+            await finish_drop(self._client, keys, before, self._purge)
+        txn = Txn((absent(keys.table), absent(tombstone)), puts, (Get(keys.table),))
         if txn.size() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
                 f"the table's record takes {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}",
@@ -82,7 +93,9 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
             # The record carries an id of its own, so a repeat recognises what the first try has written.
             result = await self._client.txn(txn)
         if not result.succeeded:
-            standing = decode(result.one(0, keys.table).value, TableRecord, keys.table)
+            if not (found := result.one(0, keys.table)).exists:
+                raise Exhausted(f"table {record.name!r} is just being dropped", hint="try again in a moment")
+            standing = decode(found.value, TableRecord, keys.table)
             if standing.uuid != record.uuid:
                 raise TableExists(f"table {record.name!r} exists already", details={"table": record.name})
         return await self._read(record.name)
@@ -141,6 +154,57 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
         self, request: pb.ResumeTableRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Table:
         return await self._hold(request, "resume")
+
+    async def DropTable(  # noqa: N802
+        self, request: pb.DropTableRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.DropTableResponse:
+        keys = self._client.keyspace.table(check_name(request.name, "table"))
+        by, at = request.requested_by, time.time()
+        action = "purge-table" if request.purge else "drop-table"
+        audit = audit_put(keys.keyspace, action, by=by, target=keys.name, reason=request.reason, at=at)
+        if request.purge:
+            await self._check_alone(keys.name)
+
+        def tombstone(table: TableRecord) -> DropRecord:
+            storage = dict(table.options.get("storage", {}))
+            return DropRecord(
+                name=keys.name, location=table.location, storage=storage, purge=request.purge, by=by, at=at
+            )
+
+        record = await drop_table(self._client, keys, tombstone, audit, self._purge)
+        log.info("table_dropped", extra={"table": keys.name, "purged": record.purge})
+        await prune_softly(self._client, keys.keyspace.audit_prefix)
+        return pb.DropTableResponse(location=record.location, purged=record.purge)
+
+    async def _check_alone(self, name: str) -> None:
+        """Raises :class:`~distop.errors.PreconditionFailed` if other tables live where this one does."""
+        revision = await self._client.revision()
+        places = {}
+        async for other in table_names(self._client, revision):
+            kv = await self._client.get(self._client.keyspace.table(other).table, revision=revision)
+            places[other] = decode(kv.value, TableRecord, kv.key).location.rstrip("/") + "/"
+        mine = places.pop(name, "")
+        for other, place in places.items():
+            if mine and (place.startswith(mine) or mine.startswith(place)):
+                raise PreconditionFailed(
+                    f"files of table {other!r} lie below the same folder as those of {name!r}: {place}",
+                    hint="drop it without purging, and remove its files by hand",
+                    details={"table": other},
+                )
+
+    async def _purge(self, record: DropRecord) -> None:
+        """Remove the files of a dropped table."""
+
+        def remove() -> None:
+            from distop.commit.storage import file_system
+
+            files, path = file_system(record.location, record.storage)
+            if not path.strip("/"):
+                raise PreconditionFailed(f"{record.location!r} is no folder of a table")
+            with contextlib.suppress(FileNotFoundError):  # gone already, or never written
+                files.rm(path, recursive=True)
+
+        await asyncio.get_running_loop().run_in_executor(self._threads, remove)
 
     async def _hold(self, request: pb.PauseTableRequest | pb.ResumeTableRequest, action: str) -> pb.Table:
         keys = self._client.keyspace.table(check_name(request.name, "table"))

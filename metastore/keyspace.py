@@ -325,6 +325,10 @@ class Keyspace:
         table = escape(operation.table).encode()
         return b"%s%s.%s.%s" % (self.active, table, operation.type.encode(), operation.slot.encode())
 
+    def dropped(self, table: str) -> bytes:
+        """The tombstone of a table that is being dropped."""
+        return self.prefix + b"_dropped." + escape(table).encode()
+
     def paused_table(self, table: str) -> bytes:
         return self.paused + escape(table).encode()
 

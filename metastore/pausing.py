@@ -130,6 +130,8 @@ async def _existing(client: EtcdClient, keys: TableKeys) -> KeyValue:
 async def _resume(client: EtcdClient, pause: bytes, index: bytes, *beside: Op) -> bool:
     standing = await client.get(pause)
     if not standing.exists:
+        # An index entry without its pause (removed by hand) would hold what nobody holds.
+        await _settle(client, Txn((absent(pause),), (Delete(index),)), lambda: None)
         return False
     gone: tuple[Op, ...] = (Delete(pause), Delete(index), *beside)
     # If it has changed since, somebody has resumed it: this very call, when its reply was lost, or another.

@@ -238,6 +238,18 @@ class PauseRecord(Record, kw_only=True):
     at: float = 0.0
 
 
+class DropRecord(Record, kw_only=True):
+    """``_dropped.<table>``: the table is gone, what it has left is not yet."""
+
+    name: str
+    location: str
+    storage: dict[str, Any] = {}
+    purge: bool = False
+    """Whether its files are to go, too."""
+    by: str = ""
+    at: float = 0.0
+
+
 class AuditRecord(Record, kw_only=True):
     """``<table>.audit.<id>`` and ``_audit.<id>``: one control action. Written with the action itself."""
 

@@ -366,6 +366,26 @@ class ResumeTableRequest(_message.Message):
     requested_by: str
     def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
+class DropTableRequest(_message.Message):
+    __slots__ = ("name", "purge", "reason", "requested_by")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PURGE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    purge: bool
+    reason: str
+    requested_by: str
+    def __init__(self, name: _Optional[str] = ..., purge: _Optional[bool] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
+
+class DropTableResponse(_message.Message):
+    __slots__ = ("location", "purged")
+    LOCATION_FIELD_NUMBER: _ClassVar[int]
+    PURGED_FIELD_NUMBER: _ClassVar[int]
+    location: str
+    purged: bool
+    def __init__(self, location: _Optional[str] = ..., purged: _Optional[bool] = ...) -> None: ...
+
 class ListTablesRequest(_message.Message):
     __slots__ = ("page_size", "page_token")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]

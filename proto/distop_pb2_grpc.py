@@ -453,6 +453,11 @@ class TableServiceStub:
                 request_serializer=distop_dot_proto_dot_distop__pb2.ResumeTableRequest.SerializeToString,
                 response_deserializer=distop_dot_proto_dot_distop__pb2.Table.FromString,
                 _registered_method=True)
+        self.DropTable = channel.unary_unary(
+                '/distop.v1.TableService/DropTable',
+                request_serializer=distop_dot_proto_dot_distop__pb2.DropTableRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.DropTableResponse.FromString,
+                _registered_method=True)
 
 
 class TableServiceServicer:
@@ -503,6 +508,14 @@ class TableServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DropTable(self, request, context):
+        """Forgets a table with its watermarks, history and backlog; refused while operations run. Safe to repeat until
+        it says TABLE_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TableServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -540,6 +553,11 @@ def add_TableServiceServicer_to_server(servicer, server):
                     servicer.ResumeTable,
                     request_deserializer=distop_dot_proto_dot_distop__pb2.ResumeTableRequest.FromString,
                     response_serializer=distop_dot_proto_dot_distop__pb2.Table.SerializeToString,
+            ),
+            'DropTable': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropTable,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.DropTableRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.DropTableResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -732,6 +750,33 @@ class TableService:
             '/distop.v1.TableService/ResumeTable',
             distop_dot_proto_dot_distop__pb2.ResumeTableRequest.SerializeToString,
             distop_dot_proto_dot_distop__pb2.Table.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropTable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.TableService/DropTable',
+            distop_dot_proto_dot_distop__pb2.DropTableRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.DropTableResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -30,7 +30,7 @@ from distop.commit.namespaces import table_identifier, table_name
 from distop.errors import EtcdUnavailable, IncompatibleOperation, InvalidName, OutcomeUnknown
 from distop.metastore.config import EtcdConfig
 from distop.metastore.embedded import EtcdProcess
-from distop.metastore.keyspace import TableKeys
+from distop.metastore.keyspace import TableKeys, prefix_end
 from distop.metastore.records import (
     Head,
     HistoryRecord,
@@ -362,6 +362,29 @@ def test_a_renamed_table_keeps_its_rows_and_its_past(catalog: EtcdCatalog, store
     assert record.name == "ny.departures"
     renamed.append(ids(3, 3))
     assert catalog.load_table("ny.departures").scan().to_arrow().num_rows == 6
+
+
+def test_a_paused_table_stays_paused_under_its_new_name_and_no_other(
+    catalog: EtcdCatalog, store: SyncEtcd
+) -> None:
+    """O21, U2: neither a table made under the old name nor one after a drop is held; the trail moves."""
+    space = store.keyspace
+    for end in ("rename", "drop"):
+        catalog.create_table("flights", SCHEMA)
+        keys = keys_of(store, "flights")
+        trail = [Put(keys.audit_prefix + b"%013d-00000000" % number, b"{}") for number in range(120)]
+        store.txn(Txn(then=(Put(keys.pause, b"{}"), Put(space.paused_table("flights"), b"{}"), *trail)))
+        if end == "rename":
+            catalog.rename_table("flights", "departures")
+            moved = keys_of(store, "departures")
+            assert store.get(moved.pause).exists
+            assert store.get(space.paused_table("departures")).exists
+            found = store.get_range(moved.audit_prefix, prefix_end(moved.audit_prefix), limit=1000)
+            assert len(found.kvs) == len(trail)
+        else:
+            catalog.drop_table("flights")
+        assert not store.get(space.paused_table("flights")).exists
+        assert not [key for key in all_keys(store) if key.startswith("flights.")]
 
 
 def test_renaming_onto_a_table_or_into_nowhere_is_refused(catalog: EtcdCatalog, store: SyncEtcd) -> None:

@@ -186,6 +186,15 @@ class FakeService(
         member.draining = not request.undo
         return member
 
+    async def DropTable(self, request: pb.DropTableRequest, context: Context) -> pb.DropTableResponse:
+        await self._enter("drop_table", request, context)
+        table = self.world.tables.pop(request.name, None)
+        if table is None:
+            await abort(context, TableNotFound(f"table {request.name!r} does not exist"))
+            raise AssertionError("unreachable")
+        await self._leave(context)
+        return pb.DropTableResponse(location=table.location, purged=request.purge)
+
     async def ListAudit(self, request: pb.ListAuditRequest, context: Context) -> pb.ListAuditResponse:
         await self._enter("audit", request, context)
         first = int(request.page_token or 0)

@@ -247,6 +247,16 @@ def test_show_names_the_partitions_that_failed(service: FakeService, address: st
     assert len(told["facts"]["failedPartitions"]) == 30
 
 
+def test_drop(service: FakeService, address: str) -> None:
+    """A lost reply is answered by the table that is gone; of one that never was, it is an error."""
+    service.lose_replies = 1
+    dropped = run("tables", "drop", "flights", "--reason", "old", address=address)
+    assert dropped.exit_code == 0, dropped.output
+    assert "dropped flights; its files stay" in dropped.stderr
+    assert [(call.purge, call.reason) for call in service.calls["drop_table"]] == [(False, "old")] * 2
+    assert run("tables", "drop", "flights", address=address).exit_code == 3
+
+
 def test_audit(service: FakeService, address: str) -> None:
     """U2"""
     service.world.add(pb.Operation(name=HELD, table="flights", type="noop", instance=8, state=pb.RUNNING))
