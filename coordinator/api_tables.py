@@ -56,6 +56,8 @@ log = logging.getLogger(__name__)
 FORMATS = ("iceberg", "files", "delta")
 OPTIONS = ("partitionBy", "properties", "schema", "storage")
 
+_MAX_TRIES = 4
+
 
 class TableService(distop_pb2_grpc.TableServiceServicer):
     """The handlers; stateless."""
@@ -74,31 +76,34 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
         audit = [audit_put(trail, "create-table", by=by, target=record.name, at=at) for trail in trails]
         puts = (Put(keys.table, encode(record)), *audit)
         tombstone = keys.keyspace.dropped(record.name)
-        if (dropped := await self._client.get(tombstone)).exists:
-            # What an interrupted drop has left is not to become this table's past.
-            before = decode(dropped.value, DropRecord, tombstone)
-            await finish_drop(self._client, keys, before, self._purge)
-        txn = Txn((absent(keys.table), absent(tombstone)), puts, (Get(keys.table),))
+        compares = (absent(keys.table), absent(tombstone))
+        txn = Txn(compares, puts, (Get(keys.table), Get(tombstone)))
         if txn.size() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
                 f"the table's record takes {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}",
                 hint="make the options smaller",
                 details={"field": "options"},
             )
-        try:
-            reached("table.create.before")
-            result = await self._client.txn(txn)
-            reached("table.create.after")
-        except OutcomeUnknown:
-            # The record carries an id of its own, so a repeat recognises what the first try has written.
-            result = await self._client.txn(txn)
-        if not result.succeeded:
-            if not (found := result.one(0, keys.table)).exists:
-                raise Exhausted(f"table {record.name!r} is just being dropped", hint="try again in a moment")
-            standing = decode(found.value, TableRecord, keys.table)
-            if standing.uuid != record.uuid:
+        for _ in range(_MAX_TRIES):
+            try:
+                reached("table.create.before")
+                result = await self._client.txn(txn)
+                reached("table.create.after")
+            except OutcomeUnknown:
+                # The record carries an id of its own, so a repeat recognises what the first try has written.
+                result = await self._client.txn(txn)
+            if result.succeeded:
+                return await self._read(record.name)
+            standing, dropped = result.one(0, keys.table), result.one(1, tombstone)
+            if standing.exists:
+                if decode(standing.value, TableRecord, keys.table).uuid == record.uuid:
+                    return await self._read(record.name)
                 raise TableExists(f"table {record.name!r} exists already", details={"table": record.name})
-        return await self._read(record.name)
+            if dropped.exists:
+                # What an interrupted drop has left is not to become this table's past.
+                before = decode(dropped.value, DropRecord, tombstone)
+                await finish_drop(self._client, keys, before, self._purge)
+        raise Exhausted(f"table {record.name!r} is just being dropped", hint="try again in a moment")
 
     async def GetTable(  # noqa: N802
         self, request: pb.GetTableRequest, context: grpc.aio.ServicerContext[Any, Any]
