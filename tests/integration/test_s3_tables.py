@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from distop.commit.catalog import EtcdCatalog
+from distop.commit.iceberg_steps import IcebergOverwrite
 from distop.commit.layout import Layout
 from distop.commit.sweep import sweep
 from distop.metastore.config import EtcdConfig
@@ -15,6 +16,8 @@ from distop.metastore.embedded import EtcdProcess
 from distop.metastore.records import TableRecord, encode
 from distop.metastore.sync import SyncEtcd
 from distop.metastore.txn import Put, Txn
+from distop.spark_jobs.maintenance import ExpireSnapshots, RemoveOrphans, Rollback
+from support.maintaining import Run
 from support.publishing import ROWS, Staged, Table, rows
 from support.s3 import S3
 
@@ -84,3 +87,27 @@ def test_a_catalog_makes_tables_on_s3(etcd: EtcdProcess, prefix: str, s3_in_envi
         made.append(pa.table({"id": [1], "kind": ["k0"]}, schema=ROWS))
         assert catalog.load_table("default.made").scan().to_arrow().num_rows == 1
     assert s3_in_environment.names()
+
+
+def test_a_table_on_s3_is_looked_after(s3: S3) -> None:
+    """P13, C18: snapshots expire with their files, orphans go; times and names are those of the store."""
+    table = table_on(s3)
+    for i in range(3):
+        table.publish(table.staged([rows(10 * i, 3)]), IcebergOverwrite())
+    first = table.iceberg().metadata.snapshots[0].snapshot_id
+    Run.of(table, Rollback(), snapshot=str(first)).finish()
+    assert table.ids() == [0, 1, 2]
+    facts = Run.of(table, ExpireSnapshots(), older_than="0s").finish()
+    assert facts["expiredSnapshots"] == 2
+    left = [name for name in s3.names() if name.endswith(".parquet")]
+    assert len(left) == 3
+    running = table.staged([rows(100, 3)])
+    litter = f"{s3.bucket}/my tables/flights/data/kind=a b/litter #1.parquet"
+    s3.fs.pipe_file(litter, b"of a program that was killed")
+    dead = table.staged([rows(200, 3)])
+    found = Run.of(table, RemoveOrphans(), running.arg, older_than="0s", dry_run=False).finish()
+    gone = {name for name in (*found["examples"],) if name.endswith(".parquet")}
+    assert "data/kind=a b/litter #1.parquet" in gone
+    assert not [name for name in s3.names() if "litter" in name or dead.arg.uuid in name]
+    table.publish(running)
+    assert table.ids() == [0, 1, 2, 100, 101, 102]

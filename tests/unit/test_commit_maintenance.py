@@ -5,34 +5,21 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from distop.commit.bookkeeping import WatermarkStep
-from distop.commit.expiry import IcebergExpire
 from distop.commit.iceberg_steps import IcebergAppend, IcebergOverwrite
-from distop.commit.orphans import IcebergRemoveOrphans, find_orphans
+from distop.commit.orphans import find_orphans
 from distop.commit.provenance import WATERMARKS_BEFORE
-from distop.commit.rollback import IcebergRollback
-from distop.commit.step import Contribution, TransactionalStep
-from distop.commit.sweep import sweep
 from distop.errors import HeadConflict, InvalidArgument, PreconditionFailed
-from distop.metastore.records import Head, OperationArg, TableRecord, WatermarkMove, decode, decode_watermarks
-from distop.metastore.records import JobRecord as Job
-from distop.operations.api import DistributedOperation, PlanRequest
+from distop.metastore.records import TableRecord, WatermarkMove, decode_watermarks
+from distop.operations.api import PlanRequest
 from distop.operations.registry import Registry
 from distop.spark_jobs.maintenance import ExpireSnapshots, RemoveOrphans, Rollback
-from support.ingesting import LocalJob
-from support.publishing import Staged, Table, new_table, rows
-
-STEPS: dict[str, type[TransactionalStep]] = {
-    "iceberg.rollback": IcebergRollback,
-    "iceberg.expire": IcebergExpire,
-    "iceberg.remove_orphans": IcebergRemoveOrphans,
-}
+from support.maintaining import Run
+from support.publishing import Table, new_table, rows
 
 
 def local(url: str) -> Path:
@@ -49,50 +36,6 @@ def age(table: Table, seconds: float = 3600) -> None:
     then = time.time() - seconds
     for name in files(table):
         os.utime(local(table.location) / name, (then, then))
-
-
-@dataclass
-class Run:
-    """An operation of maintenance, planned and done up to its commit."""
-
-    table: Table
-    kind: DistributedOperation
-    staged: Staged
-
-    @classmethod
-    def of(cls, table: Table, kind: DistributedOperation, *active: OperationArg, **argument: Any) -> Run:
-        head = decode(table.head.value, Head) if table.head.exists else None
-        request = PlanRequest(
-            table=TableRecord(name=table.name, location=table.location),
-            head=head,
-            watermarks=decode_watermarks(table.watermarks.value),
-            argument=argument,
-            active=active,
-        )
-        plan = kind.plan(request)
-        staged = table.start(plan.partition_count)
-        staged.arg.type, staged.arg.argument = kind.type, plan.argument
-        run = cls(table, kind, staged)
-        for name in staged.arg.partition_names():
-            job = LocalJob(staged.arg, name)
-            result = dict(kind.start_or_resume_job(job) or {})
-            staged.jobs[name] = Job(state="success", attempt=job.attempt, result=result)
-        return run
-
-    def step(self) -> TransactionalStep:
-        (record,) = self.kind.commit_steps(self.staged.arg)
-        return STEPS[record.step](record.argument)
-
-    def commit(self) -> Contribution:
-        return self.table.publish(self.staged, self.step())
-
-    def sweep(self, facts: dict[str, Any]) -> int:
-        return sweep(self.staged.arg, self.staged.history(facts), self.staged.jobs)
-
-    def finish(self) -> dict[str, Any]:
-        facts = self.commit().facts
-        self.sweep(facts)
-        return facts
 
 
 # -- rollback ----------------------------------------------------------------------------------------

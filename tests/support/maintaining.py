@@ -1,0 +1,66 @@
+"""Operations of maintenance from plan to sweep, without a coordinator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from distop.commit.expiry import IcebergExpire
+from distop.commit.orphans import IcebergRemoveOrphans
+from distop.commit.rollback import IcebergRollback
+from distop.commit.step import Contribution, TransactionalStep
+from distop.commit.sweep import sweep
+from distop.metastore.records import Head, JobRecord, OperationArg, TableRecord, decode, decode_watermarks
+from distop.operations.api import DistributedOperation, PlanRequest
+from support.ingesting import LocalJob
+from support.publishing import Staged, Table
+
+STEPS: dict[str, type[TransactionalStep]] = {
+    "iceberg.rollback": IcebergRollback,
+    "iceberg.expire": IcebergExpire,
+    "iceberg.remove_orphans": IcebergRemoveOrphans,
+}
+
+
+@dataclass
+class Run:
+    """An operation of maintenance, planned and done up to its commit."""
+
+    table: Table
+    kind: DistributedOperation
+    staged: Staged
+
+    @classmethod
+    def of(cls, table: Table, kind: DistributedOperation, *active: OperationArg, **argument: Any) -> Run:
+        head = decode(table.head.value, Head) if table.head.exists else None
+        request = PlanRequest(
+            table=TableRecord(name=table.name, location=table.location, options={"storage": table.storage}),
+            head=head,
+            watermarks=decode_watermarks(table.watermarks.value),
+            argument=argument,
+            active=active,
+        )
+        plan = kind.plan(request)
+        staged = table.start(plan.partition_count)
+        staged.arg.type, staged.arg.argument = kind.type, plan.argument
+        run = cls(table, kind, staged)
+        for name in staged.arg.partition_names():
+            job = LocalJob(staged.arg, name)
+            result = dict(kind.start_or_resume_job(job) or {})
+            staged.jobs[name] = JobRecord(state="success", attempt=job.attempt, result=result)
+        return run
+
+    def step(self) -> TransactionalStep:
+        (record,) = self.kind.commit_steps(self.staged.arg)
+        return STEPS[record.step](record.argument)
+
+    def commit(self) -> Contribution:
+        return self.table.publish(self.staged, self.step())
+
+    def sweep(self, facts: dict[str, Any]) -> int:
+        return sweep(self.staged.arg, self.staged.history(facts), self.staged.jobs)
+
+    def finish(self) -> dict[str, Any]:
+        facts = self.commit().facts
+        self.sweep(facts)
+        return facts
