@@ -92,6 +92,10 @@ bench-spark: setup ## jobs of an operation against a bare Spark stage
 bench-failover: setup ## time from the loss of a leader to the next one
 	$(BIN)/python bench/failover.py $(ARGS)
 
+.PHONY: bench-backlog
+bench-backlog: setup ## small batches drained per second, and how fairly 200 tables share
+	$(BIN)/python bench/backlog.py $(ARGS)
+
 .PHONY: bench-commit
 bench-commit: setup ## publishing F files, against Spark's FileOutputCommitter, on local disk and on S3
 	$(BIN)/python bench/commit.py $(ARGS)
