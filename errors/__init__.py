@@ -254,6 +254,15 @@ class JobFailed(DistopError):
     kind = Kind.PRECONDITION
 
 
+class JobCrashed(DistopError):
+    """A job raised an error that is none of distop's: of a disk, a network, the code of its type."""
+
+    code = "JOB_CRASHED"
+    kind = Kind.PRECONDITION
+    retryable = True
+    default_hint = "start the operation again once the cause is removed"
+
+
 class BadRow(JobFailed):
     """A row of the source cannot be parsed or cast."""
 

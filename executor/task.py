@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from distop.errors import AttemptTimeout, Cancelled, DistopError, InvalidArgument, JobFailed
+from distop.errors import AttemptTimeout, Cancelled, DistopError, InvalidArgument, JobCrashed, JobFailed
 from distop.executor.scratch import Scratch
 from distop.executor.session import Port, Session
 from distop.metastore.clocks import boot_clock
@@ -355,7 +355,7 @@ def _told(error: Exception) -> str:
     """``CODE: message`` of what an attempt raised."""
     if isinstance(error, DistopError):
         return f"{error.code}: {error.message}"
-    return f"{JobFailed.code}: {type(error).__name__}: {error}"
+    return f"{JobCrashed.code}: {type(error).__name__}: {error}"
 
 
 def _timeout(job: TaskJob) -> AttemptTimeout:

@@ -328,7 +328,7 @@ async def test_what_may_pass_is_tried_again_and_counted_across_leaders(
                 await put(client, "a", partitions=1)
             operation = OperationId("t", "noop", attempt)
             assert await eventually(lambda operation=operation: started(client, operation))
-            assert await mark(client, operation, "0", error="the disk is away", code="OSError")
+            assert await mark(client, operation, "0", error="the disk is away", code="JOB_CRASHED")
             if attempt == 3:
                 assert await eventually(lambda: is_blocked_by(client, "a", "JOB_FAILED"))
                 break

@@ -57,7 +57,7 @@ async def test_a_failed_job_is_marked_with_its_code_after_its_clean_up(
     }
     assert records["1"].error == "JOB_FAILED: as asked for"
     assert records["2"].error.startswith("JOB_RESULT_TOO_LARGE: ")
-    assert records["3"].error == "JOB_FAILED: OSError: try 2"
+    assert records["3"].error == "JOB_CRASHED: OSError: try 2"
     began = [partition for _, partition, *_ in traces(tmp_path, "began")]
     assert {name: began.count(name) for name in records} == {"0": 1, "1": 1, "2": 1, "3": 2, "4": 2}
     assert files(tmp_path) == sorted(f"{records[name].attempt}.out" for name in ("0", "4"))

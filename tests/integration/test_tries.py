@@ -79,7 +79,7 @@ async def test_tries_count_across_the_death_of_an_executor(
         first.kill()
     async with runner(client):
         records = await all_done(client, arg)
-    assert (records["0"].state, records["0"].error) == (FAILED, "JOB_FAILED: OSError: try 2")
+    assert (records["0"].state, records["0"].error) == (FAILED, "JOB_CRASHED: OSError: try 2")
     assert [line[1] for line in traces(tmp_path, "began")].count("0") == 2
 
 
@@ -94,5 +94,5 @@ async def test_tries_are_counted_through_a_sidecar(
             assert (await task(worker, taken)).won == 1
     keys = client.keyspace.operation(arg.id)
     record = decode((await client.get(keys.tries("0"))).value, TriesRecord)
-    assert (record.tries, record.error) == (2, "JOB_FAILED: OSError: try 2")
+    assert (record.tries, record.error) == (2, "JOB_CRASHED: OSError: try 2")
     assert (await job_records(client, arg))["0"].state == "success"

@@ -143,7 +143,7 @@ def test_the_last_attempt_cleans_up_before_its_failure_is_marked() -> None:
     assert run(operation, port, max_job_attempts=2) == TaskSummary(won=1, failed=1)
     assert operation.cleaned == operation.attempts
     record = decode(port.marks[0].value, JobRecord)
-    assert (record.state, record.error) == ("failed", "JOB_FAILED: OSError: y")
+    assert (record.state, record.error) == ("failed", "JOB_CRASHED: OSError: y")
 
 
 @pytest.mark.parametrize("error", [InvalidArgument("no"), Cancelled("by itself")])
@@ -250,7 +250,7 @@ def test_tries_that_are_not_the_last_are_counted_where_others_see_them() -> None
     operation, port = Scripted(fail(OSError("x")), fail(Unavailable("y")), work), ScriptedPort()
     run(operation, port)
     assert port.tries == [
-        ("0", operation.attempts[0], "JOB_FAILED: OSError: x"),
+        ("0", operation.attempts[0], "JOB_CRASHED: OSError: x"),
         ("0", operation.attempts[1], "UNAVAILABLE: y"),
     ]
 
@@ -261,7 +261,7 @@ def test_tries_of_processes_that_died_count() -> None:
     summary = run(operation, port, "0", "1", tried={"0": Tried(2, "JOB_FAILED: before")})
     assert summary == TaskSummary(won=2, failed=1)
     assert [mark.partition for mark in port.marks] == ["0", "1"]
-    assert decode(port.marks[0].value, JobRecord).error == "JOB_FAILED: OSError: x"
+    assert decode(port.marks[0].value, JobRecord).error == "JOB_CRASHED: OSError: x"
 
 
 def test_a_job_without_tries_left_fails_with_the_last_error_and_is_not_tried() -> None:
