@@ -14,13 +14,17 @@ from chaos.lab import Lab
 from chaos.workloads import (
     Workload,
     cancel,
+    export,
     ingest,
+    kill,
     leader_paused,
     paused,
+    plain,
     runner_paused,
     sidecars_killed,
     stepping,
 )
+from distop.metastore.crashpoints import points
 
 PAUSE = f"sleep:{TTL_S + 2}"
 
@@ -54,6 +58,10 @@ LOST = (
     "runner.register",
 )
 """Steps that are one transaction of etcd, whose answer may be lost."""
+STORM_S = 25.0
+NOT_IN_A_STORM = ("runner.register.after", "coordinator.register.after", "lease.grant.before")
+"""Who dies at birth each time does no work in between."""
+
 LOST_TOO = ("collect.middle", "collect.after")
 
 PAUSED = (
@@ -227,7 +235,42 @@ async def etcd_paused(lab: Lab) -> list[str]:
     return await _beside(lab, fault, ingest, stepping)
 
 
+async def storm(lab: Lab) -> list[str]:
+    """For a while everything at once: points struck at random, processes killed, connections cut."""
+    loop = asyncio.get_running_loop()
+    over = loop.time() + STORM_S
+    known = [point for point in points() if point not in NOT_IN_A_STORM]
+
+    async def again_and_again(workload: Workload) -> list[str]:
+        problems = []
+        while loop.time() < over:
+            problems += await workload(lab)
+        return problems
+
+    async def thunder() -> None:
+        while loop.time() < over:
+            kind = lab.rng.choice(("point", "point", "lost", "kill", "sidecar", "cut"))
+            service = lab.rng.choice(lab.cluster.services)
+            if kind == "point":
+                lab.cluster.arm(lab.rng.choice(known), "die", lab.rng.randint(1, 3))
+            elif kind == "lost":
+                lab.cluster.arm(f"{lab.rng.choice(LOST)}.after", "lost")
+            elif kind == "kill" and service.process is not None and service.running:
+                service.process.kill()
+            elif kind == "sidecar" and (pid := service.sidecar_pid()):
+                kill(pid)
+            else:
+                service.proxy.cut()
+            await asyncio.sleep(lab.rng.uniform(0.3, 1.5))
+        lab.cluster.disarm()
+
+    working = [again_and_again(workload) for workload in (ingest, stepping, export, plain, cancel)]
+    ended = await asyncio.gather(*working, thunder())
+    return [problem for problems in ended[:-1] if problems is not None for problem in problems]
+
+
 FAULTS: dict[str, Fault] = {
+    "storm": storm,
     "leader paused": leader_paused,
     "runners paused": runner_paused,
     "everybody paused": everybody_paused,

@@ -371,7 +371,7 @@ async def sidecars_killed(lab: Lab) -> list[str]:
         if pid := runner.sidecar_pid():
             if runner.place is not None:
                 scratch.append(runner.place.scratch_of(over.operation))
-            _kill(pid)
+            kill(pid)
     problems += await working
     problems += await ingest(lab)
 
@@ -413,7 +413,8 @@ async def _signal_leader(lab: Lab, started: Started, number: signal.Signals) -> 
     leader.signal(number)
 
 
-def _kill(pid: int) -> None:
+def kill(pid: int) -> None:
+    """kill -9; nothing if it has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
