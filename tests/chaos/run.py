@@ -16,6 +16,7 @@ from chaos.lab import Lab, Stuck
 from chaos.report import Line, Report
 from chaos.workloads import ingest, workloads_for
 from distop.client import AsyncClient
+from distop.client.diagnosis import Severity
 from distop.errors import DistopError
 
 MOST_WORKLOADS = 8
@@ -85,6 +86,25 @@ class Run:
             else:
                 await self._fault(lab, what)
         await self._look_at_retired(lab)
+        try:
+            await self._ask_the_doctor(lab)
+        except (Stuck, AssertionError, DistopError) as error:
+            self.report.stuck.append(f"doctor: {error}")
+
+    async def _ask_the_doctor(self, lab: Lab) -> None:
+        """Once orphans are removed `distop doctor` must find nothing to say."""
+        await lab.cluster.ready(coordinators=2)
+        argument = {"older_than": "0s", "dry_run": False}
+        for book in [*lab.retired, *lab.books.values()]:
+            if not book.plain:
+                cleaned = await lab.start(book, "remove_orphans", argument)
+                self.report.total.wrong += await lab.ended(cleaned)
+        await lab.quiet()
+        diagnosis = await lab.insist(lambda: lab.client.diagnose(deep=True))
+        for found in diagnosis.findings:
+            self._say(f"    doctor: {found.severity.value} {found.code} {found.sentence}")
+            if found.severity in (Severity.ERROR, Severity.WARNING):
+                self.report.total.wrong.append(f"doctor: {found.code} {found.sentence}")
 
     async def _strike(self, lab: Lab, strike: Strike) -> None:
         """Arm a point, and work until somebody has come by."""
