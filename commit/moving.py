@@ -163,8 +163,7 @@ class Mover:
 
     def _copy_by_server(self, source: Place, target: Place, content: Content) -> None:
         self._check()
-        source.fs.cp_file(source.path, target.path)
-        if not target.holds(content, target.seen()):
+        if not target.holds(content, source.copy_to(target, content.size)):
             raise Unavailable(f"{target.url} is not what was copied from {source.url}")
         reached("step.rename.middle")
 

@@ -25,6 +25,9 @@ OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl
 
 READ_BYTES = 4 << 20
 
+ONE_COPY_BYTES = 5 << 30
+"""What S3 copies in one request."""
+
 DIGESTS = ("md5", "sha256")
 
 _PLAIN_MD5 = re.compile(r"[0-9a-f]{32}")
@@ -154,9 +157,20 @@ class Place:
         if info["type"] == "directory":
             # In an object store only the names of other objects make it look like one.
             return None if self.is_object_store else Seen(0, "", folder=True)
-        tag = next((str(info[name]).strip('"') for name in _TAGS if info.get(name)), "")
-        md5 = tag if _PLAIN_MD5.fullmatch(tag) else ""
-        return Seen(int(info["size"]), f"etag:{tag}" if tag else _time_of(info), md5)
+        tag = next((str(info[name]) for name in _TAGS if info.get(name)), "")
+        return _object(int(info["size"]), tag) if tag else Seen(int(info["size"]), _time_of(info))
+
+    def copy_to(self, target: Place, size: int) -> Seen | None:
+        """Let the object store, which holds both, copy a file of this size; what is there then."""
+        if not (self._is_s3 and size <= ONE_COPY_BYTES):
+            self.fs.cp_file(self.path, target.path)
+            return target.seen()
+        # One request, whose answer is as good as a look; fsspec's own copy looks at the source before.
+        bucket, key, _ = self.fs.split_path(self.path)
+        to_bucket, to_key, _ = target.fs.split_path(target.path)
+        source = {"Bucket": bucket, "Key": key}
+        made = self.fs.call_s3("copy_object", Bucket=to_bucket, Key=to_key, CopySource=source)
+        return _object(size, made["CopyObjectResult"]["ETag"])
 
     def holds(self, content: Content, seen: Seen | None) -> bool:
         """Whether what was seen there is this content; reads the file if nothing else tells."""
@@ -225,6 +239,11 @@ def _seen_locally(path: str) -> Seen | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return Seen(found.st_size, f"mtime:{found.st_mtime_ns}", folder=stat.S_ISDIR(found.st_mode))
+
+
+def _object(size: int, tag: str) -> Seen:
+    tag = tag.strip('"')
+    return Seen(size, f"etag:{tag}", tag if _PLAIN_MD5.fullmatch(tag) else "")
 
 
 def _time_of(info: dict[str, Any]) -> str:
