@@ -21,6 +21,8 @@ from distop.commit.sweep import sweep
 from distop.errors import HeadConflict, PreconditionFailed, TableNotEmpty
 from distop.metastore.records import WatermarkMove
 from distop.metastore.txn import unchanged
+from distop.spark_jobs.maintenance import ExpireSnapshots
+from support.maintaining import Run
 from support.publishing import ROWS, Staged, Table, new_table, rows
 
 
@@ -312,3 +314,18 @@ def test_metadata_is_kept_unless_the_table_says_otherwise(tmp_path: Path) -> Non
     table = new_table(tmp_path, **{"write.metadata.previous-versions-max": "1"})
     for i in range(4):
         assert "droppedMetadata" not in table.publish(table.staged([rows(i, 1)])).facts
+
+
+def test_a_snapshot_that_expired_meanwhile_refuses_to_guess(tmp_path: Path) -> None:
+    """P6, P13: what the partitions held at the start can no longer be told, once the table has moved on."""
+    table = new_table(tmp_path, ["kind"])
+    table.publish(table.staged([of_kinds(0, "a")]))
+    mine, other = table.staged([of_kinds(10, "a")]), table.staged([of_kinds(11, "a")])
+    step = IcebergOverwritePartitions(expecting(table))
+    Run.of(table, ExpireSnapshots(), older_than="0s").finish()
+    step.prepare(table.context(mine)).discard()  # the present one never expires
+    table.publish(table.staged([of_kinds(20, "b")]))
+    Run.of(table, ExpireSnapshots(), older_than="0s").finish()
+    with pytest.raises(HeadConflict):
+        step.prepare(table.context(other))
+    assert table.ids() == [0, 20]
