@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
@@ -107,7 +108,10 @@ def parse_argument(raw: Mapping[str, Any]) -> IngestArgument:
     try:
         argument = msgspec.convert(given, IngestArgument)
     except msgspec.ValidationError as error:
-        raise invalid(_field_of(str(error)), f"argument of ingest: {error}") from None
+        field = _field_of(str(error))
+        raise invalid(
+            field, f"argument of ingest: {error}", _list_hint(given.get(field), str(error))
+        ) from None
     _check_source(argument)
     _check_csv(argument)
     _check_columns(argument)
@@ -127,6 +131,13 @@ def _field_of(message: str) -> str:
     """The field that an error of msgspec is about."""
     found = re.search(r"at `\$\.?([^`.\[]*)", message) or re.search(r"field `([^`]*)`", message)
     return (found.group(1) if found else "") or "argument"
+
+
+def _list_hint(value: Any, message: str) -> str:
+    """One name where several may stand is easily written as if it were no list."""
+    if not isinstance(value, str) or "Expected `array" not in message:
+        return ""
+    return f"a list is meant: {json.dumps([value])}; on the command line quote it, as JSON"
 
 
 def _check_source(argument: IngestArgument) -> None:

@@ -11,12 +11,15 @@ from distop.metastore.audit import audit_put, prune, read_audit
 from distop.metastore.config import EtcdConfig
 from distop.metastore.keyspace import OperationId
 from distop.metastore.pausing import pause_operation, pause_table
-from distop.metastore.records import ABORTING, RUNNING, OperationArg, PauseRecord, decode
+from distop.metastore.records import ABORTING, RUNNING, OperationArg, PauseRecord, RunnerRecord, decode
+from distop.metastore.runs import take_runner
+from distop.metastore.starting import StartRequest, read_table_state, start
 from distop.proto import distop_pb2 as pb
 from support.coordinators import Service, raising, serving
-from support.executing import runner, runner_of, start_operation
+from support.executing import lease, runner, runner_of, start_operation
 from support.jobs import mark_all
 from support.lossy import Fault, LossyClient
+from support.starts import make_table
 from support.waiting import eventually
 from support.work_types import WORK_TYPES, files, traces
 
@@ -251,6 +254,33 @@ async def test_operations_of_a_paused_table_show_it_and_wait(
         (tmp_path / "release").touch()
         await free_table(service, "flights")
         assert (await service.ended(operation)).state == pb.SUCCEEDED
+
+
+@pytest.mark.parametrize("of_table", [False, True])
+async def test_what_is_paused_is_given_to_no_runner(client: LossyClient, of_table: bool) -> None:
+    """O21: not even to one that has heard of no pause."""
+    arg = await start_operation(client)
+    keys = client.keyspace.operation(arg.id)
+    await client.put(keys.table_pause if of_table else keys.pause, b"{}")
+    async with lease(client) as session:
+        assert await take_runner(client, keys, RunnerRecord(member="m"), session.lease_id) is None
+        assert await _absent(client, keys.runner)
+
+
+async def test_a_start_that_was_planned_before_the_pause_does_not_happen(client: LossyClient) -> None:
+    """O21: the transaction compares it."""
+    await make_table(client)
+    keys = client.keyspace.table("t")
+    request = StartRequest(table="t", type="noop", request_id="r", digest="d")
+    state = await read_table_state(client, keys, "noop", "r")
+    await client.put(keys.pause, b"{}")
+
+    def make_arg(instance: int) -> OperationArg:
+        return OperationArg(table="t", type="noop", instance=instance)
+
+    with pytest.raises(TablePaused):
+        await start(client, keys, state, request, make_arg, compatible=lambda other: False)
+    assert await _absent(client, keys.run_ops)
 
 
 @pytest.mark.parametrize("of_table", [False, True])

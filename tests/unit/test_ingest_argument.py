@@ -63,3 +63,14 @@ def test_options_of_csv_are_refused_for_other_formats() -> None:
     with pytest.raises(InvalidArgument, match="option of csv") as caught:
         check_format_options({"paths": "/a", "delimiter": ";"}, "jsonl")
     assert caught.value.details["field"] == "delimiter"
+
+
+def test_one_name_where_a_list_belongs_is_told_how_to_write_it() -> None:
+    """U3: what `--arg columns=id` sends."""
+    with pytest.raises(InvalidArgument) as refused:
+        parse_argument({"paths": ["/a"], "columns": "id"})
+    assert refused.value.details["field"] == "columns"
+    assert 'a list is meant: ["id"]' in refused.value.hint
+    with pytest.raises(InvalidArgument) as refused:
+        parse_argument({"paths": ["/a"], "columns": 7})
+    assert refused.value.hint == ""
