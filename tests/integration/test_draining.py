@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 
 import pytest
 
@@ -11,6 +11,8 @@ from distop.metastore.audit import audit_put
 from distop.metastore.config import EtcdConfig
 from distop.metastore.draining import set_draining
 from distop.metastore.keyspace import OperationId
+from distop.metastore.records import LeaderRecord, decode
+from distop.metastore.watch import watch
 from distop.proto import distop_pb2 as pb
 from support.coordinators import Service, config_of, leader_of, raising, running
 from support.jobs import mark
@@ -33,6 +35,21 @@ async def led_by(client: LossyClient, *members: str) -> bool:
     return {await leader_of(client, table) for table in TABLES} == set(members)
 
 
+async def leaders_since(client: LossyClient, revision: int) -> set[str]:
+    """Who has begun to lead any of the tables after a revision and up to now."""
+    now, found = await client.revision(), set[str]()
+    for table in TABLES:
+        key = client.keyspace.table(table).coordinator
+        async with aclosing(watch(client, key, from_revision=revision + 1)) as changes:
+            standing = await client.get(key)
+            async for batch in changes:
+                records = [one.kv for one in batch.events if one.kind == "put"]
+                found |= {decode(kv.value, LeaderRecord).member for kv in records}
+                if batch.revision >= min(now, standing.mod_revision):
+                    break
+    return found
+
+
 async def test_a_drained_coordinator_hands_over_what_runs_and_gets_nothing_new(
     client: LossyClient, etcd_config: EtcdConfig
 ) -> None:
@@ -52,6 +69,9 @@ async def test_a_drained_coordinator_hands_over_what_runs_and_gets_nothing_new(
         await eventually(lambda: led_by(client, second.member))
         listed = await service.cluster.ListMembers(pb.ListMembersRequest())
         assert {one.id: one.draining for one in listed.members} == {first.member: True, second.member: False}
+        said = client.keyspace.coordinator(first.member)
+        since = (await client.get(said)).mod_revision
+        assert await leaders_since(client, since) == {second.member}, "it does not campaign again"
         with pytest.raises(PreconditionFailed, match="last coordinator"):
             await drain(service, second.member)
         with pytest.raises(NotFound):

@@ -15,11 +15,11 @@ from distop.metastore.config import EtcdConfig
 from distop.metastore.dropping import drop_table
 from distop.metastore.keyspace import OperationId
 from distop.metastore.records import DropRecord, TableRecord
-from distop.metastore.txn import Put, Txn
+from distop.metastore.txn import Put, Txn, TxnResult
 from support.coordinators import config_of, running
 from support.jobs import mark
 from support.lossy import Fault, LossyClient, puts
-from support.starts import make_table
+from support.starts import begin, make_table
 
 
 @pytest_asyncio.fixture
@@ -135,6 +135,35 @@ async def test_a_drop_that_was_interrupted_is_gone_on_with(
         assert not (tmp_path / "t").exists()
         assert not (await client.get(keys.request("3"))).exists
         assert not (await client.get(client.keyspace.dropped("t"))).exists
+
+
+class Overtaken(LossyClient):
+    """An operation is started by somebody else just before the table is dropped."""
+
+    begun: OperationId | None = None
+
+    async def txn(self, txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
+        if self.begun is None and puts(self.keyspace.dropped("t"))(txn):
+            self.begun = OperationId("t", "noop", 1)
+            assert await begin(self) == self.begun
+        return await super().txn(txn, timeout_s=timeout_s)
+
+
+async def test_an_operation_that_starts_meanwhile_wins(etcd_config: EtcdConfig) -> None:
+    """Its table is not taken from under it."""
+    client = Overtaken(etcd_config)
+    await make_table(client)
+    keys = client.keyspace.table("t")
+    audit = audit_put(client.keyspace, "drop-table", by="", target="t", at=1.0)
+
+    async def nothing(record: DropRecord) -> None:
+        pass
+
+    with pytest.raises(IncompatibleOperation, match="t/noop/1"):
+        await drop_table(client, keys, lambda table: DropRecord(name="t", location=""), audit, nothing)
+    assert (await client.get(keys.table)).exists
+    assert (await client.scan(client.keyspace.audit_prefix)).kvs == []
+    await client.close()
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
