@@ -69,8 +69,8 @@ async def test_a_drained_coordinator_hands_over_what_runs_and_gets_nothing_new(
         await eventually(lambda: led_by(client, second.member))
         listed = await service.cluster.ListMembers(pb.ListMembersRequest())
         assert {one.id: one.draining for one in listed.members} == {first.member: True, second.member: False}
-        said = client.keyspace.coordinator(first.member)
-        since = (await client.get(said)).mod_revision
+        record = client.keyspace.coordinator(first.member)
+        since = (await client.get(record)).mod_revision
         assert await leaders_since(client, since) == {second.member}, "it does not campaign again"
         with pytest.raises(PreconditionFailed, match="last coordinator"):
             await drain(service, second.member)
