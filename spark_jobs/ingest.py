@@ -23,7 +23,7 @@ from distop.spark_jobs.ingest_argument import (
 from distop.spark_jobs.ingest_plan import FileEntry, IngestPlan
 from distop.spark_jobs.partial_ingest import first_files, may_fail_in_part, with_jobs
 from distop.spark_jobs.save_modes import check_mode, is_ignored, on_conflict, steps_of
-from distop.spark_jobs.sources import COMPRESSIONS, FoundSource, OpenFile, find_files
+from distop.spark_jobs.sources import COMPRESSIONS, MAX_PATHS, FoundSource, OpenFile, find_files
 from distop.spark_jobs.splits import Extent, cut
 
 if TYPE_CHECKING:
@@ -146,6 +146,14 @@ class Ingest(DistributedOperation):
         if operation.argument.get("onBadRows") == "quarantine":
             steps.append(StepRecord(step="ingest.report"))
         return steps
+
+    def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The paths of both, if nothing else tells them apart and appending is what they do."""
+        if first.get("mode", "append") != "append":
+            return None
+        rest, other = ({**one, "paths": None} for one in (first, second))
+        paths = [*_paths_of(first), *_paths_of(second)]
+        return {**first, "paths": paths} if rest == other and len(paths) <= MAX_PATHS else None
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
         """Ingest one split.
@@ -295,3 +303,8 @@ def _check_split_count(found: FoundSource, split_bytes: int) -> None:
             hint="raise split_bytes, or name fewer paths in one operation",
             details={"field": "split_bytes"},
         )
+
+
+def _paths_of(argument: Mapping[str, Any]) -> list[Any]:
+    paths = argument.get("paths")
+    return list(paths) if isinstance(paths, list) else [paths]

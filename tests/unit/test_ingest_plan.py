@@ -209,3 +209,22 @@ table = TableRecord(name="t", location="file:///t")
 Ingest().plan(PlanRequest(table=table, head=None, watermarks={{}}, argument={{"paths": {path!r}}}))
 """
     assert loaded_by(code) == {"pyarrow", "pyiceberg"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "both"),
+    [
+        ({"paths": "/a"}, {"paths": ["/b", "/c"]}, {"paths": ["/a", "/b", "/c"]}),
+        (
+            {"paths": ["/a"], "format": "csv"},
+            {"paths": ["/b"], "format": "csv"},
+            {"paths": ["/a", "/b"], "format": "csv"},
+        ),
+        ({"paths": ["/a"], "format": "csv"}, {"paths": ["/b"], "format": "jsonl"}, None),
+        ({"paths": ["/a"], "mode": "overwrite"}, {"paths": ["/b"], "mode": "overwrite"}, None),
+        ({"paths": ["/a"] * 1000}, {"paths": ["/b"]}, None),
+    ],
+)
+def test_batches_that_differ_in_their_paths_only_go_together(first, second, both) -> None:
+    """B14: in this order; what replaces rows does not."""
+    assert Ingest().combine(first, second) == both
