@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf import struct_pb2, timestamp_pb2
 
 from distop.coordinator.tracker import Tracked
-from distop.errors import CorruptRecord, OperationNotFound, Unavailable
+from distop.errors import CorruptRecord, OperationNotFound
 from distop.metastore.client import EtcdClient
 from distop.metastore.keyspace import OperationId, TableKeys
 from distop.metastore.records import (
@@ -206,11 +206,12 @@ async def read_pause(client: EtcdClient, keys: TableKeys, *, revision: int = 0) 
 
 
 async def refresh_pause(client: EtcdClient, keys: TableKeys, view: LiveView) -> int:
-    """Bring up to date who holds the table. Returns the revision this was read at if it is news, else 0."""
-    try:
-        page = await client.get_range(keys.pause, b"")
-    except Unavailable:
-        return 0  # to be seen at the next heartbeat; the operation itself is still being watched
+    """Bring up to date who holds the table. Returns the revision this was read at if it is news, else 0.
+
+    Raises :class:`~distop.errors.Unavailable` when etcd does not answer: a heartbeat that said that nothing
+    has changed would be a guess (U4).
+    """
+    page = await client.get_range(keys.pause, b"")
     pause = decode(page.kvs[0].value, PauseRecord, keys.pause) if page.kvs else None
     before, view.table_pause = view.table_pause, pause
     return page.revision if pause != before else 0

@@ -1,0 +1,121 @@
+"""One etcd that is killed, or full, while operations publish rows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from distop.coordinator.completion import Completion
+from distop.coordinator.driver import TableDriver
+from distop.errors import EtcdOutOfSpace, EtcdUnavailable
+from distop.metastore.client import EtcdClient
+from distop.metastore.config import EtcdConfig
+from distop.metastore.election import campaign
+from distop.metastore.embedded import EtcdProcess
+from distop.metastore.keyspace import OperationId
+from distop.metastore.lease import LeaseSession
+from distop.metastore.records import RUNNING, HistoryRecord, LeaderRecord, OperationOptions, decode
+from distop.operations.registry import Registry
+from distop.proto import distop_pb2 as pb
+from support.clusters import etcd_to_kill
+from support.coordinators import TTL_S, raising, serving
+from support.etcds import etcdctl, fill
+from support.feeding import staged
+from support.jobs import mark
+from support.starts import begin, make_table
+from support.waiting import eventually
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+
+
+async def test_an_etcd_that_is_killed_under_load_costs_nothing(tmp_path: Path, prefix: str) -> None:
+    """O27: kill -9, three times, while operations start, mark, seal and finish; each goes on where it was."""
+    with EtcdProcess(tmp_path / "etcd", binary=etcd_to_kill()) as etcd:
+        async with staged(EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix), tmp_path) as stage:
+            for _ in range(3):
+                etcd.kill()
+                await asyncio.to_thread(etcd.start)
+                await stage.feeding.go_on()
+            await stage.whole_and_once()
+
+
+async def test_an_etcd_that_was_full_is_used_again(tmp_path: Path, prefix: str) -> None:
+    """O27: NOSPACE; callers are told, nothing is lost, and work goes on once there is room."""
+    with EtcdProcess(tmp_path / "etcd", options=("--quota-backend-bytes=6000000",)) as etcd:
+        config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix)
+        async with staged(config, tmp_path) as stage:
+            filling = b"elsewhere"
+            with pytest.raises(EtcdOutOfSpace):
+                await fill(stage.whole.store, filling)
+            with pytest.raises(EtcdOutOfSpace):
+                await stage.whole.client.create_table("u", "/nowhere")
+            found = await stage.whole.client.diagnose()
+            assert "ETCD_ALARM" in {one.code for one in found.findings}, "what to do is told"
+            await asyncio.to_thread(etcdctl, etcd, "del", filling.decode())
+            await stage.whole.store.compact(await stage.whole.store.revision())
+            for command in (("defrag",), ("alarm", "disarm")):
+                await asyncio.to_thread(etcdctl, etcd, *command)
+            await stage.feeding.go_on()
+            await stage.whole_and_once()
+
+
+async def test_a_watch_of_an_operation_ends_when_etcd_does(tmp_path: Path, prefix: str) -> None:
+    """U4: it does not go on to say that nothing has changed; nobody knows."""
+    with EtcdProcess(tmp_path / "etcd") as etcd:
+        config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix, timeout_s=1.0)
+        async with serving(config) as service:
+            client = EtcdClient(config)
+            await make_table(client)
+            operation = await begin(client, partition_count=1)
+            request = pb.WatchOperationRequest(name=str(operation))
+            request.heartbeat.FromMilliseconds(200)
+            updates = service.operations.WatchOperation(request)
+            await updates.read()
+            etcd.suspend()
+
+            async def silence() -> None:
+                while True:
+                    await updates.read()
+
+            with pytest.raises(EtcdUnavailable), raising():
+                await asyncio.wait_for(silence(), 10.0)
+            etcd.resume()
+            await client.close()
+
+
+async def test_a_clock_that_jumps_costs_no_lease_and_no_deadline(client: EtcdClient) -> None:
+    """O27: the wall clock is looked at once, when an operation is met; from then on one that nobody sets."""
+    await make_table(client)
+    keys = client.keyspace.table("t")
+    options = OperationOptions(deadline_s=600.0)
+    operation = await begin(client, partition_count=3, started_at=time.time(), options=options)
+    jumps = 0.0
+    with ThreadPoolExecutor(1) as threads:
+        async with LeaseSession(client, TTL_S) as session:
+            epoch = await campaign(client, keys, session, LeaderRecord(member="m"))
+            assert epoch is not None
+            completion = Completion(client, Registry(), threads, wall=lambda: time.time() + jumps)
+            driver = TableDriver(client, keys, epoch, session, completion, wall=lambda: time.time() + jumps)
+            driving = asyncio.create_task(driver.run())
+            await eventually(lambda: list(driver.tracked()))
+            for number, jump in enumerate((86_400.0, -86_400.0, 3600.0)):
+                jumps = jump
+                renewed = session.deadline
+                await eventually(lambda renewed=renewed: session.deadline > renewed)
+                assert session.alive
+                assert (await client.get(keys.operation(operation).state)).value == RUNNING
+                await mark(client, operation, str(number))
+            history = await eventually(lambda: finished(client, operation))
+            assert history.outcome == "success"
+            assert (await client.get(keys.coordinator)).create_revision == epoch.revision
+            driving.cancel()
+            await asyncio.gather(driving, return_exceptions=True)
+
+
+async def finished(client: EtcdClient, operation: OperationId) -> HistoryRecord | None:
+    kv = await client.get(client.keyspace.table(operation.table).history(operation))
+    return decode(kv.value, HistoryRecord, kv.key) if kv.exists else None

@@ -1,0 +1,100 @@
+"""Operations that publish rows one after the other, while a test does something to etcd."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from distop.client import AsyncClient, Operation
+from distop.errors import DistopError
+from distop.metastore.client import EtcdClient
+from distop.metastore.config import EtcdConfig
+from support.coordinators import CoordinatorProcess
+from support.executing import executor_process
+from support.waiting import eventually
+from support.whole import Whole, write_csv
+
+ROWS = 20
+RESUMES_S = 40.0
+"""Within so many seconds an operation that was started after the fault must have published its rows."""
+
+
+@dataclass
+class Feeding:
+    """Publishes one small file after the other, come what may; each under a request id of its own."""
+
+    client: AsyncClient
+    folder: Path
+    published: int = 0
+    stopping: bool = False
+    errors: list[str] = field(default_factory=list)
+
+    async def run(self) -> None:
+        number = 0
+        while not self.stopping:
+            source = write_csv(self.folder / f"source{number}", "a.csv", number * ROWS, ROWS)
+            (await self._until_it_is_over(source, f"r{number}")).raise_for_outcome()
+            number += 1
+            self.published = number
+
+    async def _until_it_is_over(self, source: Path, request_id: str) -> Operation:
+        """As a caller does who repeats what may be repeated."""
+        while True:
+            try:
+                argument = {"paths": [str(source)]}
+                operation = await self.client.start("t", "ingest", argument, request_id=request_id)
+                return await self.client.wait(operation.name, timeout_s=60)
+            except DistopError as error:
+                if not error.retryable:
+                    raise
+                self.errors.append(error.code)
+
+    async def go_on(self, count: int = 2) -> None:
+        """Operations that start from now on publish, too."""
+        goal = self.published + 1 + count
+        assert await eventually(lambda: self.published >= goal, RESUMES_S)
+
+
+@dataclass
+class Stage:
+    """A coordinator and an executor as processes, and somebody who feeds them."""
+
+    whole: Whole
+    feeding: Feeding
+    task: asyncio.Task[None]
+
+    async def whole_and_once(self) -> None:
+        """The last operation ends; every row that was published is there once; nothing is left or wrong."""
+        self.feeding.stopping = True
+        async with asyncio.timeout(RESUMES_S):
+            await self.task
+        ids = await asyncio.to_thread(self.whole.ids)
+        assert ids == list(range(self.feeding.published * ROWS)), self.feeding.errors
+        keys = await self.whole.at_rest()
+        assert not [key for key in keys if key.endswith((".state", ".arg", ".runner", "runOps"))]
+        diagnosis = await self.whole.client.diagnose(deep=True)
+        assert [one for one in diagnosis.findings if not one.code.startswith("ETCD_")] == []
+
+
+@asynccontextmanager
+async def staged(config: EtcdConfig, folder: Path) -> AsyncIterator[Stage]:
+    """All of it on an etcd; two operations have published when it is entered."""
+    async with AsyncExitStack() as stack:
+        coordinator = await stack.enter_async_context(CoordinatorProcess(config, folder))
+        stack.enter_context(executor_process(config, folder))
+        store = EtcdClient(config)
+        stack.push_async_callback(store.close)
+        await coordinator.member(store)
+        client = await stack.enter_async_context(AsyncClient(coordinator.address, timeout_s=20))
+        await client.create_table("t", str(folder / "table"))
+        feeding = Feeding(client, folder)
+        task = asyncio.create_task(feeding.run())
+        try:
+            await feeding.go_on()
+            yield Stage(Whole(config, store, client, folder), feeding, task)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
