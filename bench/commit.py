@@ -1,7 +1,7 @@
 """Publishing what a Spark job has written: Hadoop's FileOutputCommitter against our outputs.
 
     make bench-commit               100, 1,000 and 4,000 files
-    make bench-commit ARGS="100"
+    make bench-commit ARGS="1000 --outputs iceberg --where s3"
 
 The same frame, in F files, is written by Spark's own FileOutputCommitter (algorithms 1 and 2) and by an
 operation on ``distop executor --master local[2]``; on local disk, and on an S3 API (moto's server on
@@ -18,6 +18,7 @@ And the 10th against the 1,000th commit of one table, see ``commits.py``.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import importlib.util
 import json
@@ -26,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,10 +43,11 @@ from distop.metastore.embedded import EtcdProcess, free_port
 from distop.metastore.keyspace import prefix_end
 from distop.metastore.watch import watch
 
-SIZES = tuple(int(size) for size in sys.argv[1:]) or (100, 1_000, 4_000)
+SIZES = (100, 1_000, 4_000)
 ROWS = 50
 MASTER = "local[2]"
 OURS = ("files", "iceberg")
+PLACES = ("local", "s3")
 HERE = Path(__file__).parent
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "bench",
@@ -62,8 +64,35 @@ class Taken:
     publish: float
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be measured."""
+
+    sizes: Sequence[int]
+    outputs: Sequence[str]
+    places: Sequence[str]
+
+    @classmethod
+    def parsed(cls) -> Wanted:
+        parser = argparse.ArgumentParser(
+            description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        parser.add_argument("sizes", type=int, nargs="*", default=list(SIZES), help="numbers of files")
+        parser.add_argument("--outputs", nargs="+", choices=OURS, default=list(OURS))
+        parser.add_argument("--where", nargs="+", choices=PLACES, default=list(PLACES))
+        given = parser.parse_args()
+        return cls(sorted(given.sizes or SIZES), given.outputs, given.where)
+
+
 Results = dict[tuple[str, str, int], Taken]
 """(where, by whom, files) -> how long it took."""
+
+
+def told(where: str, who: str, size: int, taken: Taken) -> Taken:
+    """Say it at once: the whole takes minutes."""
+    text = f"{where} {who} {size}: whole {taken.whole:.2f} s, publish {taken.publish:.3f} s"
+    print(text, file=sys.stderr, flush=True)
+    return taken
 
 
 def script(name: str, *arguments: str) -> dict[str, dict[str, dict[str, float]]]:
@@ -80,7 +109,7 @@ def committed(times: dict[str, float]) -> Taken:
     return Taken(times["whole_s"], times["job_commit_s"] + times["task_commit_s"])
 
 
-def hadoop_local(folder: Path, sizes: tuple[int, ...]) -> Results:
+def hadoop_local(folder: Path, sizes: Sequence[int]) -> Results:
     """Spark's own write on local disk."""
     folder.mkdir()
     taken = script("hadoop_commit.py", str(folder), str(ROWS), *map(str, sizes))
@@ -94,14 +123,14 @@ def hadoop_local(folder: Path, sizes: tuple[int, ...]) -> Results:
     }
 
 
-def hadoop_s3(endpoint: str, sizes: tuple[int, ...]) -> Results:
+def hadoop_s3(endpoint: str, sizes: Sequence[int]) -> Results:
     """The same algorithm, replayed on the S3 API."""
     results: Results = {}
     for version in ("1", "2"):
         for size in sizes:
             where = (f"bench/hadoop-{version}-{size}", endpoint, version, str(size))
             times: dict[str, float] = script("hadoop_replay.py", *where)  # type: ignore[assignment]
-            results["s3", f"v{version}", size] = committed(times)
+            results["s3", f"v{version}", size] = told("s3", f"v{version}", size, committed(times))
     return results
 
 
@@ -150,7 +179,12 @@ class Ours:
 
 
 async def ours(
-    where: str, location: str, options: dict[str, str], processes: Processes, config: EtcdConfig
+    wanted: Wanted,
+    where: str,
+    location: str,
+    options: dict[str, str],
+    processes: Processes,
+    config: EtcdConfig,
 ) -> Results:
     """Operations of each size, with real processes."""
     address = f"127.0.0.1:{free_port()}"
@@ -168,21 +202,22 @@ async def ours(
 
         await until(served, "an executor", 120)
         tables = Ours(client, etcd, location, options)
-        for output in OURS:
+        for output in wanted.outputs:
             await tables.write(f"{where}-{output}-warm", output, 20)
-            for size in SIZES:
-                results[where, output, size] = await tables.write(f"{where}-{output}-{size}", output, size)
+            for size in wanted.sizes:
+                taken = await tables.write(f"{where}-{output}-{size}", output, size)
+                results[where, output, size] = told(where, output, size, taken)
                 await until(at_rest, "the collector", 300)
     await etcd.close()
     return results
 
 
-def on_local_disk(folder: Path, processes: Processes, config: EtcdConfig) -> Results:
+def on_local_disk(wanted: Wanted, folder: Path, processes: Processes, config: EtcdConfig) -> Results:
     with asyncio.Runner(loop_factory=event_loop) as runner:
-        return runner.run(ours("local", f"file://{folder}/ours", {}, processes, config))
+        return runner.run(ours(wanted, "local", f"file://{folder}/ours", {}, processes, config))
 
 
-def on_s3(folder: Path, config: EtcdConfig) -> Results:
+def on_s3(wanted: Wanted, folder: Path, config: EtcdConfig) -> Results:
     """A server of its own, and everything again on it."""
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
@@ -190,10 +225,10 @@ def on_s3(folder: Path, config: EtcdConfig) -> Results:
     with Processes(folder, environment(config)) as processes:
         processes.start_script("s3", HERE / "s3_server.py", str(port))
         _make_bucket(endpoint)
-        theirs = hadoop_s3(endpoint, SIZES)
+        theirs = hadoop_s3(endpoint, wanted.sizes)
         options = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}  # the client of all others
         with asyncio.Runner(loop_factory=event_loop) as runner:
-            return theirs | runner.run(ours("s3", "s3://bench/ours", options, processes, config))
+            return theirs | runner.run(ours(wanted, "s3", "s3://bench/ours", options, processes, config))
 
 
 def _make_bucket(endpoint: str) -> None:
@@ -239,31 +274,41 @@ def lines(results: Results) -> Iterator[tuple[str, ...]]:
         yield where, name, f"{size:,}", f"{taken.whole:.2f}", f"{taken.publish:.3f}", f"{per_file:.2f}"
 
 
-def main() -> None:
-    began = time.perf_counter()
+def measured(wanted: Wanted) -> Results:
+    """Everything that is wanted, one after the other."""
+    results: Results = {}
     with (
         tempfile.TemporaryDirectory(prefix="distop-bench-") as name,
         EtcdProcess(Path(name) / "etcd") as etcd,
     ):
         folder = Path(name)
         config = EtcdConfig(endpoints=(etcd.endpoint,))
-        with Processes(folder, environment(config)) as processes:
-            results = on_local_disk(folder, processes, config)
-        results |= on_s3(folder, config)
-    with tempfile.TemporaryDirectory(prefix="distop-bench-") as name:
-        results |= hadoop_local(Path(name) / "hadoop", SIZES)
+        if "local" in wanted.places:
+            with Processes(folder, environment(config)) as processes:
+                results |= on_local_disk(wanted, folder, processes, config)
+        if "s3" in wanted.places:
+            results |= on_s3(wanted, folder, config)
+    if "local" in wanted.places:
+        with tempfile.TemporaryDirectory(prefix="distop-bench-") as name:
+            results |= hadoop_local(Path(name) / "hadoop", wanted.sizes)
+    return results
+
+
+def main() -> None:
+    wanted = Wanted.parsed()
+    began = time.perf_counter()
+    results = measured(wanted)
     headings = ("where", "written by", "files", "whole s", "publish s", "publish ms/file")
-    print_table(
-        f"F files of {ROWS} rows, 2 slots; {time.perf_counter() - began:.0f} s", headings, lines(results)
-    )
-    largest = SIZES[-1]
-
-    def ratio(where: str, theirs: str) -> float:
-        return round(results[where, "iceberg", largest].publish / results[where, theirs, largest].publish, 4)
-
+    title = f"F files of {ROWS} rows, 2 slots; {time.perf_counter() - began:.0f} s"
+    print_table(title, headings, lines(results))
+    largest = wanted.sizes[-1]
     figures = {
-        f"iceberg_over_{theirs}_{where}_{largest}": ratio(where, theirs)
-        for where, theirs in (("s3", "v1"), ("s3", "v2"), ("local", "v1"), ("local", "v2"))
+        f"{output}_over_{theirs}_{where}_{largest}": round(
+            results[where, output, largest].publish / results[where, theirs, largest].publish, 4
+        )
+        for output in reversed(wanted.outputs)
+        for where in reversed(wanted.places)
+        for theirs in ("v1", "v2")
     }
     if commits := thousand_commits():
         figures["commit_1000_over_10"] = round(commits[1000] / commits[10], 3)
