@@ -10,102 +10,26 @@ import pyarrow as pa
 import pytest
 
 from distop.commit import file_lists
-from distop.commit.execution import execute
-from distop.commit.files_steps import FilesPublish, visible_files
+from distop.commit.files_steps import FilesPublish
 from distop.commit.hive import PartitionValues, escaped
 from distop.commit.layout import Layout
 from distop.commit.outputs import FilesOutput
-from distop.commit.step import FinishContext, StepContext
 from distop.commit.storage import file_system
 from distop.errors import CorruptRecord, InvalidArgument, TableNotEmpty
-from distop.metastore.keyspace import Keyspace
-from distop.metastore.records import JobRecord, OperationArg, StepRecord, TableRecord
-from distop.metastore.sequence import CommitSequence
-from distop.metastore.txn import KeyValue
-from distop.operations.api import OperationView
-from support.ingesting import LocalJob
-from support.publishing import ROWS, rows
+from support.plain_tables import PlainTable
+from support.publishing import rows
 from support.s3 import S3
 
 
-class Tree:
-    """A table of plain files, and operations on it whose jobs run here."""
-
-    def __init__(
-        self, location: str, storage: dict[str, Any], partition_by: tuple[str, ...] = ("kind",)
-    ) -> None:
-        self.location, self.storage = location, storage
-        self.layout = Layout.create(ROWS, list(partition_by))
-        self.number = 0
-
-    def start(self, jobs: int = 1) -> OperationArg:
-        self.number += 1
-        return OperationArg(
-            table="t",
-            type="ingest",
-            instance=self.number,
-            uuid=f"{self.number:032x}",
-            argument={"layout": self.layout.to_json(), "output": "files"},
-            partition_count=jobs,
-            location=self.location,
-            storage=self.storage,
-            stages_files=True,
-        )
-
-    def run(self, arg: OperationArg, name: str, batch: pa.RecordBatch) -> JobRecord:
-        job = LocalJob(arg, name)
-        writer = FilesOutput().writer(self.layout, job)
-        writer.write(batch)
-        return JobRecord(state="success", attempt=job.attempt, result=writer.finish())
-
-    def context(self, arg: OperationArg, jobs: dict[str, JobRecord]) -> FinishContext:
-        keys = Keyspace().table("t")
-        return FinishContext(
-            table=TableRecord(name="t", location=self.location, format="files"),
-            keys=keys,
-            head=KeyValue.missing(keys.head),
-            watermarks=KeyValue.missing(keys.watermarks),
-            view=OperationView(arg=arg, jobs=jobs, token=str(arg.id)),
-        )
-
-    def planned(
-        self, *batches: pa.RecordBatch, mode: str = "append"
-    ) -> tuple[OperationArg, list[StepRecord]]:
-        arg = self.start(len(batches))
-        jobs = {str(index): self.run(arg, str(index), batch) for index, batch in enumerate(batches)}
-        return arg, list(FilesPublish({"mode": mode}).expand(self.context(arg, jobs)))
-
-    def publish(self, *batches: pa.RecordBatch, mode: str = "append") -> None:
-        arg, steps = self.planned(*batches, mode=mode)
-        table = TableRecord(name="t", location=self.location, format="files")
-        sequence = CommitSequence.of(str(arg.id), arg.uuid, steps)
-        context = StepContext(table=table, arg=arg, token=str(arg.id))
-        for _ in range(2):  # a second time, as after a crash
-            execute(sequence, context, check=lambda: None)
-
-    def names(self) -> list[str]:
-        return list(visible_files(self.location, self.storage))
-
-    def ids(self) -> list[int]:
-        import pyarrow.parquet as pq
-
-        fs, root = file_system(self.location, self.storage)
-        found: list[int] = []
-        for name in self.names():
-            with fs.open(f"{root}/{name}", "rb") as stream:
-                found += pq.read_table(stream)["id"].to_pylist()
-        return sorted(found)
-
-
 @pytest.fixture(params=["disk", "s3"])
-def tree(request: pytest.FixtureRequest, tmp_path: Path) -> Tree:
+def tree(request: pytest.FixtureRequest, tmp_path: Path) -> PlainTable:
     if request.param == "disk":
-        return Tree(f"file://{tmp_path}/a tree", {})
+        return PlainTable(f"file://{tmp_path}/a tree", {})
     s3: S3 = request.getfixturevalue("s3")
-    return Tree(f"{s3.url}/tree", s3.storage)
+    return PlainTable(f"{s3.url}/tree", s3.storage)
 
 
-def test_files_come_into_partition_folders_and_the_marker_is_last(tree: Tree) -> None:
+def test_files_come_into_partition_folders_and_the_marker_is_last(tree: PlainTable) -> None:
     """C5, C16, P5: on a disk and on an object store, twice in a row."""
     tree.publish(rows(0, 30), rows(30, 30))
     assert tree.ids() == list(range(60))
@@ -120,7 +44,7 @@ def test_files_come_into_partition_folders_and_the_marker_is_last(tree: Tree) ->
 
 def test_folders_then_renames_then_deletions_then_the_marker(tmp_path: Path) -> None:
     """C7, C16: what replaces is there before what is replaced goes; both are steps of the log."""
-    tree = Tree(f"file://{tmp_path}/tree", {})
+    tree = PlainTable(f"file://{tmp_path}/tree", {})
     tree.publish(rows(0, 30))
     _, steps = tree.planned(rows(30, 30), mode="overwrite")
     assert [(step.step, step.stage) for step in steps] == [
@@ -133,7 +57,7 @@ def test_folders_then_renames_then_deletions_then_the_marker(tmp_path: Path) -> 
 
 def test_nothing_written_is_nothing_to_do(tmp_path: Path) -> None:
     """P10."""
-    tree = Tree(f"file://{tmp_path}/tree", {})
+    tree = PlainTable(f"file://{tmp_path}/tree", {})
     assert tree.planned(rows(0, 0))[1] == []
     tree.publish(rows(0, 5))
     assert [step.step for step in tree.planned(rows(0, 0), mode="overwrite")[1]] == [
@@ -145,7 +69,7 @@ def test_nothing_written_is_nothing_to_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["error_if_exists", "ignore"])
 def test_files_that_turned_up_meanwhile_refuse_modes_for_empty_trees(tmp_path: Path, mode: str) -> None:
     """P5, P6."""
-    tree = Tree(f"file://{tmp_path}/tree", {})
+    tree = PlainTable(f"file://{tmp_path}/tree", {})
     assert tree.planned(rows(0, 5), mode=mode)[1]
     (tmp_path / "tree" / "theirs.parquet").write_text("x")
     with pytest.raises(TableNotEmpty, match=r"theirs\.parquet"):
@@ -156,7 +80,7 @@ def test_a_list_that_is_too_long_for_a_record_lies_beside_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P1, O5: and one that is missing or cut short is reported, never taken for nothing (C6)."""
-    tree = Tree(f"file://{tmp_path}/tree", {}, ())
+    tree = PlainTable(f"file://{tmp_path}/tree", {}, ())
     arg = tree.start()
     short = tree.run(arg, "0", rows(0, 5))
     assert "listed" in short.result
@@ -186,7 +110,7 @@ def test_a_list_that_is_too_long_for_a_record_lies_beside_the_files(
 )
 def test_a_damaged_record_is_reported(tmp_path: Path, damage: Callable[[dict[str, Any]], Any]) -> None:
     """C11: rows are not lost silently."""
-    tree = Tree(f"file://{tmp_path}/tree", {}, ())
+    tree = PlainTable(f"file://{tmp_path}/tree", {}, ())
     arg = tree.start()
     record = tree.run(arg, "0", rows(0, 5))
     damage(record.result)
