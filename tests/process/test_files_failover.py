@@ -32,8 +32,7 @@ ROWS = 4000
 async def after_the_death_of_a_leader(
     etcd: EtcdConfig, client: EtcdClient, folder: Path, plan: str, table: dict[str, Any]
 ) -> AsyncIterator[tuple[AsyncClient, Operation]]:
-    """An ingest of :data:`ROWS` rows into the table ``f`` whose first leader has died as planned; the next one
-    runs."""
+    """An ingest into the table ``f`` whose first leader has died as planned; the next one runs."""
     source = write_csv(folder / "src" / "a", "1.csv", 0, ROWS)
     with pytest.MonkeyPatch.context() as armed:
         armed.setenv("DISTOP_CRASH_POINTS", plan)
