@@ -15,10 +15,12 @@ import pytest
 import pytest_asyncio
 
 from distop.executor.place import BASE_VARIABLE, Place
+from distop.metastore.audit import audit_put
 from distop.metastore.config import EtcdConfig
 from distop.metastore.embedded import EtcdProcess
 from distop.metastore.jobs import FAILED, SUCCESS
-from distop.metastore.records import ABORTING
+from distop.metastore.pausing import pause_operation, resume_operation
+from distop.metastore.records import ABORTING, PauseRecord
 from support.executing import (
     TTL_S,
     Child,
@@ -111,6 +113,33 @@ async def test_a_claimed_job_runs_and_saves_its_progress(spark_client: LossyClie
     records = await all_done(spark_client, arg, 60.0)
     assert {record.state for record in records.values()} == {SUCCESS}
     assert len(traces(tmp_path, "saved@3")) == 4
+
+
+async def test_a_pause_stops_the_jobs_on_spark_and_another_launch_goes_on(
+    spark_client: LossyClient, tmp_path: Path
+) -> None:
+    """O21: they clean up, what was done stays done, and the next launch does the rest."""
+    argument = {"folder": str(tmp_path), "hold": ["2", "3"]}
+    arg = await start_operation(spark_client, "traced", argument, jobs=4)
+    table = spark_client.keyspace.table("flights")
+    keys = table.operation(arg.id)
+    await eventually(lambda: len(traces(tmp_path, "holds")) == 2, 60.0)
+    audit = audit_put(table, "pause", by="jane", target=str(arg.id), at=1.0)
+    assert await pause_operation(spark_client, keys, PauseRecord(by="jane"), audit)
+    await eventually(lambda: len(traces(tmp_path, "cleaned")) == 2, 20.0)
+
+    async def let_go() -> bool:
+        return await runner_of(spark_client, arg) == ""
+
+    await eventually(let_go, 20.0)
+    assert set(await job_records(spark_client, arg)) == {"0", "1"}
+    (tmp_path / "release").touch()
+    assert await resume_operation(spark_client, keys, audit_put(table, "resume", by="joe", target="", at=2.0))
+    records = await all_done(spark_client, arg, 60.0)
+    assert {record.state for record in records.values()} == {SUCCESS}
+    began = [partition for _, partition, *_ in traces(tmp_path, "began")]
+    assert {name: began.count(name) for name in records} == {"0": 1, "1": 1, "2": 2, "3": 2}
+    assert files(tmp_path) == sorted(f"{record.attempt}.out" for record in records.values())
 
 
 async def test_a_sealed_operation_stops_its_jobs_by_push(spark_client: LossyClient, tmp_path: Path) -> None:
