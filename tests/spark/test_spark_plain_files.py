@@ -1,0 +1,66 @@
+"""A tree of plain files and Spark: the names it gives, and what it reads."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pytest
+
+from distop.commit.hive import PartitionValues
+from distop.commit.layout import Layout
+from support.plain_tables import PlainTable
+from support.publishing import ROWS
+
+pytestmark = pytest.mark.spark
+
+KINDS = ["a/b", "x=y", "50%", "a:b?", "q\"o't", "{c}[d]^", "b\\s", "日本", "with space", "#1*", "plain", ""]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    yield session
+    session.stop()
+
+
+def test_spark_reads_a_tree_and_names_folders_alike(spark: Any, tmp_path: Path) -> None:
+    """C12, P14."""
+    table = PlainTable(f"file://{tmp_path}/tree", {})
+    expected = [(number, kind or None) for number, kind in enumerate(KINDS)]
+    table.publish(pa.record_batch({"id": list(range(len(KINDS))), "kind": KINDS}, schema=ROWS))
+    read = spark.read.parquet(str(tmp_path / "tree")).select("id", "kind").collect()
+    assert sorted(tuple(row) for row in read) == expected
+
+    spark.createDataFrame(expected, "id long, kind string").write.partitionBy("kind").parquet(
+        str(tmp_path / "its")
+    )
+    values = PartitionValues(table.layout.schema, table.layout.spec)
+    ours = {values.folder((kind,)) for kind in KINDS}
+    # What lists a local folder for Spark may show it with the escapes that Java's URIs have on top.
+    its = {path.name for path in (tmp_path / "its").iterdir() if path.is_dir()}
+    assert its == ours, {unquote(name) for name in its}
+
+
+def test_spark_reads_typed_partition_values(spark: Any, tmp_path: Path) -> None:
+    """P14: dates, times and truth values come back as what they were."""
+    kinds = {"id": pa.int64(), "d": pa.date32(), "t": pa.timestamp("us"), "b": pa.bool_(), "n": pa.int32()}
+    texts = [[1, 2], ["2013-01-01", None], ["2013-01-01 10:00:00", None], [True, None], [-7, None]]
+    arrays = [pa.array(text).cast(kind) for text, kind in zip(texts, kinds.values(), strict=True)]
+    batch = pa.record_batch(arrays, names=list(kinds))
+    table = PlainTable(f"file://{tmp_path}/tree", {}, ())
+    table.layout = Layout.create(pa.schema(list(kinds.items())), ["d", "t", "b", "n"])
+    table.publish(batch)
+    read = spark.read.schema("id long, d date, t timestamp, b boolean, n int").parquet(str(tmp_path / "tree"))
+    told = read.selectExpr("id", "cast(d as string)", "cast(t as string)", "b", "n").orderBy("id")
+    found = [tuple(row) for row in told.collect()]
+    assert found == [(1, "2013-01-01", "2013-01-01 10:00:00", True, -7), (2, None, None, None, None)]
