@@ -1,6 +1,7 @@
 """What must hold among the keys of a table at every revision. Pure: a snapshot in, findings out.
 
-Each of these is kept by transactions, so none needs a second look: a contradiction at one revision is one.
+Each of these is kept by transactions: a contradiction at one revision is one, at the first look. Only dropping
+and renaming a table take several.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from distop.metastore.starting import slots_without
 from distop.metastore.txn import Delete, KeyValue, Op, Put, Txn, absent, unchanged
 
 DOCTOR = "distop doctor --fix"
+MOVES_S = 2.0
+"""How long dropping or renaming a table may take, which moves its keys in more than one transaction."""
 UPGRADE = "upgrade distop where it is older; if nobody has written it by hand, keep the value and report it"
 
 
@@ -61,6 +64,7 @@ def _records(seen: TableSeen) -> Iterator[Finding]:
     if not seen.table.exists and (seen.own_keys or any(one.keys_count for one in seen.operations.values())):
         yield Finding(
             code="KEYS_WITHOUT_TABLE",
+            persists_s=MOVES_S,
             severity=Severity.WARNING,
             table=seen.name,
             sentence=f"keys of table {seen.name!r} stand, and its record {_text(seen.keys.table)} does not",
@@ -277,6 +281,7 @@ def _instances(seen: TableSeen) -> Iterator[Finding]:
         standing = seen.next_instances.get(type_name, KeyValue.missing(key))
         yield Finding(
             code="INSTANCE_NUMBER_BEHIND",
+            persists_s=MOVES_S,
             severity=Severity.ERROR,
             table=seen.name,
             subject=type_name,
