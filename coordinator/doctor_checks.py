@@ -1,7 +1,7 @@
 """What must hold among the keys of a table at every revision. Pure: a snapshot in, findings out.
 
-Each of these is kept by transactions: a contradiction at one revision is one, at the first look. Only dropping
-and renaming a table take several.
+Each of these is kept by transactions: a contradiction at one revision is one, at the first look. Only
+dropping and renaming a table take several.
 """
 
 from __future__ import annotations
