@@ -8,8 +8,9 @@ bytes that they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from threading import Lock
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,14 +31,12 @@ _SNAPSHOTS, _SNAPSHOT_LOG, _METADATA_LOG = "snapshots", "snapshot-log", "metadat
 
 E = TypeVar("E")
 
+MAX_REMEMBERED = 16
+"""Metadata files written by this process that are kept as they were parsed."""
+
 
 class _Snapshot(msgspec.Struct, rename="kebab"):
     snapshot_id: int
-
-
-class _Present(msgspec.Struct, rename="kebab"):
-    current_snapshot_id: int | None = None
-    refs: dict[str, _Snapshot] = {}
 
 
 class _LogEntry(msgspec.Struct, rename="kebab"):
@@ -53,6 +52,8 @@ class Successor:
     """JSON."""
     dropped: list[str]
     """Metadata files that the log of earlier ones no longer names."""
+    file: TableFile | None = None
+    """The same, parsed; not written yet."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ class TableFile:
 
         Raises :class:`~distop.errors.CorruptRecord` if it is missing or is no table metadata.
         """
+        if not also and (written := _written.get(location)) is not None:
+            return written
         io = file_io(location, properties, storage)
         try:
             compressor = Compressor.get_compressor(location=location)
@@ -99,8 +102,10 @@ class TableFile:
     @classmethod
     def _parse(cls, location: str, content: bytes, also: Iterable[int]) -> TableFile:
         fields = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
-        present = msgspec.json.decode(content, type=_Present)
-        wanted = {present.current_snapshot_id, *(ref.snapshot_id for ref in present.refs.values()), *also}
+        # Each look at all of it takes time that grows with the past: only the parts are looked into.
+        refs = msgspec.json.decode(fields.get("refs") or b"{}", type=dict[str, _Snapshot])
+        current = msgspec.json.decode(fields.get("current-snapshot-id") or b"null", type=int | None)
+        wanted = {current, *(ref.snapshot_id for ref in refs.values()), *also}
         snapshots = _listed(fields, _SNAPSHOTS, msgspec.Raw)
         ids = [snapshot.snapshot_id for snapshot in _listed(fields, _SNAPSHOTS, _Snapshot)]
         snapshot_log = _listed(fields, _SNAPSHOT_LOG, msgspec.Raw)
@@ -136,11 +141,12 @@ class TableFile:
         metadata = update_table_metadata(self.metadata, tuple(updates), metadata_location=self.location)
         content = metadata.model_dump_json().encode()
         dropped: list[str] = []
+        file = None
         if self._raw_snapshots or self._raw_snapshot_log or self._log:
             fields: dict[str, Any] = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
             known = set(self._ids)
-            new = [
-                raw
+            added = [
+                (raw, each.snapshot_id)
                 for raw, each in zip(
                     _listed(fields, _SNAPSHOTS, msgspec.Raw),
                     _listed(fields, _SNAPSHOTS, _Snapshot),
@@ -148,6 +154,7 @@ class TableFile:
                 )
                 if each.snapshot_id not in known
             ]
+            new, new_ids = [raw for raw, _ in added], [snapshot_id for _, snapshot_id in added]
             log = [*self._log, *_listed(fields, _METADATA_LOG, _LogEntry)]
             first = max(0, len(log) - _versions_kept(metadata.properties))
             dropped = [entry.metadata_file for entry in log[:first]]
@@ -155,11 +162,35 @@ class TableFile:
             fields[_SNAPSHOT_LOG] = [*self._raw_snapshot_log, *_listed(fields, _SNAPSHOT_LOG, msgspec.Raw)]
             fields[_METADATA_LOG] = log[first:]
             content = msgspec.json.encode(fields)
+            file = self._next(metadata, fields, new_ids, log[first:])
         else:
             kept = {entry.metadata_file for entry in metadata.metadata_log}
             before = (entry.metadata_file for entry in self.metadata.metadata_log)
             dropped = [name for name in before if name not in kept]
-        return Successor(content, dropped)
+        return Successor(content, dropped, file)
+
+    def _next(
+        self, metadata: TableMetadata, fields: Mapping[str, Any], new_ids: list[int], log: list[_LogEntry]
+    ) -> TableFile:
+        wanted = {metadata.current_snapshot_id, *(ref.snapshot_id for ref in metadata.refs.values())}
+        named = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in wanted]
+        slim = metadata.model_copy(update={"snapshots": named, "snapshot_log": [], "metadata_log": []})
+        ids = [*self._ids, *new_ids]
+        return TableFile(None, slim, fields[_SNAPSHOTS], ids, fields[_SNAPSHOT_LOG], log)
+
+    def remember(self, location: str) -> None:
+        """This is what was written there just now: who reads it next in this process need not parse it.
+
+        Metadata files never change, and their names are never used twice.
+        """
+        with _lock:
+            while len(_written) >= MAX_REMEMBERED:
+                del _written[next(iter(_written))]
+            _written[location] = replace(self, location=location)
+
+
+_written: dict[str, TableFile] = {}
+_lock = Lock()
 
 
 def _listed(fields: Mapping[str, msgspec.Raw], name: str, kind: type[E]) -> list[E]:

@@ -116,6 +116,8 @@ class Draft:
         with self.io.new_output(path).create() as stream:
             stream.write(successor.content)
         reached("snapshot.after")
+        if successor.file is not None:
+            successor.file.remember(path)
         self.dropped = successor.dropped
         return path
 
