@@ -149,6 +149,8 @@ class Report:
             f"{summary['rows_doubled']} doubled, {summary['leftovers']} leftovers, {summary['stuck']} stuck. "
             f"A reader in a loop looked {self.reads:,} times."
         )
+        if self.untried:
+            head += f" There was no time for {self.untried} lost answers, pauses and faults."
         rows = [self.lines[name].cells() for name in self._order()]
         table = [
             "| " + " | ".join(HEADINGS) + " |",
