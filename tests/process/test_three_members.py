@@ -15,9 +15,19 @@ from support.feeding import Stage, staged
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
 
-@pytest_asyncio.fixture(params=["processes", "containers"])
-async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
-    made = LocalCluster(tmp_path / "etcd") if request.param == "processes" else ContainerCluster()
+KINDS = ("processes", "containers")
+both = pytest.mark.parametrize("kind", KINDS)
+"""What differs between processes and containers is how a member is cut off, paused and lost."""
+
+
+@pytest.fixture
+def kind() -> str:
+    return "processes"
+
+
+@pytest_asyncio.fixture
+async def cluster(kind: str, tmp_path: Path) -> AsyncIterator[Cluster]:
+    made = LocalCluster(tmp_path / "etcd") if kind == "processes" else ContainerCluster()
     async with made:
         yield made
 
@@ -28,6 +38,7 @@ async def stage(cluster: Cluster, prefix: str, tmp_path: Path) -> AsyncIterator[
         yield made
 
 
+@both
 async def test_a_leading_member_that_stands_still_is_done_without(cluster: Cluster, stage: Stage) -> None:
     """O27: etcd's leader is paused; another member leads, writes resume, nothing is lost or doubled."""
     leader = await cluster.leader()
@@ -39,6 +50,7 @@ async def test_a_leading_member_that_stands_still_is_done_without(cluster: Clust
     await stage.whole_and_once()
 
 
+@both
 async def test_a_leading_member_that_is_cut_off_is_done_without(cluster: Cluster, stage: Stage) -> None:
     """O27: it still takes connections, and can answer nothing."""
     leader = await cluster.leader()
@@ -59,6 +71,7 @@ async def test_the_member_that_clients_use_may_be_cut_off(cluster: Cluster, stag
     await stage.whole_and_once()
 
 
+@both
 async def test_a_member_that_is_lost_is_replaced(cluster: Cluster, stage: Stage) -> None:
     """O27: killed, its data gone; a new one takes its place while operations go on."""
     victim = await cluster.leader()
