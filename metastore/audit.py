@@ -1,6 +1,6 @@
 """The audit trail: every control action, written in the transaction that does it (checklist U2).
 
-``<table>.audit.<id>`` for what is done to a table and its operations, ``_audit.<id>`` for the rest. An id
+``<table>.auditTrail.<id>`` for what is done to a table and its operations, ``_audit.<id>`` for the rest. An id
 begins with the time, so key order is time order. The trail is bounded: the oldest entries are forgotten.
 """
 

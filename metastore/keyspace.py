@@ -34,7 +34,7 @@ TABLE_WORDS = frozenset(
         "request",
         "history",
         "pause",
-        "audit",
+        "auditTrail",
     }
 )
 _OPERATION_WORDS = frozenset(
@@ -228,7 +228,7 @@ class TableKeys:
         self.backlog_prefix = base + b".backlog."
         self.applied_prefix = base + b".applied."
         self.backlog_index = keyspace.backlog_tables + escape(table).encode()
-        self.audit_prefix = base + b".audit."
+        self.audit_prefix = base + b".auditTrail."
         self._base = base
 
     def next_instance(self, type_name: str) -> bytes:

@@ -251,7 +251,7 @@ class DropRecord(Record, kw_only=True):
 
 
 class AuditRecord(Record, kw_only=True):
-    """``<table>.audit.<id>`` and ``_audit.<id>``: one control action. Written with the action itself."""
+    """``<table>.auditTrail.<id>`` and ``_audit.<id>``: one control action. Written with the action itself."""
 
     action: str
     """Such as ``start``, ``cancel``, ``pause``."""

@@ -22,7 +22,7 @@ from distop.metastore.txn import Get, Txn
 AT_REST = re.compile(
     r"(_coordinators|_executors|_namespaces|_audit)\..+"
     r"|[^.]+\.(table|head|watermarks|coordinator|ordering)"
-    r"|[^.]+\.(history|request|audit|applied)\..+"
+    r"|[^.]+\.(history|request|auditTrail|applied)\..+"
     r"|[^.]+\.[^.]+\.nextInstanceId"
 )
 """The keys that may stand when nothing runs."""

@@ -23,7 +23,7 @@ from support.whole import HEADER, Whole, coordinated, whole, write_csv
 
 AT_REST = re.compile(
     r"(_coordinators|_executors|_namespaces)\..+|t\.(table|head|watermarks|coordinator)"
-    r"|t\.(history|request|audit)\..+|_audit\..+|t\.ingest\.nextInstanceId"
+    r"|t\.(history|request|auditTrail)\..+|_audit\..+|t\.ingest\.nextInstanceId"
 )
 
 
