@@ -1,7 +1,7 @@
 """The audit trail: every control action, written in the transaction that does it (checklist U2).
 
-``<table>.auditTrail.<id>`` for what is done to a table and its operations, ``_audit.<id>`` for the rest. An id
-begins with the time, so key order is time order. The trail is bounded: the oldest entries are forgotten.
+``<table>.auditTrail.<id>`` for what is done to a table and its operations, ``_audit.<id>`` for the rest. An
+id begins with the time, so key order is time order. The trail is bounded: the oldest entries are forgotten.
 """
 
 from __future__ import annotations
