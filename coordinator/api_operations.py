@@ -166,8 +166,8 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         self._planning += 1
         self._metrics.planning(self._planning)
         try:
-            loop = asyncio.get_running_loop()
-            plan = await asyncio.wait_for(loop.run_in_executor(self._threads, kind.plan, request), left)
+            async with asyncio.timeout(left):
+                plan = await asyncio.get_running_loop().run_in_executor(self._threads, kind.plan, request)
         except TimeoutError:
             raise DeadlineExceeded(f"planning {kind.type} took longer than {left:.0f} s") from None
         finally:

@@ -154,7 +154,7 @@ class FollowUps:
         )
         loop = asyncio.get_running_loop()
         try:
-            planned = loop.run_in_executor(self._threads, kind.plan, request)
-            return checked(await asyncio.wait_for(planned, PLANNING_S))
+            async with asyncio.timeout(PLANNING_S):
+                return checked(await loop.run_in_executor(self._threads, kind.plan, request))
         except TimeoutError:
             raise DeadlineExceeded(f"planning {wanted.type} took longer than {PLANNING_S:.0f} s") from None

@@ -43,8 +43,9 @@ class Planner:
         self._planning += 1
         self._metrics.planning(self._planning)
         try:
-            loop = asyncio.get_running_loop()
-            plan = await asyncio.wait_for(loop.run_in_executor(self._threads, kind.plan, request), limit_s)
+            # Not wait_for: it swallows a cancellation that comes along with the result (Python up to 3.11).
+            async with asyncio.timeout(limit_s):
+                plan = await asyncio.get_running_loop().run_in_executor(self._threads, kind.plan, request)
         except TimeoutError:
             raise DeadlineExceeded(f"planning {kind.type} took longer than {limit_s:.0f} s") from None
         finally:

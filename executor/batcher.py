@@ -109,7 +109,8 @@ class MarkBatcher:
     async def flush(self, timeout_s: float) -> bool:
         """Wait until nothing waits or is under way; whether that came true in time."""
         try:
-            await asyncio.wait_for(self._idle.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
         except TimeoutError:
             return False
         return True

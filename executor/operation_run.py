@@ -165,7 +165,8 @@ class OperationRun:
     async def _pause(self, fruitless: int) -> None:
         longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(fruitless, 16))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._ended.wait(), longest * self._rng.uniform(0.5, 1.0))
+            async with asyncio.timeout(longest * self._rng.uniform(0.5, 1.0)):
+                await self._ended.wait()
 
     # -- giving jobs up ------------------------------------------------------------------------------
 

@@ -123,7 +123,8 @@ class Sidecar:
                 log.info("sidecar_idle")
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), None if idle_s is None else max(0.05, idle_s / 4))
+                async with asyncio.timeout(None if idle_s is None else max(0.05, idle_s / 4)):
+                    await stop.wait()
 
     async def _keep_lease(self, client: EtcdClient) -> None:
         """One lease after the other, each a new incarnation; ends (with its lease) when it is cancelled."""

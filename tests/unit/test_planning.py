@@ -1,0 +1,48 @@
+"""Planning: bounded, and given up when nobody wants it any more."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import pytest
+
+from distop.coordinator.planning import Planner
+from distop.errors import DeadlineExceeded
+from distop.metastore.records import TableRecord
+from distop.operations import Plan, PlanRequest, Registry
+
+REQUEST = PlanRequest(
+    table=TableRecord(name="t", location="file:///nowhere"), head=None, watermarks={}, argument={}
+)
+
+
+class Slow(Executor):
+    """Threads whose work ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.work: Future[Any] = Future()
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return self.work
+
+
+async def test_a_cancellation_that_comes_along_with_the_plan_counts() -> None:
+    """O24: a leader that has been told to stop must stop."""
+    threads = Slow()
+    planner = Planner(Registry(()), threads)
+    planning = asyncio.create_task(planner.plan(planner.registry.get("noop"), REQUEST, 30.0))
+    await asyncio.sleep(0)
+    threads.work.set_result(Plan(argument={}, partition_count=1))
+    await asyncio.sleep(0)  # the result has arrived, and whoever waits for it has not run yet
+    planning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await planning
+
+
+async def test_a_plan_that_takes_too_long_is_given_up() -> None:
+    """U4."""
+    planner = Planner(Registry(()), Slow())
+    with pytest.raises(DeadlineExceeded):
+        await planner.plan(planner.registry.get("noop"), REQUEST, 0.01)
