@@ -311,7 +311,8 @@ class TableDriver:
                 continue
             if slot.tracked.gone:
                 self._slots.pop(slot.tracked.keys.root, None)
-                self._heed_backlog()  # it may have been in a batch's way
+                if self._drainer is not None and not self._drainer.resting:
+                    self._heed_backlog()  # it was in a batch's way, or has applied one
                 continue
             late = slot.deadline is not None and slot.deadline <= now
             held = self._paused(slot.tracked.arg.id)
