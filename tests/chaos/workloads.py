@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from chaos.cluster import TTL_S, Service
 from chaos.lab import Lab, Stuck
 from chaos.ledger import Started
-from distop.errors import DistopError, NotParked, OperationNotFound, PreconditionFailed
+from distop.errors import DistopError, NotParked, OperationNotFound, PreconditionFailed, TableNotFound
 from distop.metastore.batches import AppliedRecord
 from distop.metastore.keyspace import OperationId
 from distop.metastore.records import CompletionRecord, HistoryRecord, decode, encode
@@ -246,6 +246,31 @@ async def new_table(lab: Lab) -> list[str]:
     return await all_ended(lab, await lab.ingest(await lab.table("fresh")))
 
 
+async def dropped(lab: Lab) -> list[str]:
+    """A table is made, used, and dropped with its files; nothing of it is left."""
+    book = await lab.table("doomed")
+    problems = await lab.ended(await lab.ingest(book))
+    del lab.books["doomed"]
+    store, keys = lab.cluster.store, lab.cluster.store.keyspace.table(book.table)
+    await lab.until(partial(_at_rest, lab, book.table), f"{book.table} is at work for ever")
+    with contextlib.suppress(TableNotFound):  # an earlier call, whose answer was lost, has dropped it
+        await lab.insist(partial(lab.client.drop_table, book.table, purge=True))
+    # Whoever died half-way has left the rest to the next drop.
+    with contextlib.suppress(TableNotFound):
+        await lab.insist(partial(lab.client.drop_table, book.table, purge=True))
+    if (await store.get(keys.table)).exists:
+        problems.append(f"{book.table} was dropped, and is there")
+    left = [path for path in book.location.rglob("*") if path.is_file()] if book.location.exists() else []
+    return [*problems, *(f"{book.table} was purged, and has {path.name}" for path in left[:3])]
+
+
+async def _at_rest(lab: Lab, table: str) -> bool:
+    """Whether no operation of a table has keys any more."""
+    prefix = lab.cluster.store.keyspace.active
+    active = (await lab.cluster.store.scan(prefix, keys_only=True)).kvs
+    return not any(lab.cluster.store.keyspace.table_of_active(kv.key) == table for kv in active)
+
+
 async def foreign_append(lab: Lab) -> list[str]:
     """A pyiceberg program appends a row while a batch is ingested; it is started again until it is done."""
     book = await lab.table("appended")
@@ -449,6 +474,7 @@ BY_STEP: dict[str, tuple[Workload, ...]] = {
     "undo": (parked_and_aborted,),
     "cancel": (cancel,),
     "table.create": (new_table,),
+    "drop": (dropped,),
     "catalog.swap": (foreign_append,),
     "prune": (prune,),
     "resign": (leader_told_to_go,),
