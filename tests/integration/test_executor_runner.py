@@ -94,8 +94,9 @@ async def test_keys_removed_by_hand_stop_the_jobs_and_the_runner_does_not_spin(
         await eventually(lambda: len(traces(tmp_path, "holds")) == 2)
         await client.txn(Txn(then=(Delete(keys.prefix, prefix_end(keys.prefix)),)))
         await eventually(lambda: len(traces(tmp_path, "cleaned")) == 2)
+        await all_done(client, await start_operation(client))  # the only place is free again
         before = len(client.sent)
-        # The only place is free again, and every one of these makes it look at what there is to do.
+        # Every one of these makes it look at what there is to do.
         for _ in range(5):
             await all_done(client, await start_operation(client))
     about_it = [txn for txn in client.sent[before:] if any(c.key.startswith(keys.root) for c in txn.compares)]
