@@ -15,9 +15,9 @@ from distop.metastore.config import EtcdConfig
 from distop.metastore.sync import SyncEtcd
 
 _AT_REST = re.compile(
-    rb"(_coordinators|_executors|_namespaces)\..+"
+    rb"(_coordinators|_executors|_audit|_namespaces)\..+"
     rb"|[^.]+\.(table|head|watermarks|coordinator)"
-    rb"|[^.]+\.(history|request)\..+"
+    rb"|[^.]+\.(history|request|auditTrail)\..+"
     rb"|[^.]+\.[^.]+\.nextInstanceId"
 )
 """The keys that may stand when nothing runs."""
