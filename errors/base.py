@@ -1,0 +1,133 @@
+"""The root of all errors, and one class for each kind of them.
+
+Every error a user can meet is a :class:`DistopError`. Its ``code`` never changes once released, its
+``retryable`` says whether the same call may succeed later without a change, and its ``hint`` says what
+to do. The gRPC status and the exit code of the command line are derived from the error's
+:class:`Kind`, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, ClassVar
+
+
+class Kind(Enum):
+    """What sort of failure it is. The value is ``(gRPC status name, exit code)``."""
+
+    INVALID = ("INVALID_ARGUMENT", 2)
+    NOT_FOUND = ("NOT_FOUND", 3)
+    EXISTS = ("ALREADY_EXISTS", 4)
+    PRECONDITION = ("FAILED_PRECONDITION", 5)
+    CONFLICT = ("ABORTED", 6)
+    EXHAUSTED = ("RESOURCE_EXHAUSTED", 7)
+    UNAVAILABLE = ("UNAVAILABLE", 8)
+    DEADLINE = ("DEADLINE_EXCEEDED", 9)
+    UNIMPLEMENTED = ("UNIMPLEMENTED", 10)
+    DENIED = ("PERMISSION_DENIED", 11)
+    UNAUTHENTICATED = ("UNAUTHENTICATED", 12)
+    INTERNAL = ("INTERNAL", 13)
+
+    @property
+    def grpc_status(self) -> str:
+        return str(self.value[0])
+
+    @property
+    def exit_code(self) -> int:
+        return int(self.value[1])
+
+
+class DistopError(Exception):
+    """The root of all errors of distop.
+
+    Parameters
+    ----------
+    message:
+        What happened, in one sentence, naming the thing it happened to. Defaults to the class's docstring.
+    hint:
+        What the user can do about it. Defaults to the class's ``hint``.
+    details:
+        Facts for programs (strings), such as ``{"field": "paths", "operation": "flights/ingest/17"}``.
+    """
+
+    code: ClassVar[str] = "INTERNAL"
+    kind: ClassVar[Kind] = Kind.INTERNAL
+    retryable: ClassVar[bool] = False
+    default_hint: ClassVar[str] = ""
+
+    def __init__(self, message: str = "", *, hint: str = "", details: dict[str, str] | None = None) -> None:
+        self.message = message or (type(self).__doc__ or type(self).__name__).strip().splitlines()[0]
+        self.hint = hint or self.default_hint
+        self.details = dict(details or {})
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions cross process boundaries (Spark pickles them); keyword arguments must survive, and so
+        # must a code of a newer version, which stands on the instance.
+        return _rebuild, (type(self), self.message, self.hint, self.details), vars(self)
+
+
+def _rebuild(cls: type[DistopError], message: str, hint: str, details: dict[str, str]) -> DistopError:
+    return cls(message, hint=hint, details=details)
+
+
+class InvalidArgument(DistopError):
+    """The request is malformed."""
+
+    code = "INVALID_ARGUMENT"
+    kind = Kind.INVALID
+
+
+class NotFound(DistopError):
+    """The thing asked for does not exist."""
+
+    code = "NOT_FOUND"
+    kind = Kind.NOT_FOUND
+
+
+class AlreadyExists(DistopError):
+    """The thing to be made exists already."""
+
+    code = "ALREADY_EXISTS"
+    kind = Kind.EXISTS
+
+
+class PreconditionFailed(DistopError):
+    """The thing is not in a state that allows this."""
+
+    code = "PRECONDITION_FAILED"
+    kind = Kind.PRECONDITION
+
+
+class Conflict(DistopError):
+    """Somebody else changed the table meanwhile."""
+
+    code = "CONFLICT"
+    kind = Kind.CONFLICT
+
+
+class DeadlineExceeded(DistopError):
+    """The deadline passed."""
+
+    code = "DEADLINE_EXCEEDED"
+    kind = Kind.DEADLINE
+    retryable = True
+
+
+class Unavailable(DistopError):
+    """A service that is needed does not answer."""
+
+    code = "UNAVAILABLE"
+    kind = Kind.UNAVAILABLE
+    retryable = True
+
+
+class Exhausted(DistopError):
+    """A limit is reached."""
+
+    code = "RESOURCE_EXHAUSTED"
+    kind = Kind.EXHAUSTED
+    retryable = True

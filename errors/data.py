@@ -1,0 +1,49 @@
+"""What a source or a table holds stands in the way."""
+
+from __future__ import annotations
+
+from distop.errors.base import Conflict, InvalidArgument, PreconditionFailed
+from distop.errors.jobs import JobFailed
+
+
+class SourceUnreadable(InvalidArgument):
+    """A source path cannot be read."""
+
+    code = "SOURCE_UNREADABLE"
+
+
+class SourceEmpty(InvalidArgument):
+    """The source holds no files."""
+
+    code = "SOURCE_EMPTY"
+
+
+class AlreadyIngested(PreconditionFailed):
+    """The source was ingested already, as its watermark says."""
+
+    code = "ALREADY_INGESTED"
+
+
+class WatermarkConflict(Conflict):
+    """The watermark moved under the operation."""
+
+    code = "WATERMARK_CONFLICT"
+
+
+class HeadConflict(Conflict):
+    """The table was written to meanwhile, and the operation's mode does not allow that."""
+
+    code = "HEAD_CONFLICT"
+
+
+class TableNotEmpty(Conflict):
+    """The table holds data already, and the operation was to find none."""
+
+    code = "TABLE_NOT_EMPTY"
+
+
+class BadRow(JobFailed):
+    """A row of the source cannot be parsed or cast."""
+
+    code = "BAD_ROW"
+    default_hint = "correct the file, or choose on_bad_rows=quarantine"

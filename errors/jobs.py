@@ -1,0 +1,37 @@
+"""A job did not do what it was to do."""
+
+from __future__ import annotations
+
+from distop.errors.base import DistopError, Kind
+
+
+class JobFailed(DistopError):
+    """A job of the operation failed."""
+
+    code = "JOB_FAILED"
+    kind = Kind.PRECONDITION
+
+
+class JobCrashed(DistopError):
+    """A job raised an error that is none of distop's: of a disk, a network, the code of its type."""
+
+    code = "JOB_CRASHED"
+    kind = Kind.PRECONDITION
+    retryable = True
+    default_hint = "start the operation again once the cause is removed"
+
+
+class AttemptTimeout(DistopError):
+    """An attempt at a job took longer than it may."""
+
+    code = "ATTEMPT_TIMEOUT"
+    kind = Kind.DEADLINE
+    retryable = True
+    default_hint = "raise attempt_timeout, or make the jobs smaller"
+
+
+class JobResultTooLarge(JobFailed):
+    """The result of a job is larger than its record may be."""
+
+    code = "JOB_RESULT_TOO_LARGE"
+    default_hint = "write large facts beside the job's data, and report where they are"

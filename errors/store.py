@@ -1,0 +1,66 @@
+"""etcd, a lease or a record in it is not as it must be."""
+
+from __future__ import annotations
+
+from distop.errors.base import DistopError, Exhausted, Kind, Unavailable
+
+
+class EtcdUnavailable(Unavailable):
+    """etcd does not answer."""
+
+    code = "ETCD_UNAVAILABLE"
+    default_hint = "check the etcd endpoints and that the cluster has a leader"
+
+
+class EtcdDenied(EtcdUnavailable):
+    """etcd does not take this user, password or role."""
+
+    code = "ETCD_DENIED"
+    kind = Kind.DENIED
+    retryable = False
+    default_hint = "check user, password and role"
+
+
+class OutcomeUnknown(Unavailable):
+    """A write was sent and its reply was lost; whether it happened could not be read back."""
+
+    code = "OUTCOME_UNKNOWN"
+    default_hint = "ask again: the call is safe to repeat with the same request id"
+
+
+class EtcdOutOfSpace(Exhausted):
+    """etcd is out of space and refuses writes."""
+
+    code = "ETCD_OUT_OF_SPACE"
+    default_hint = "compact and defragment etcd, then disarm the alarm: etcdctl alarm disarm"
+
+
+class CorruptRecord(DistopError):
+    """A value in etcd is not what this version of distop writes."""
+
+    code = "CORRUPT_RECORD"
+
+
+class Compacted(DistopError):
+    """The revision asked for is no longer in etcd's history."""
+
+    code = "COMPACTED"
+    kind = Kind.PRECONDITION
+    retryable = True
+    default_hint = "begin again from the present state"
+
+
+class LeadershipLost(DistopError):
+    """This coordinator is no longer the leader of the table."""
+
+    code = "LEADERSHIP_LOST"
+    kind = Kind.UNAVAILABLE
+    retryable = True
+
+
+class LeaseLost(DistopError):
+    """The lease of this process has expired."""
+
+    code = "LEASE_LOST"
+    kind = Kind.UNAVAILABLE
+    retryable = True
