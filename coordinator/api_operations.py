@@ -8,7 +8,6 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator
-from concurrent.futures import Executor
 from contextlib import aclosing
 from typing import Any
 
@@ -16,16 +15,15 @@ import grpc.aio
 
 from distop.coordinator.listing import list_operations
 from distop.coordinator.metrics import Metrics
+from distop.coordinator.planning import Planner
 from distop.coordinator.requests import seconds
-from distop.coordinator.start_body import StartBody, checked, operation_arg
+from distop.coordinator.start_body import StartBody, operation_arg
 from distop.coordinator.tracker import Tracked
 from distop.coordinator.updates import live_updates
 from distop.coordinator.views import ENDED_STATES, from_tracked, read_finished, read_operation, refresh_pause
 from distop.errors import (
     Compacted,
-    DeadlineExceeded,
     EtcdUnavailable,
-    Exhausted,
     OperationNotFound,
     PreconditionFailed,
 )
@@ -54,8 +52,7 @@ from distop.metastore.starting import (
     start,
 )
 from distop.metastore.watch import WatchBatch, watch
-from distop.operations.api import DistributedOperation, Plan, PlanRequest
-from distop.operations.registry import Registry
+from distop.operations.api import PlanRequest
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 
@@ -64,29 +61,24 @@ log = logging.getLogger(__name__)
 DEFAULT_CALL_S = 60.0
 """Deadline of a call whose caller set none."""
 
-MAX_PLANNING = 64
-"""Starts that may be planned or wait for it at one time; more are refused, to be tried again."""
-
 DEFAULT_HEARTBEAT_S = 10.0
 
 
 class OperationService(distop_pb2_grpc.OperationServiceServicer):
-    """The handlers; they hold no state but what limits them."""
+    """The handlers; they hold no state."""
 
     def __init__(
         self,
         client: EtcdClient,
-        registry: Registry,
-        threads: Executor,
+        planner: Planner,
         metrics: Metrics | None = None,
         stopping: asyncio.Event | None = None,
     ) -> None:
         self._client = client
         self._stopping = stopping or asyncio.Event()
         self._metrics = metrics or Metrics()
-        self._registry = registry
-        self._threads = threads
-        self._planning = 0
+        self._planner = planner
+        self._registry = planner.registry
 
     # -- start -----------------------------------------------------------------------------------------
 
@@ -107,7 +99,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         operation = answered_before(state, wanted)
         if operation is None:
             check_not_paused(state)
-            plan = await self._plan(
+            plan = await self._planner.plan(
                 kind,
                 PlanRequest(
                     table=state.record,
@@ -118,7 +110,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                     options=body.options,
                     active=await active_operations(self._client, keys) if kind.sees_active else (),
                 ),
-                context,
+                min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S),
             )
             started_at = time.time()
             unique = uuid.uuid4().hex[:12]
@@ -154,26 +146,6 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 return from_tracked(tracked, "", started.revision)
         message, _ = await read_operation(self._client, operation)
         return message
-
-    async def _plan(
-        self, kind: DistributedOperation, request: PlanRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> Plan:
-        if self._planning >= MAX_PLANNING:
-            raise Exhausted(
-                f"{MAX_PLANNING} operations are being planned already", hint="try again in a moment"
-            )
-        left = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
-        self._planning += 1
-        self._metrics.planning(self._planning)
-        try:
-            async with asyncio.timeout(left):
-                plan = await asyncio.get_running_loop().run_in_executor(self._threads, kind.plan, request)
-        except TimeoutError:
-            raise DeadlineExceeded(f"planning {kind.type} took longer than {left:.0f} s") from None
-        finally:
-            self._planning -= 1
-            self._metrics.planning(self._planning)
-        return checked(plan)
 
     # -- get, list, cancel -----------------------------------------------------------------------------
 

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from distop.coordinator.applying import share_of
+from distop.coordinator.collector import Collector
 from distop.coordinator.follow_up import FollowUps
 from distop.coordinator.hooks import Hooks
 from distop.coordinator.metrics import Metrics
 from distop.coordinator.ordering import failure_of
 from distop.coordinator.parking import MAX_ERROR_LENGTH, Parking
+from distop.coordinator.planning import Planner
 from distop.coordinator.publication import (
     Base,
     context_of,
@@ -36,13 +38,11 @@ from distop.coordinator.publication import (
 from distop.coordinator.tracker import Tracked, failed_partitions
 from distop.coordinator.turns import Turn
 from distop.errors import (
+    OF_THE_WORLD,
+    Busy,
     Conflict,
     DistopError,
-    EtcdUnavailable,
-    Exhausted,
     InvalidArgument,
-    LeadershipLost,
-    LeaseLost,
     OperationPaused,
     OutcomeUnknown,
     PreconditionFailed,
@@ -52,7 +52,7 @@ from distop.metastore import retention
 from distop.metastore.client import EtcdClient
 from distop.metastore.crashpoints import reached
 from distop.metastore.election import Epoch
-from distop.metastore.ending import MAX_KEYS_IN_FINISH, Finish, Finished, collect, finish, seal
+from distop.metastore.ending import MAX_KEYS_IN_FINISH, Finish, Finished, finish, seal
 from distop.metastore.keyspace import TableKeys
 from distop.metastore.pausing import is_paused
 from distop.metastore.records import (
@@ -63,13 +63,11 @@ from distop.metastore.records import (
     HistoryRecord,
     OperationArg,
     StepRecord,
-    decode,
 )
 from distop.metastore.sequence import CommitSequence
 from distop.metastore.starting import FollowUpStart
 from distop.metastore.steplog import CommitStepStore
 from distop.metastore.txn import KeyValue
-from distop.metastore.watch import until_absent
 from distop.operations.api import DistributedOperation, OperationView
 from distop.operations.registry import Registry
 
@@ -119,7 +117,8 @@ class Completion:
         self._threads = threads
         self._metrics = metrics or Metrics()
         self._wall = wall
-        self._follow_ups = FollowUps(client, registry, threads, wall)
+        self._follow_ups = FollowUps(client, Planner(registry, threads), wall)
+        self.collector = Collector(client, threads)
         self._turns: WeakValueDictionary[str, Turn] = WeakValueDictionary()
 
     def turn(self, keys: TableKeys) -> Turn:
@@ -161,8 +160,10 @@ class Completion:
             return
         try:
             await self._publish(keys, tracked, epoch, check)
-        except (EtcdUnavailable, OutcomeUnknown, Exhausted, LeadershipLost, LeaseLost, OperationPaused):
-            raise  # of the leader, its etcd, its rivals or somebody's will, not of the operation
+        except OperationPaused:
+            raise
+        except OF_THE_WORLD:
+            raise
         except (Conflict, InvalidArgument, PreconditionFailed) as error:
             if isinstance(error, UnknownOperationType):
                 await self.parking.failed(tracked, epoch, error)
@@ -188,14 +189,21 @@ class Completion:
 
     async def _undo(self, keys: TableKeys, tracked: Tracked, check: Callable[[], None]) -> dict[str, Any]:
         """Take back what logged steps did, where that is possible; facts that say what was not."""
-        sequence = await self._store.load(self._client, tracked.keys)
-        if sequence is None:
-            return {}
         from distop.commit.execution import undo
 
-        view = await self._view(tracked)
-        context = step_context(keys, await read_base(self._client, keys), view)
-        left = await self._blocking(partial(undo, sequence, context, check=check))
+        try:
+            sequence = await self._store.load(self._client, tracked.keys)
+            if sequence is None:
+                return {}
+            view = await self._view(tracked)
+            context = step_context(keys, await read_base(self._client, keys), view)
+            left = await self._blocking(partial(undo, sequence, context, check=check))
+        except OF_THE_WORLD:
+            raise
+        except Exception as error:
+            # Such as a log that this version cannot read. The table must not wait for it for ever.
+            log.error("steps_not_undone", extra={"operation": str(tracked.arg.id), "error": str(error)})
+            return {"undoError": f"{type(error).__name__}: {error}"[:MAX_ERROR_LENGTH]}
         return {"stepsUndone": len(sequence) - len(left), "stepsNotUndone": len(left)}
 
     async def _view(self, tracked: Tracked) -> OperationView:
@@ -249,7 +257,7 @@ class Completion:
                     return
             if not tracked.state or tracked.cancel_requested:
                 return
-        raise Exhausted(f"{tracked.arg.id} lost {MAX_REBASES} races in a row for table {keys.name!r}")
+        raise Busy(f"{tracked.arg.id} lost {MAX_REBASES} races in a row for table {keys.name!r}")
 
     async def _logged(
         self, keys: TableKeys, tracked: Tracked, epoch: Epoch, view: OperationView, steps: list[StepRecord]
@@ -372,30 +380,3 @@ class Completion:
             follows=arg.follows,
             facts=failed_partitions(tracked, outcome) | (facts or {}),
         )
-
-    # -- collect ---------------------------------------------------------------------------------------
-
-    async def collect(self, keys: TableKeys, tracked: Tracked) -> None:
-        """Sweep the files and remove the keys that a finished operation has left behind."""
-        if tracked.arg.stages_files:
-            # While its runner's key stands attempts may still be writing; its owner or its lease removes it.
-            await until_absent(self._client, tracked.keys.runner)
-            await self._sweep(keys, tracked)
-        await collect(self._client, keys, tracked.keys)
-        tracked.gone = True
-        if tracked.arg.instance % retention.EVERY == 0:
-            await retention.prune(self._client, keys)
-
-    async def _sweep(self, keys: TableKeys, tracked: Tracked) -> None:
-        """Remove staged files that were not published. Without a record of the outcome nothing is removed."""
-        from distop.commit.sweep import sweep
-
-        kv = await self._client.get(keys.history(tracked.arg.id))
-        if not kv.exists:
-            return
-        history = decode(kv.value, HistoryRecord, kv.key)
-        jobs = await read_jobs(self._client, tracked.keys) if history.outcome == "success" else {}
-        removed = await self._blocking(sweep, tracked.arg, history, jobs)
-        if removed:
-            fields = {"table": keys.name, "operation": str(tracked.arg.id), "files": removed}
-            log.info("staged_files_swept", extra=fields)

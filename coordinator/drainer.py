@@ -19,13 +19,11 @@ from distop.coordinator.ordering import Apply, Backlog, InFlight, Rest, Waiting,
 from distop.coordinator.planning import Planner
 from distop.coordinator.start_body import operation_arg
 from distop.errors import (
+    OF_THE_WORLD,
     ArgumentTooLarge,
     DistopError,
-    EtcdUnavailable,
-    Exhausted,
     LeadershipLost,
     LeaseLost,
-    OutcomeUnknown,
     Unavailable,
 )
 from distop.metastore.batches import BatchRecord, Block, OrderingRecord, ordering_of
@@ -192,7 +190,7 @@ class Drainer:
             kind = self._planner.registry.get(first.record.type)
             batches, argument = _combined(kind, batches)
             return await self._start(backlog, kind, batches, argument)
-        except (LeadershipLost, LeaseLost, EtcdUnavailable, OutcomeUnknown, Exhausted):
+        except OF_THE_WORLD:
             raise
         except Exception as error:
             return await self._failed(backlog, first, error)

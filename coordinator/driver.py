@@ -382,6 +382,6 @@ class TableDriver:
             case Resolve(decision):
                 await self._completion.parking.resolve(tracked, self._epoch, decision)
             case Collect():
-                await self._completion.collect(self._keys, tracked)
+                await self._completion.collector.collect(self._keys, tracked)
             case Wait():
                 return

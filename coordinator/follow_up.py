@@ -7,22 +7,19 @@ why.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
 from collections.abc import Callable
-from concurrent.futures import Executor
 from typing import Any
 
+from distop.coordinator.planning import Planner
 from distop.coordinator.publication import Base
-from distop.coordinator.start_body import check_scope, checked, operation_arg
+from distop.coordinator.start_body import check_scope, operation_arg
 from distop.errors import (
+    OF_THE_WORLD,
     ArgumentTooLarge,
-    DeadlineExceeded,
     DistopError,
-    EtcdUnavailable,
     IncompatibleOperation,
-    OutcomeUnknown,
     RequestIdReused,
 )
 from distop.metastore.client import EtcdClient
@@ -38,7 +35,6 @@ from distop.metastore.starting import (
 )
 from distop.metastore.txn import MAX_REQUEST_BYTES, Get, Put, Txn
 from distop.operations.api import Plan, PlanRequest
-from distop.operations.registry import Registry
 
 log = logging.getLogger(__name__)
 
@@ -53,18 +49,11 @@ MAX_ERROR = 1000
 
 
 class FollowUps:
-    """Prepares follow-ups for the finishes of one coordinator.
+    """Prepares follow-ups for the finishes of one coordinator."""
 
-    Parameters
-    ----------
-    threads:
-        Where planning runs.
-    """
-
-    def __init__(
-        self, client: EtcdClient, registry: Registry, threads: Executor, wall: Callable[[], float]
-    ) -> None:
-        self._client, self._registry, self._threads, self._wall = client, registry, threads, wall
+    def __init__(self, client: EtcdClient, planner: Planner, wall: Callable[[], float]) -> None:
+        self._client, self._planner, self._wall = client, planner, wall
+        self._registry = planner.registry
 
     async def prepare(
         self, keys: TableKeys, first: OperationArg, base: Base, publication: Txn
@@ -83,7 +72,7 @@ class FollowUps:
             return None, {}
         try:
             start = await self._prepare(keys, first, wanted, base, publication)
-        except (EtcdUnavailable, OutcomeUnknown):
+        except OF_THE_WORLD:
             raise  # it says nothing about the follow-up: the finish is tried again
         except Exception as error:
             code = error.code if isinstance(error, DistopError) else type(error).__name__
@@ -152,9 +141,4 @@ class FollowUps:
             argument=wanted.argument,
             partitions=wanted.partitions or None,
         )
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(PLANNING_S):
-                return checked(await loop.run_in_executor(self._threads, kind.plan, request))
-        except TimeoutError:
-            raise DeadlineExceeded(f"planning {wanted.type} took longer than {PLANNING_S:.0f} s") from None
+        return await self._planner.plan(kind, request, PLANNING_S)

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 
 from distop.coordinator.metrics import Metrics
 from distop.coordinator.start_body import checked
-from distop.errors import DeadlineExceeded, Exhausted
+from distop.errors import Busy, DeadlineExceeded
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.registry import Registry
 
@@ -34,12 +34,10 @@ class Planner:
         """What the type makes of a request.
 
         Raises whatever ``plan`` of the type raises;
-        :class:`~distop.errors.Exhausted` or :class:`~distop.errors.DeadlineExceeded` in time of need.
+        :class:`~distop.errors.Busy` or :class:`~distop.errors.DeadlineExceeded` in time of need.
         """
         if self._planning >= MAX_PLANNING:
-            raise Exhausted(
-                f"{MAX_PLANNING} operations are being planned already", hint="try again in a moment"
-            )
+            raise Busy(f"{MAX_PLANNING} operations are being planned already")
         self._planning += 1
         self._metrics.planning(self._planning)
         try:

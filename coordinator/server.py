@@ -20,10 +20,10 @@ from distop.coordinator.api_cluster import ClusterService
 from distop.coordinator.api_operations import OperationService
 from distop.coordinator.api_tables import TableService
 from distop.coordinator.metrics import Metrics
+from distop.coordinator.planning import Planner
 from distop.errors import DistopError, Unavailable
 from distop.errors.wire import abort
 from distop.metastore.client import EtcdClient, within
-from distop.operations.registry import Registry
 from distop.proto import distop_pb2, distop_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ def _as_distop(error: Exception, method: str) -> DistopError:
 async def start_server(
     listen: str,
     client: EtcdClient,
-    registry: Registry,
+    planner: Planner,
     threads: Executor,
     metrics: Metrics | None = None,
     stopping: asyncio.Event | None = None,
@@ -122,10 +122,10 @@ async def start_server(
     """
     server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=_OPTIONS)
     distop_pb2_grpc.add_OperationServiceServicer_to_server(
-        OperationService(client, registry, threads, metrics, stopping), server
+        OperationService(client, planner, metrics, stopping), server
     )
     distop_pb2_grpc.add_TableServiceServicer_to_server(TableService(client, threads), server)
-    distop_pb2_grpc.add_BacklogServiceServicer_to_server(BacklogService(client, registry), server)
+    distop_pb2_grpc.add_BacklogServiceServicer_to_server(BacklogService(client, planner.registry), server)
     distop_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterService(client, threads), server)
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)

@@ -119,9 +119,9 @@ class Coordinator:
         # Planning reads what users point at and may hang there; publishing must not wait for it.
         planning = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix=PLANNING)
         publishing = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix=PUBLISHING)
-        server, port = await start_server(self.config.listen, client, registry, planning, metrics, self._stop)
-        self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
         planner = Planner(registry, planning, metrics)
+        server, port = await start_server(self.config.listen, client, planner, planning, metrics, self._stop)
+        self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
         hooks = Hooks(PUBLISHING + "-hook")
         completion = Completion(
             client,

@@ -59,6 +59,8 @@ from distop.errors.steps import (
     UnknownCommitStep,
 )
 from distop.errors.store import (
+    OF_THE_WORLD,
+    Busy,
     Compacted,
     CorruptRecord,
     EtcdDenied,
@@ -70,6 +72,7 @@ from distop.errors.store import (
 )
 
 __all__ = [
+    "OF_THE_WORLD",
     "AlreadyExists",
     "AlreadyIngested",
     "ArgumentTooLarge",
@@ -77,6 +80,7 @@ __all__ = [
     "BadRow",
     "BatchDiffers",
     "BatchLate",
+    "Busy",
     "Cancelled",
     "Compacted",
     "Conflict",

@@ -28,6 +28,13 @@ class OutcomeUnknown(Unavailable):
     default_hint = "ask again: the call is safe to repeat with the same request id"
 
 
+class Busy(Exhausted):
+    """More is under way than is served at one time."""
+
+    code = "BUSY"
+    default_hint = "try again in a moment"
+
+
 class EtcdOutOfSpace(Exhausted):
     """etcd is out of space and refuses writes."""
 
@@ -64,3 +71,14 @@ class LeaseLost(DistopError):
     code = "LEASE_LOST"
     kind = Kind.UNAVAILABLE
     retryable = True
+
+
+OF_THE_WORLD: tuple[type[DistopError], ...] = (
+    EtcdUnavailable,
+    OutcomeUnknown,
+    EtcdOutOfSpace,
+    Busy,
+    LeadershipLost,
+    LeaseLost,
+)
+"""What says nothing about the operation or batch that meets it: it is tried again, and not counted."""

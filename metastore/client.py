@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
-from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
+from aetcd.rpc import rpc_pb2
 
 from distop.errors import Compacted, EtcdUnavailable, Exhausted, LeaseLost, OutcomeUnknown
+from distop.metastore.channels import MemberStubs, open_channel
 from distop.metastore.config import EtcdConfig
 from distop.metastore.convert import key_value, txn_message, txn_result
 from distop.metastore.failures import is_transient, says_token_is_old, translated, was_never_sent
@@ -30,25 +29,6 @@ from distop.metastore.txn import Delete, Get, KeyValue, Put, Txn, TxnResult
 
 END_OF_STREAM: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 """What reading a stream gives at its end; missing from the published stubs."""
-
-_CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
-"""Where Linux distributions keep the CAs that they trust."""
-
-_CHANNEL_OPTIONS = [
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.max_send_message_length", 8 << 20),
-    # A dead connection is noticed within 15 s, also by a stream that only waits. What counts there is the
-    # timeout of pings (a minute by default), not that of keep-alives; and pings must go on without data.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 5_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    # Also the time that a connection may take, TLS included, before it is given up.
-    ("grpc.min_reconnect_backoff_ms", 1_000),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Two clients of one process (tests, several incarnations) must not share one connection's fate.
-    ("grpc.use_local_subchannel_pool", 1),
-]
 
 _limit: ContextVar[float | None] = ContextVar("etcd_deadline", default=None)
 
@@ -89,7 +69,7 @@ class EtcdClient:
     def __init__(self, config: EtcdConfig) -> None:
         self.config = config
         self.keyspace = config.keyspace
-        self._members: dict[str, _Stubs] = {}
+        self._members: dict[str, MemberStubs] = {}
         self._current = 0
         self._closed = False
         self._token: str | None = None
@@ -254,7 +234,7 @@ class EtcdClient:
     async def lease_keep_alive(self, lease: int, *, timeout_s: float | None = None) -> int:
         """Renew a lease; the seconds it lives from now on, 0 if it has expired."""
 
-        async def renew(stubs: _Stubs, metadata: Any, timeout: float) -> Any:
+        async def renew(stubs: MemberStubs, metadata: Any, timeout: float) -> Any:
             call = stubs.lease.LeaseKeepAlive(
                 iter([rpc_pb2.LeaseKeepAliveRequest(ID=lease)]), metadata=metadata, timeout=timeout
             )
@@ -315,25 +295,30 @@ class EtcdClient:
 
     # -- calls ---------------------------------------------------------------------------------------
 
-    def _stubs(self) -> _Stubs:
+    def _stubs(self) -> MemberStubs:
         if self._closed:
             raise EtcdUnavailable("the etcd client is closed")
         stubs = self._members.get(self.endpoint)
         if stubs is None:
-            stubs = self._members[self.endpoint] = _Stubs(_open_channel(self.config, self.endpoint))
+            stubs = self._members[self.endpoint] = MemberStubs(open_channel(self.config, self.endpoint))
         return stubs
 
     async def _call(
-        self, method: Callable[[_Stubs], Any], request: Any, *, writes: bool, timeout_s: float | None = None
+        self,
+        method: Callable[[MemberStubs], Any],
+        request: Any,
+        *,
+        writes: bool,
+        timeout_s: float | None = None,
     ) -> Any:
-        async def once(stubs: _Stubs, metadata: Any, timeout: float) -> Any:
+        async def once(stubs: MemberStubs, metadata: Any, timeout: float) -> Any:
             return await method(stubs)(request, metadata=metadata, timeout=timeout)
 
         return await self._with_failover(once, writes=writes, timeout_s=timeout_s)
 
     async def _with_failover(
         self,
-        once: Callable[[_Stubs, Any, float], Awaitable[Any]],
+        once: Callable[[MemberStubs, Any, float], Awaitable[Any]],
         *,
         writes: bool,
         timeout_s: float | None,
@@ -388,38 +373,6 @@ class EtcdClient:
     async def _authenticated(self) -> str:
         request = rpc_pb2.AuthenticateRequest(name=self.config.user, password=self.config.password)
         return str((await self._stubs().auth.Authenticate(request, timeout=self.config.timeout_s)).token)
-
-
-class _Stubs:
-    """The services of one member. Made once: making the stubs costs a good part of a call."""
-
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.channel = channel
-        self.kv: Any = rpc_pb2_grpc.KVStub(channel)
-        self.lease: Any = rpc_pb2_grpc.LeaseStub(channel)
-        self.watch: Any = rpc_pb2_grpc.WatchStub(channel)
-        self.auth: Any = rpc_pb2_grpc.AuthStub(channel)
-        self.maintenance: Any = rpc_pb2_grpc.MaintenanceStub(channel)
-
-
-def _open_channel(config: EtcdConfig, endpoint: str) -> grpc.aio.Channel:
-    if not config.tls:
-        return grpc.aio.insecure_channel(endpoint, options=_CHANNEL_OPTIONS)
-    credentials = grpc.ssl_channel_credentials(
-        _roots(config),
-        Path(config.key).read_bytes() if config.key else None,
-        Path(config.cert).read_bytes() if config.cert else None,
-    )
-    return grpc.aio.secure_channel(endpoint, credentials, options=_CHANNEL_OPTIONS)
-
-
-def _roots(config: EtcdConfig) -> bytes | None:
-    """The CAs to trust: the one that is named, else the system's; ``None``: those that gRPC carries."""
-    if config.ca_cert:
-        return Path(config.ca_cert).read_bytes()
-    bundles = [ssl.get_default_verify_paths().cafile or "", *_CA_BUNDLES]
-    found = next((path for path in bundles if path and Path(path).is_file()), None)
-    return Path(found).read_bytes() if found else None
 
 
 def _writes(txn: Txn) -> bool:

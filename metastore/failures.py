@@ -8,12 +8,12 @@ import grpc
 import grpc.aio
 
 from distop.errors import (
+    Busy,
     Compacted,
     DistopError,
     EtcdDenied,
     EtcdOutOfSpace,
     EtcdUnavailable,
-    Exhausted,
     FutureRevision,
     InvalidArgument,
     LeaseLost,
@@ -80,7 +80,7 @@ def translated(error: Failure, *, in_doubt: bool, endpoint: str) -> DistopError:
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidArgument(f"etcd refuses the request: {text}", details=where)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return Exhausted(f"etcd at {endpoint}: {text}", details=where)
+        return Busy(f"etcd at {endpoint}: {text}", details=where)
     if in_doubt:
         return OutcomeUnknown(f"etcd at {endpoint} gave no answer to a write: {text}", details=where)
     return EtcdUnavailable(f"etcd at {endpoint} does not answer: {text}", details=where)

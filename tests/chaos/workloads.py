@@ -306,10 +306,11 @@ async def prune(lab: Lab) -> list[str]:
     store = lab.cluster.store
     keys = store.keyspace.table(book.table)
     old = encode(HistoryRecord(outcome="success", started_at=1.0, finished_at=2.0))
-    puts = [Put(keys.history_prefix + b"noop.%d" % -number, old) for number in range(1, KEEP + 20)]
+    count = EVERY * (KEEP // EVERY + 2) - 1  # the next instance is one at whose end is pruned
+    puts = [Put(keys.history_prefix + b"noop.%d" % number, old) for number in range(1, count + 1)]
     for first in range(0, len(puts), 100):
         await store.txn(Txn(then=tuple(puts[first : first + 100])))
-    await store.put(keys.next_instance("noop"), b"%d" % EVERY)
+    await store.put(keys.next_instance("noop"), b"%d" % (count + 1))
     return await all_ended(lab, await lab.start(book, "noop", {"partitions": 1}))
 
 

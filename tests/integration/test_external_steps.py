@@ -149,6 +149,20 @@ async def test_aborting_takes_back_what_was_done(
     assert await eventually(lambda: nothing_left(client, operation))
 
 
+async def test_a_log_that_cannot_be_read_does_not_hold_up_the_end(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    """C10, C11: the operation is aborted all the same, and says that its steps were not taken back."""
+    (tmp_path / "1.broken").write_text("for good")
+    operation = await start(service, client, tmp_path)
+    await until_parked(service, operation)
+    await client.put(client.keyspace.operation(operation).commit, b"of a later version")
+    await service.resolve(operation, "abort")
+    ended = await service.ended(operation)
+    assert ended.state == pb.FAILED
+    assert "CorruptRecord" in ended.facts["undoError"]
+
+
 async def test_once_steps_may_have_been_executed_it_is_too_late_to_cancel(
     service: Service, client: LossyClient, tmp_path: Path
 ) -> None:

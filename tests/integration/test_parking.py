@@ -105,6 +105,16 @@ async def test_the_count_and_the_verdict_outlive_the_leader(
     assert len(log.read_text().splitlines()) == tried
 
 
+async def test_a_limit_that_a_hook_runs_into_is_its_own_failure(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    """O18: of errors only those of etcd, the lease and rivals are passed over."""
+    operation = await service.start("t", "hooked", {"log": str(tmp_path / "log"), "exhausts": True})
+    assert await mark(client, operation, "0")
+    parked = await until_parked(service, operation)
+    assert parked.completion.error.code == "RESOURCE_EXHAUSTED"
+
+
 @pytest.mark.parametrize("times", [1, 2])
 async def test_retry_counts_anew(service: Service, client: LossyClient, tmp_path: Path, times: int) -> None:
     """C10: as often as somebody wants."""

@@ -13,8 +13,8 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-import distop.metastore.client as client_module
 from distop.errors import Compacted
+from distop.metastore import channels
 from distop.metastore.client import EtcdClient, Snapshot
 from distop.metastore.config import EtcdConfig
 from distop.metastore.embedded import EtcdProcess
@@ -157,8 +157,8 @@ async def test_a_silent_connection_is_given_up(
 ) -> None:
     """O27: a peer that vanished without a word; here a second instead of ten, and one instead of five."""
     quick = {"grpc.keepalive_time_ms": 1000, "grpc.http2.ping_timeout_ms": 1000}
-    options = [(name, quick.get(name, value)) for name, value in client_module._CHANNEL_OPTIONS]
-    monkeypatch.setattr(client_module, "_CHANNEL_OPTIONS", options)
+    options = [(name, quick.get(name, value)) for name, value in channels.CHANNEL_OPTIONS]
+    monkeypatch.setattr(channels, "CHANNEL_OPTIONS", options)
     victim = EtcdClient(replace(etcd_config, endpoints=(proxy.endpoint,)))
     async with aclosing(watch(victim, prefix_key, prefix_end(prefix_key))) as changes:
         await anext(changes)

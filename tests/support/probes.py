@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distop.errors import PreconditionFailed
+from distop.errors import Exhausted, PreconditionFailed
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
 
@@ -71,7 +71,7 @@ class Hooked(_Probe):
     """``complete_operation`` writes a line into the file ``argument.log``: its token.
 
     Then it raises as often as ``argument.raises`` says, or waits for the file ``argument.until``, or refuses
-    for good with a text of ``argument.refuses`` characters.
+    for good with a text of ``argument.refuses`` characters, or finds a limit (``argument.exhausts``).
     """
 
     type = "hooked"
@@ -87,6 +87,8 @@ class Hooked(_Probe):
             _await_file(Path(argument["until"]))
         if "refuses" in argument:
             raise PreconditionFailed("x" * argument["refuses"])
+        if argument.get("exhausts"):
+            raise Exhausted("no more")
 
 
 class HookedFriend(Hooked):
