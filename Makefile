@@ -1,9 +1,11 @@
 # `make` shows what there is. Everything runs in .venv, which `setup` makes and keeps up to date.
 #   PYTHON=python3.12   the Python to build .venv with
 #   ARGS="-k lease"     further arguments of the target's program
+#   WORKERS=1           processes that `make test` runs in
 
 PYTHON ?=
 ARGS ?=
+WORKERS ?= 2
 export PYTHON
 
 SHELL := /bin/bash
@@ -39,7 +41,7 @@ demo: setup ## ingest a year of flights while processes are killed, and prove ev
 
 .PHONY: test
 test: setup ## all tests: a real etcd, real Spark, real processes
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: chaos
 chaos: setup ## kill every process at every crash point, and count the rows: half an hour (docs/chaos.md)

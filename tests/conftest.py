@@ -14,10 +14,21 @@ from support.s3 import s3 as s3
 from support.s3 import s3_endpoint as s3_endpoint
 from support.s3 import s3_in_environment as s3_in_environment
 
+LONGEST_FIRST = ("spark", "process", "e2e", "integration", "unit")
+"""Folders of tests, by how long a file of theirs takes."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the files: the long ones first, so that none is left over at the end."""
+    if hasattr(config, "workerinput"):
+        rank = {folder: number for number, folder in enumerate(LONGEST_FIRST)}
+        items.sort(key=lambda item: rank.get(item.path.parent.name, len(rank)))
+
 
 @pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
-    """One etcd for the whole run. Tests share it, each below a ``prefix`` of its own, and never stop it."""
+    """One etcd for each process of the run. Tests share it, each below a ``prefix`` of its own; none stops it."""
     with EtcdProcess(tmp_path_factory.mktemp("etcd")) as process:
         yield process
 
