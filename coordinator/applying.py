@@ -1,7 +1,8 @@
 """The share that batches have in the transaction that finishes their operation.
 
 Applied: they leave the backlog, and the table has come that far. Failed: they stay, and the table is blocked
-by the first of them, unless another attempt may succeed.
+by the batch, unless another attempt may succeed. Several that failed together are applied one by one then:
+only so it shows which of them is to blame.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from distop.coordinator.ordering import Failure
+from distop.errors import Cancelled
 from distop.metastore.batches import (
     AppliedRecord,
     BatchRecord,
@@ -77,11 +79,14 @@ def _failed(
     now: float,
 ) -> tuple[OrderingRecord, list[Op]]:
     ops: list[Op] = []
-    spent = not failure.passes
+    alone = len(arg.batches) > 1
+    # A cancellation is of no batch: whoever cancelled decides what becomes of the first one.
+    spent = failure.code == Cancelled.code if alone else not failure.passes
     for _, kv, record in entries:
-        attempts = record.attempts + 1
+        attempts = record.attempts + (not alone)
         spent = spent or attempts >= ordering.max_attempts
-        ops.append(Put(kv.key, encode(msgspec.structs.replace(record, operation="", attempts=attempts))))
+        left = msgspec.structs.replace(record, operation="", attempts=attempts, alone=alone or record.alone)
+        ops.append(Put(kv.key, encode(left)))
     block = ordering.blocked
     if spent and block is None and entries:
         block = Block(

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -184,7 +184,7 @@ class Drainer:
 
     # -- applying --------------------------------------------------------------------------------------
 
-    async def _apply(self, backlog: Backlog, batches: list[Waiting]) -> float:
+    async def _apply(self, backlog: Backlog, batches: Sequence[Waiting]) -> float:
         first = batches[0]
         try:
             kind = self._planner.registry.get(first.record.type)
@@ -193,13 +193,15 @@ class Drainer:
         except OF_THE_WORLD:
             raise
         except Exception as error:
+            if len(batches) > 1:
+                return await self._part(backlog, batches, error)
             return await self._failed(backlog, first, error)
 
     async def _start(
         self,
         backlog: Backlog,
         kind: DistributedOperation,
-        batches: list[Waiting],
+        batches: Sequence[Waiting],
         argument: dict[str, object],
     ) -> float:
         """Plan and start the operation that applies these batches."""
@@ -259,7 +261,7 @@ class Drainer:
     def _start_txn(
         self,
         backlog: Backlog,
-        batches: list[Waiting],
+        batches: Sequence[Waiting],
         state: TableState,
         request: StartRequest,
         arg: OperationArg,
@@ -303,18 +305,37 @@ class Drainer:
         self._news.set()
         return 0.0
 
+    async def _part(self, backlog: Backlog, batches: Sequence[Waiting], error: Exception) -> float:
+        """Batches that cannot be applied together: each is by itself, which shows whose the error is."""
+        alone = [
+            Put(waiting.kv.key, encode(msgspec.structs.replace(waiting.record, alone=True)))
+            for waiting in batches
+        ]
+        compares = (self._epoch.held(), *(unchanged(waiting.kv) for waiting in batches))
+        txn = Txn(compares, tuple(alone), (Get(self._epoch.key),))
+        result = await settle(self._client, txn, patience_s=20.0, tries=8, insist=False)
+        if not result.succeeded:
+            self._check_epoch(result.one(0, self._epoch.key).create_revision)
+        names = [waiting.name for waiting in batches]
+        log.info("batches_parted", extra={"table": self._keys.name, "batches": names, "error": str(error)})
+        self._news.set()
+        return 0.0
+
     def _check_epoch(self, revision: int) -> None:
         if revision != self._epoch.revision:
             raise LeadershipLost(f"table {self._keys.name!r}: epoch {self._epoch.revision} is over")
 
 
-def _combined(kind: DistributedOperation, batches: list[Waiting]) -> tuple[list[Waiting], dict[str, object]]:
+def _combined(
+    kind: DistributedOperation, batches: Sequence[Waiting]
+) -> tuple[Sequence[Waiting], dict[str, object]]:
     """As many of the batches as the type can apply together, and the argument that does."""
     argument = dict(batches[0].record.argument)
-    taken = batches[:1]
+    taken = list(batches[:1])
     for waiting in batches[1:]:
         both = kind.combine(argument, waiting.record.argument)
         if both is None:
             break
-        argument, taken = both, [*taken, waiting]
+        argument = both
+        taken.append(waiting)
     return taken, argument

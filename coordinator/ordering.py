@@ -37,7 +37,7 @@ class Backlog:
 class Apply:
     """Start an operation for the first batch; for ``batches`` together, if their type can combine them."""
 
-    batches: list[Waiting]
+    batches: Sequence[Waiting]
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,12 @@ def decide(backlog: Backlog) -> Next:
         waiting
         for waiting in backlog.heads[: ordering.together]
         if (waiting.record.type, waiting.record.options) == (first.type, first.options)
+        and not waiting.record.alone
     ]
     # Only those that follow each other without a gap: order is kept.
     alike = [waiting for waiting, other in zip(backlog.heads, together, strict=False) if waiting is other]
     # With a validation gate somebody looks at each batch by itself.
-    return Apply(alike[:1] if ordering.validation else alike)
+    return Apply(backlog.heads[:1] if ordering.validation or first.alone else alike)
 
 
 def _codes(kind: type[DistopError], found: dict[str, bool]) -> dict[str, bool]:

@@ -87,6 +87,8 @@ class BatchRecord(Record, kw_only=True):
     """Failed ones that may pass; counted across leaders."""
     operation: str = ""
     """The operation that applies it at present."""
+    alone: bool = False
+    """It failed together with others, and goes by itself now: so it shows which one is to blame."""
 
 
 class AppliedRecord(Record, kw_only=True):

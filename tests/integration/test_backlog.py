@@ -263,6 +263,31 @@ async def test_several_batches_go_together_where_the_table_allows_it(
     assert operations == ["t/noop/1"] * 3 + ["t/noop/2"] * 2
 
 
+@pytest.mark.parametrize("bad", ["!", "?"])
+async def test_of_several_that_failed_together_the_one_to_blame_blocks(
+    etcd_config: EtcdConfig, client: LossyClient, bad: str
+) -> None:
+    """B8, B14: and no other, whether planning failed or publishing; what comes before it is applied."""
+    async with serving(etcd_config, operations=("support.probes:Letters",)) as service:
+        await service.create_table("t")
+        await configure(client, gate="closed", together=5)
+        keys = client.keyspace.table("t")
+        for name in "abcde":
+            letter = bad if name == "c" else name
+            await enqueue(client, keys, name, record_of({"letters": letter}, "letters"))
+        await open_gate(client, keys)
+
+        async def blocked() -> str:
+            block = (await ordering(client)).blocked
+            return block.batch if block is not None else ""
+
+        assert await eventually(blocked) == "c"
+        assert await applied(client) == ["a", "b"]
+        await unblock(client, keys, "c", skip=True, now=1.0)
+        assert await eventually(lambda: drained(client))
+        assert await applied(client) == list("abcde")
+
+
 async def test_the_order_holds_against_a_race_of_publishers(
     etcd_config: EtcdConfig, client: LossyClient
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distop.errors import Exhausted, PreconditionFailed
+from distop.errors import Exhausted, InvalidArgument, PreconditionFailed
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
 
@@ -96,6 +96,24 @@ class HookedFriend(Hooked):
 
     type = "hooked_friend"
     compatible_types = frozenset({"friendly"})
+
+
+class Letters(_Probe):
+    """Several apply together. ``plan`` refuses a letter ``!``, ``complete_operation`` a letter ``?``."""
+
+    type = "letters"
+
+    def plan(self, request: PlanRequest) -> Plan:
+        if "!" in request.argument["letters"]:
+            raise InvalidArgument("no letter: !")
+        return Plan(argument=dict(request.argument), partition_count=0)
+
+    def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+        return {"letters": first["letters"] + second["letters"]}
+
+    def complete_operation(self, operation: OperationView) -> None:
+        if "?" in operation.arg.argument["letters"]:
+            raise PreconditionFailed("no letter: ?")
 
 
 class Seer(_Probe):
