@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
-    """One etcd for each process of the run. Tests share it, each below a ``prefix`` of its own; none stops it."""
+    """One etcd for each process of the run. Tests share it, each below its own ``prefix``; none stops it."""
     with EtcdProcess(tmp_path_factory.mktemp("etcd")) as process:
         yield process
 
