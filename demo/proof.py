@@ -9,15 +9,15 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from distop.client import Client
+from distop.client import Client, OperationState
 from distop.commit.catalog import EtcdCatalog
 from distop.metastore.config import EtcdConfig
 from distop.metastore.sync import SyncEtcd
 
 _AT_REST = re.compile(
     rb"(_coordinators|_executors|_audit|_namespaces)\..+"
-    rb"|[^.]+\.(table|head|watermarks|coordinator)"
-    rb"|[^.]+\.(history|request|auditTrail)\..+"
+    rb"|[^.]+\.(table|head|watermarks|coordinator|ordering)"
+    rb"|[^.]+\.(history|request|auditTrail|applied)\..+"
     rb"|[^.]+\.[^.]+\.nextInstanceId"
 )
 """The keys that may stand when nothing runs."""
@@ -33,15 +33,17 @@ def checks(config: EtcdConfig, client: Client, table: str, expected: Counter[str
     """Everything the demo promises, one line each."""
     properties = {"etcd.endpoints": ",".join(config.endpoints), "etcd.prefix": config.prefix}
     iceberg = EtcdCatalog("demo", **properties).load_table(f"default.{table}")
-    rows = iceberg.scan(selected_fields=("year", "month", *_KEY)).to_arrow()
+    rows = iceberg.scan(selected_fields=("year", "month", "day", *_KEY)).to_arrow()
     yield "rows in the table", rows.num_rows == expected.total(), f"{rows.num_rows:,} of {expected.total():,}"
     different = rows.group_by(list(_KEY)).aggregate([]).num_rows
     doubled = rows.num_rows - different
     yield "rows that stand there twice", doubled == 0, f"{doubled:,} (by {', '.join(_KEY)})"
-    counted = rows.group_by(["year", "month"]).aggregate([([], "count_all")]).to_pylist()
-    found = Counter({f"{row['year']:04}-{row['month']:02}": row["count_all"] for row in counted})
-    wrong = [month for month in sorted(expected | found) if expected[month] != found[month]]
-    yield f"months of {len(expected)} that differ from the source", not wrong, _some(wrong)
+    counted = rows.group_by(["year", "month", "day"]).aggregate([([], "count_all")]).to_pylist()
+    found = Counter(
+        {f"{row['year']:04}-{row['month']:02}-{row['day']:02}": row["count_all"] for row in counted}
+    )
+    wrong = [day for day in sorted(expected | found) if expected[day] != found[day]]
+    yield f"days of {len(expected)} that differ from the source", not wrong, _some(wrong)
 
     marks = client.watermarks(table)
     ingested = sorted(partition for source in marks.values() for partition in source)
@@ -49,7 +51,12 @@ def checks(config: EtcdConfig, client: Client, table: str, expected: Counter[str
 
     with SyncEtcd(config) as etcd:
         prefix = etcd.keyspace.prefix
-        keys = [kv.key[len(prefix) :] for kv in etcd.scan(prefix, keys_only=True).kvs]
+        kvs = etcd.scan(prefix, keys_only=True).kvs
+        applied = etcd.keyspace.table(table).applied_prefix
+        order = sorted((kv for kv in kvs if kv.key.startswith(applied)), key=lambda kv: kv.mod_revision)
+        days = [kv.key[len(applied) :].decode() for kv in order]
+    yield "batches, in the order they were applied", days == sorted(expected), f"{len(days)}, by name"
+    keys = [kv.key[len(prefix) :] for kv in kvs]
     left = [key.decode() for key in keys if not _AT_REST.fullmatch(key)]
     yield "keys of operations left in etcd", not left, _some(left)
 
@@ -59,8 +66,13 @@ def checks(config: EtcdConfig, client: Client, table: str, expected: Counter[str
     yield "data files no snapshot knows", not strange, _some(strange)
     missing = sorted(str(path) for path in known - on_disk)
     yield f"data files missing of {len(known)}", not missing, _some(missing)
+    ended = [
+        found
+        for found in client.list(table)
+        if found.type == "ingest" and found.state is OperationState.SUCCEEDED
+    ]
     snapshots = len(iceberg.snapshots())
-    yield "snapshots, one an operation", snapshots == len(expected), str(snapshots)
+    yield "snapshots, one an operation", snapshots == len(ended), str(snapshots)
 
 
 def _some(things: list[str]) -> str:

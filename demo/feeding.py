@@ -1,0 +1,98 @@
+"""First act: 365 daily batches land in no order, and are applied strictly in order, with processes killed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from crew import until
+from flights import FILE, SPLIT_BYTES, Landing, spoil
+from lost_reply import LossyProxy
+from stage import TABLE, Stage
+
+from distop.client import Client, Operation
+from distop.errors import Unavailable
+
+TOGETHER = 10
+"""Days that one operation may apply."""
+
+KILL_COORDINATOR, KILL_RUNNER, BAD_DAY = "2013-03-01", "2013-06-01", "2013-09-11"
+
+
+def feed(stage: Stage) -> None:
+    """Everything lands, the gate opens, the table fills."""
+    client, source = stage.client, stage.folder / "source"
+    good = spoil(source / BAD_DAY / FILE)
+    landing = Landing(stage.folder / "landing", source)
+    client.set_ordering(TABLE, gate="closed", together=TOGETHER)
+
+    landing.drop(0.5)
+    pid = stage.start_feed(landing.folder)
+    until(lambda: _queued(client) >= 20 or None, "the first batches")
+    stage.crew.kill(pid)
+    days = landing.drop(1.0)
+    stage.start_feed(landing.folder)
+    stage.say(
+        f"{days} days dropped into a landing folder, in no order; its feed killed -9, and started again"
+    )
+    stage.say(_publish_with_a_lost_reply(stage, landing))
+    until(lambda: _queued(client) == days or None, f"{days} queued batches")
+    stage.say(f"{_queued(client)} batches are queued; {client.explain(TABLE).sentence}")
+
+    began = time.monotonic()
+    landing.history_done()
+    stage.say("_HISTORYDONE opens the gate")
+    _while_applying(stage, KILL_COORDINATOR, lambda operation: stage.kill_the_leader())
+    _while_applying(stage, KILL_RUNNER, stage.kill_the_runner)
+
+    block = until(lambda: client.ordering(TABLE).blocked, "the bad batch", 120)
+    if block.batch != BAD_DAY:
+        raise SystemExit(f"{block.batch} blocks the table, not {BAD_DAY}: {block.error}")
+    stage.say(f"[yellow]blocked[/]: {client.explain(TABLE).sentence}")
+    (landing.folder / BAD_DAY / FILE).write_bytes(good)
+    client.retry_batch(TABLE, BAD_DAY, "the file was put right")
+    stage.say("the file is put right, and the batch told to try again: distop backlog retry")
+    until(lambda: _queued(client) == 0 or None, "an empty backlog", 120)
+    operations = sum(1 for found in client.list(TABLE) if found.type == "ingest" and found.done)
+    took = time.monotonic() - began
+    stage.say(f"{days} batches applied by {operations} operations, {days / took:.1f} batches/s")
+
+
+def _queued(client: Client) -> int:
+    return sum(1 for _ in client.backlog(TABLE))
+
+
+def _while_applying(stage: Stage, day: str, strike: Callable[[Operation], str]) -> None:
+    """Strike in the middle of an operation, the first after ``day`` was reached."""
+
+    def struck() -> str | None:
+        now = stage.client.ordering(TABLE)
+        if not now.running or now.last < day:
+            return None
+        operation = stage.client.get(now.running)
+        return strike(operation) if operation.runner and not operation.done else None
+
+    note = until(struck, f"an operation after {day}", 120)
+    stage.say(f"{stage.client.ordering(TABLE).last}: {note}")
+
+
+def _publish_with_a_lost_reply(stage: Stage, landing: Landing) -> str:
+    """Publish a day by hand, never hear of it, and do it again."""
+    day = "2013-12-31"
+    argument = {"paths": [str(landing.folder / day)], "split_bytes": SPLIT_BYTES}
+    with LossyProxy(stage.addresses[0]) as proxy, Client(proxy.address, timeout_s=3) as client:
+        client.get_table(TABLE)
+        proxy.lose_replies()
+        try:
+            client.enqueue(TABLE, day, "ingest", argument)
+        except (Unavailable, TimeoutError):
+            pass
+        except Exception as error:
+            if getattr(error, "code", "") != "DEADLINE_EXCEEDED":
+                raise
+        else:
+            raise SystemExit("the reply was not lost")
+    again = stage.client.enqueue(TABLE, day, "ingest", argument)
+    if again.became != "already queued":
+        raise SystemExit(f"the repeated publish of {day}: {again.became}")
+    return f"reply of publishing {day} lost; published again: {again.became}"

@@ -1,0 +1,104 @@
+"""What all acts of the demo share: the table, the crew, and how its members are found and killed."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from crew import Crew, until
+from rich.console import Console
+
+from distop.client import Client, Operation
+from distop.metastore.config import EtcdConfig
+from distop.metastore.embedded import free_port
+
+TABLE = "flights"
+LEASE_TTL_S = 2
+
+
+class Stage:
+    """Two coordinators, two runners, a landing feed, and the one who watches them.
+
+    Parameters
+    ----------
+    folder:
+        Where everything is.
+    """
+
+    def __init__(self, folder: Path, config: EtcdConfig, console: Console) -> None:
+        self.folder, self.config, self.console = folder, config, console
+        self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        address = ",".join(self.addresses)
+        self.crew = Crew(folder / "logs", {**config.to_env(), "DISTOP_ADDRESS": address})
+        self.client = Client(address, timeout_s=30, connect_timeout_s=30)
+
+    def start_coordinator(self, number: int) -> None:
+        listen = ("--listen", self.addresses[number], "--lease-ttl", str(LEASE_TTL_S))
+        self.crew.start(f"coordinator-{number}", "coordinator", *listen)
+
+    def start_runner(self, number: int) -> None:
+        # One slot each: two runners on two cores.
+        master = ("--master", "local[1]", "--lease-ttl", str(LEASE_TTL_S))
+        self.crew.start(f"runner-{number}", "executor", *master)
+
+    def start_feed(self, landing: Path) -> int:
+        return self.crew.start("landing", "landing", str(landing), "--table", TABLE, "--every", "500ms")
+
+    def wait_for_crew(self, coordinators: int = 2, runners: int = 2) -> None:
+        def complete() -> bool | None:
+            roles = Counter(member.role for member in self.client.members())
+            return (roles["coordinator"] >= coordinators and roles["executor"] >= runners) or None
+
+        until(complete, "two coordinators and two runners", 90)
+
+    def wait_for_rest(self) -> None:
+        until(lambda: not self.client.get_table(TABLE).leader or None, "the table to come to rest", 60)
+
+    def say(self, line: str) -> None:
+        self.console.print(f"  {line}")
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.console.print(f"{what} [dim]({time.monotonic() - began:.1f} s)[/]")
+
+    # -- kill -9 ---------------------------------------------------------------------------------------
+
+    def kill_the_leader(self) -> str:
+        """Kill the coordinator that leads the table; how long until the other one leads."""
+        leader = until(
+            lambda: next((found for found in self.client.leaders() if found.table == TABLE), None), "a leader"
+        )
+        member = next(found for found in self.client.members() if found.id == leader.member)
+        killed = time.monotonic()
+        self.crew.kill(member.pid)
+
+        def another() -> str | None:
+            now = self.client.get_table(TABLE).leader
+            return now if now not in ("", leader.member) else None
+
+        until(another, "a new leader")
+        took = time.monotonic() - killed
+        self.start_coordinator(self.addresses.index(member.address))
+        return f"leading coordinator killed -9: the other one led after {took:.1f} s"
+
+    def kill_the_runner(self, operation: Operation) -> str:
+        """Kill the Spark driver that runs the operation; how long until the other one has it."""
+        first = operation.runner
+        member = next(found for found in self.client.members() if found.id == first)
+        killed = time.monotonic()
+        self.crew.kill(member.pid)
+
+        def taken() -> Operation | None:
+            now = self.client.get(operation.name)
+            return now if now.runner not in ("", first) or now.done else None
+
+        now = until(taken, "another runner")
+        took = time.monotonic() - killed
+        self.start_runner(2)
+        kept = f"{now.jobs.succeeded} of {now.jobs.total} jobs were done and stayed done"
+        return f"working runner killed -9: the other one took over after {took:.1f} s; {kept}"
