@@ -20,9 +20,9 @@ from common import Processes, print_json, print_table, until
 
 from distop.client import AsyncClient
 from distop.executor.loop import event_loop
-from distop.metastore.backlog import open_gate
 from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
+from distop.metastore.deciding import open_gate
 from distop.metastore.embedded import EtcdProcess, free_port
 
 BATCHES = 500
@@ -80,7 +80,7 @@ async def shared(client: AsyncClient, etcd: EtcdClient) -> tuple[float, float]:
             await publish(client, name, BATCHES_PER_TABLE)
 
     async def release(name: str) -> None:
-        await open_gate(etcd, etcd.keyspace.table(name))
+        await open_gate(etcd, etcd.keyspace.table(name), request=name)
 
     await asyncio.gather(*map(prepare, names))
     total, began = TABLES * BATCHES_PER_TABLE, time.perf_counter()

@@ -88,6 +88,10 @@ def set(
     max_attempts: Annotated[
         int | None, typer.Option(min=1, max=100, help="Attempts at a batch whose failures may pass.")
     ] = None,
+    remember: Annotated[
+        int | None,
+        typer.Option(min=1, max=100_000, help="So many batches that are done with stay known by name."),
+    ] = None,
 ) -> None:
     """Change how a table is fed; what is not given stays as it is."""
     session.out.ordering(
@@ -98,6 +102,7 @@ def set(
             late=late,
             together=together,
             max_attempts=max_attempts,
+            remember=remember,
         )
     )
 

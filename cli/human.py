@@ -219,6 +219,8 @@ class HumanOutput(Output):
                 ("late batches", ordering.late),
                 ("together", str(ordering.together)),
                 ("attempts", str(ordering.max_attempts)),
+                ("remembers", f"{ordering.remember:,} batches"),
+                ("forgotten up to", ordering.forgotten),
                 ("last batch", ordering.last),
                 ("running", ordering.running),
                 ("waits for approval of", ordering.awaiting),

@@ -40,6 +40,7 @@ def landing(
         report = feed.poll()
         facts = {
             "published": report.published,
+            "passed_over": report.passed_over,
             "controls": report.controls,
             "problems": report.problems,
         }

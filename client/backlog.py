@@ -28,6 +28,8 @@ class Batch:
     queued_at: datetime | None = None
     attempts: int = 0
     """Failed ones, of those that may pass."""
+    error: OperationError | None = None
+    """Of the last of them."""
     operation: str = ""
     """The operation that applies it at present."""
 
@@ -40,6 +42,7 @@ class Batch:
             queued_by=message.queued_by,
             queued_at=from_timestamp(message.queued_at),
             attempts=message.attempts,
+            error=OperationError(message.error.code, message.error.message) if message.error.code else None,
             operation=message.operation,
         )
 
@@ -68,6 +71,10 @@ class Ordering:
     together: int = 1
     """Most batches that one operation applies."""
     max_attempts: int = 3
+    remember: int = 0
+    """So many batches that are done with are known by name, the highest ones."""
+    forgotten: str = ""
+    """The highest batch that is no longer known."""
     last: str = ""
     """The highest batch that was applied or skipped."""
     running: str = ""
@@ -86,6 +93,8 @@ class Ordering:
             late=message.late,
             together=message.together,
             max_attempts=message.max_attempts,
+            remember=message.remember,
+            forgotten=message.forgotten,
             last=message.last,
             running=message.running,
             awaiting=message.awaiting,
@@ -107,11 +116,11 @@ class Enqueued:
     table: str
     batch: str
     became: str
-    """``queued``, ``already queued`` or ``already applied``."""
+    """``queued``, ``already queued``, ``already applied`` or ``skipped before``."""
     operation: str = ""
     """That applies it at present, or has applied it."""
     late: bool = False
-    """It sorts before an applied one, and blocks the table."""
+    """It sorts before an applied one, and the table stops at it."""
 
 
 class BacklogCalls:
@@ -192,6 +201,7 @@ class BacklogCalls:
         late: Literal["block", "apply", "reject"] | None = None,
         together: int | None = None,
         max_attempts: int | None = None,
+        remember: int | None = None,
     ) -> Ordering:
         """Change how a table is fed; what is ``None`` stays as it is. See :class:`Ordering`."""
         request = make_request(
@@ -202,7 +212,9 @@ class BacklogCalls:
             late=late,
             together=together,
             max_attempts=max_attempts,
+            remember=remember,
             requested_by=self.identity,
+            request_id=uuid.uuid4().hex,
         )
         return Ordering.from_proto(
             await self._connection.call(lambda service: service.backlog.SetOrdering, request)
@@ -232,6 +244,7 @@ class BacklogCalls:
             batch=batch,
             reason=reason,
             requested_by=self.identity,
+            request_id=uuid.uuid4().hex,
         )
         return Ordering.from_proto(
             await self._connection.call(lambda service: service.backlog.ControlBacklog, request)

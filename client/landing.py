@@ -75,6 +75,8 @@ class Report:
 
     published: list[str] = field(default_factory=list)
     """Batches that were queued or started, or had been before."""
+    passed_over: list[str] = field(default_factory=list)
+    """Batches of which the table does not know any more whether it has applied them. They are left alone."""
     problems: dict[str, str] = field(default_factory=dict)
     """Path -> what is wrong there. The rest goes on."""
     controls: list[str] = field(default_factory=list)
@@ -127,7 +129,13 @@ class Landing:
         self._fs.invalidate_cache()
         report = Report()
         found = list(self._walk(self._root, _Scope(), report, 0))
+        ordered = any(batch.ordered for batch in found)
+        forgotten = self._client.ordering(self._table).forgotten if ordered else ""
         for batch in sorted(found, key=lambda one: one.name.encode()):
+            if batch.ordered and batch.name.encode() <= forgotten.encode():
+                report.passed_over.append(batch.name)
+                self._done.add(batch.name)
+                continue
             try:
                 self._publish(batch)
             except DistopError as error:

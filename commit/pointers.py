@@ -10,13 +10,16 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from distop.errors import DistopError, Exhausted, IncompatibleOperation, OutcomeUnknown
+from distop.metastore.batches import ordering_of
 from distop.metastore.crashpoints import reached
 from distop.metastore.keyspace import Keyspace, OperationId, TableKeys, escape, prefix_end, unescape
 from distop.metastore.records import Head, TableRecord, decode, decode_run_ops, encode
 from distop.metastore.sync import SyncEtcd
 from distop.metastore.txn import (
+    MAX_REQUEST_BYTES,
     Compare,
     Delete,
     Get,
@@ -158,8 +161,9 @@ class Pointers:
         """
         keys = self.keyspace.table(self.keyspace.table_of(base.record_kv.key))
         _check_idle(keys, base)
-        paused = keys.keyspace.paused_table(keys.name)
-        gone = tuple(Delete(key) for key in (keys.table, keys.head, keys.watermarks, keys.run_ops, paused))
+        indexes = (keys.keyspace.paused_table(keys.name), keys.backlog_index)
+        own = (keys.table, keys.head, keys.watermarks, keys.run_ops)
+        gone = tuple(Delete(key) for key in (*own, *indexes))
         outcome = self._settle(keys, Txn(_same(base), gone, _reads(keys)), lambda found: found.record is None)
         if outcome is Swap.DONE:
             _tidy(keys, self._remove_rest, keys)
@@ -168,8 +172,9 @@ class Pointers:
     def rename(self, base: Pointer, record: TableRecord) -> Swap:
         """Move a table to the name in ``record``, unless it has moved since, or that name is taken.
 
-        Record, head, watermarks, settings and instance counters move in one transaction, history and audit
-        trail after it. Request ids stay behind: they were given for the old name.
+        Record, head, watermarks, settings, queued batches and instance counters move in one transaction;
+        history, audit trail and the batches that are done with after it. Until then the table remembers none
+        of those, so that none is applied twice. Request ids stay behind: they were given for the old name.
 
         Raises
         ------
@@ -182,26 +187,41 @@ class Pointers:
         new = self.keyspace.table(record.name)
         _check_idle(old, base)
         self._remove_rest(new)
+        # Whoever queues a batch writes it: what is not among those that are listed next makes this one lose.
+        queued = self.etcd.get(old.backlog_index)
         moving = [kv for kv in self._settings(old) if kv.key not in (old.table, old.coordinator, old.run_ops)]
         if len(moving) > MOVE_BITE:
             raise Exhausted(
                 f"table {old.name!r} has {len(moving)} settings and queued batches, {MOVE_BITE} can move",
                 hint="let the backlog drain first",
             )
-        compares = (*_same(base), absent(new.table), *(unchanged(kv) for kv in moving))
+        compares = (*_same(base), unchanged(queued), absent(new.table), *(unchanged(kv) for kv in moving))
         ops: list[Op] = [Put(new.table, encode(record)), Delete(old.table), Delete(old.run_ops)]
         if any(kv.key == old.pause for kv in moving):  # it stays paused, and the index says so
             index = new.keyspace.paused_table
             ops += [Put(index(new.name), b"{}"), Delete(index(old.name))]
+        ordering = next((kv for kv in moving if kv.key == old.ordering), None)
+        if ordering is not None or queued.exists:  # a leader is to look under the new name
+            ops += [Put(new.backlog_index, b"{}"), Delete(old.backlog_index)]
         for kv in moving:
-            ops += [Put(new.prefix + kv.key[len(old.prefix) :], kv.value), Delete(kv.key)]
+            value = kv.value if kv is not ordering else _remembering_none(kv)
+            ops += [Put(new.prefix + kv.key[len(old.prefix) :], value), Delete(kv.key)]
+        txn = Txn(compares, tuple(ops), _reads(new))
+        if txn.size() > MAX_REQUEST_BYTES:
+            raise Exhausted(
+                f"the settings and queued batches of table {old.name!r} take {txn.size():,} bytes, "
+                f"etcd takes {MAX_REQUEST_BYTES:,} at once",
+                hint="let the backlog drain first",
+            )
 
         def ours(found: Pointer) -> bool:
             return found.record == record
 
-        outcome = self._settle(new, Txn(compares, tuple(ops), _reads(new)), ours)
+        outcome = self._settle(new, txn, ours)
         if outcome is Swap.DONE:
             _tidy(old, self._move_history, old, new)
+            if ordering is not None:
+                _tidy(old, self._remember, old, new, ordering)
             _tidy(old, self._remove_rest, old)
         return outcome
 
@@ -233,11 +253,12 @@ class Pointers:
     # -- what else a table has -------------------------------------------------------------------------
 
     def _settings(self, keys: TableKeys) -> list[KeyValue]:
-        """All keys of an idle table but its audit trail, history and requests, which may be many."""
+        """All keys of an idle table but those that may be many: batches that are done with, audit trail,
+        history and requests."""
         requests = keys.prefix + b"request."
         found: list[KeyValue] = []
         start = keys.prefix
-        for skipped in (keys.audit_prefix, keys.history_prefix, requests, None):
+        for skipped in (keys.applied_prefix, keys.audit_prefix, keys.history_prefix, requests, None):
             end = skipped if skipped is not None else prefix_end(keys.prefix)
             found += self.etcd.get_range(start, end, limit=PAGE).kvs
             start = prefix_end(end)
@@ -259,6 +280,19 @@ class Pointers:
         for prefix in (old.audit_prefix, old.history_prefix):
             self._move_all(prefix, old, new)
 
+    def _remember(self, old: TableKeys, new: TableKeys, ordering: KeyValue) -> None:
+        """Move the batches that are done with; the table remembers them once all have come."""
+        self._move_all(old.applied_prefix, old, new)
+        before = ordering_of(ordering)
+        for _ in range(MAX_TRIES):
+            now = self.etcd.get(new.ordering)
+            record = ordering_of(now)
+            if not now.exists or record.forgotten != before.last:
+                return
+            record.forgotten = before.forgotten
+            if self._bite(Txn((unchanged(now),), (Put(new.ordering, encode(record)),))):
+                return
+
     def _move_all(self, start: bytes, old: TableKeys, new: TableKeys) -> None:
         end = prefix_end(start)
         while page := self.etcd.get_range(start, end, limit=MOVE_BITE).kvs:
@@ -279,7 +313,14 @@ class Pointers:
         return False
 
 
-def _tidy(keys: TableKeys, action: Callable[..., None], *args: TableKeys) -> None:
+def _remembering_none(kv: KeyValue) -> bytes:
+    """The ordering of a table whose batches that are done with are still under way."""
+    record = ordering_of(kv)
+    record.forgotten = record.last
+    return encode(record)
+
+
+def _tidy(keys: TableKeys, action: Callable[..., None], *args: Any) -> None:
     """Do what follows a change that has happened. It may fail: a new table of that name tidies up first."""
     try:
         action(*args)

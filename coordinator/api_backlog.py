@@ -8,7 +8,6 @@ import uuid
 from typing import Any
 
 import grpc.aio
-import msgspec
 
 from distop.coordinator.listing import PageToken, continued_listing, page_size
 from distop.coordinator.ordering_view import ordering_message
@@ -17,13 +16,14 @@ from distop.coordinator.start_body import check_scope, options_of
 from distop.coordinator.views import struct, timestamp
 from distop.errors import ArgumentTooLarge, InvalidArgument, TableNotFound
 from distop.metastore.audit import audit_put
-from distop.metastore.backlog import approve, change_ordering, enqueue, open_gate, unblock
-from distop.metastore.batches import BatchRecord, OrderingRecord, check_batch, ordering_of
+from distop.metastore.backlog import enqueue
+from distop.metastore.batches import BatchRecord, check_batch, ordering_of
 from distop.metastore.client import EtcdClient
+from distop.metastore.deciding import approve, open_gate, set_ordering, unblock
 from distop.metastore.keyspace import TableKeys, check_name, check_type, prefix_end
 from distop.metastore.records import decode, encode
 from distop.metastore.starting import digest_of
-from distop.metastore.txn import Op, Put
+from distop.metastore.txn import Put
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 MAX_BATCH_BYTES = 500_000
 """Largest record of a batch: several may be started by one transaction."""
 
-_SETTINGS = ("gate", "validation", "late", "together", "max_attempts")
+_SETTINGS = ("gate", "validation", "late", "together", "max_attempts", "remember")
 
 
 class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
@@ -65,7 +65,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
                 f"the batch takes {size:,} bytes, at most {MAX_BATCH_BYTES:,} are allowed",
                 details={"field": "argument"},
             )
-        audit = self._audit(keys, "enqueue", request.batch, request.requested_by, now)
+        audit = self._audit(keys, "enqueue", request.batch, request.requested_by, now, record.uid)
         answer = await enqueue(
             self._client, keys, request.batch, record, republish=request.republish, beside=(audit,)
         )
@@ -107,30 +107,29 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         keys = self._keys(request.table)
         given = {name: getattr(request, name) for name in _SETTINGS if request.HasField(name)}
 
-        def change(now: OrderingRecord) -> tuple[OrderingRecord, tuple[Op, ...]] | None:
-            changed: OrderingRecord = msgspec.structs.replace(now, **given)
-            return None if changed == now else (changed, ())
-
         what = ", ".join(f"{name}={value}" for name, value in given.items())
-        audit = self._audit(keys, "set-ordering", what, request.requested_by, time.time())
-        return ordering_message(keys.name, await change_ordering(self._client, keys, change, beside=(audit,)))
+        call = request.request_id or uuid.uuid4().hex
+        audit = self._audit(keys, "set-ordering", what, request.requested_by, time.time(), call)
+        record = await set_ordering(self._client, keys, given, request=call, beside=(audit,))
+        return ordering_message(keys.name, record)
 
     async def ControlBacklog(  # noqa: N802
         self, request: pb.ControlBacklogRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Ordering:
         keys, now = self._keys(request.table), time.time()
         batch = check_batch(request.batch) if request.batch else ""
-        audit = self._audit(
-            keys, f"backlog-{request.action}", batch, request.requested_by, now, reason=request.reason
-        )
+        call = request.request_id or uuid.uuid4().hex
+        action = f"backlog-{request.action}"
+        audit = self._audit(keys, action, batch, request.requested_by, now, call, request.reason)
+        once: dict[str, Any] = {"request": call, "beside": (audit,)}
         match request.action:
             case "open":
-                record = await open_gate(self._client, keys, beside=(audit,))
+                record = await open_gate(self._client, keys, **once)
             case "approve":
-                record = await approve(self._client, keys, batch, beside=(audit,))
+                record = await approve(self._client, keys, batch, **once)
             case "retry" | "skip":
                 skip = request.action == "skip"
-                record = await unblock(self._client, keys, batch, skip=skip, now=now, beside=(audit,))
+                record = await unblock(self._client, keys, batch, skip=skip, now=now, **once)
             case other:
                 raise InvalidArgument(
                     f"{other!r} is nothing that can be done about a backlog",
@@ -143,8 +142,11 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
     def _keys(self, table: str) -> TableKeys:
         return self._client.keyspace.table(check_name(table, "table"))
 
-    def _audit(self, keys: TableKeys, action: str, target: str, by: str, at: float, reason: str = "") -> Put:
-        return audit_put(keys, action, by=by, target=target or keys.name, at=at, reason=reason)
+    def _audit(
+        self, keys: TableKeys, action: str, target: str, by: str, at: float, call: str, reason: str = ""
+    ) -> Put:
+        target = target or keys.name
+        return audit_put(keys, action, by=by, target=target, at=at, reason=reason, request_id=call)
 
 
 def _batch(name: str, record: BatchRecord) -> pb.Batch:
@@ -155,5 +157,6 @@ def _batch(name: str, record: BatchRecord) -> pb.Batch:
         queued_by=record.queued_by,
         queued_at=timestamp(record.queued_at),
         attempts=record.attempts,
+        error=pb.OperationError(code=record.code, message=record.error),
         operation=record.operation,
     )

@@ -14,6 +14,7 @@ import msgspec
 from distop.coordinator.ordering import Failure
 from distop.errors import Cancelled
 from distop.metastore.batches import (
+    MAX_ERROR_LENGTH,
     AppliedRecord,
     BatchRecord,
     Block,
@@ -86,6 +87,8 @@ def _failed(
         attempts = record.attempts + (not alone)
         spent = spent or attempts >= ordering.max_attempts
         left = msgspec.structs.replace(record, operation="", attempts=attempts, alone=alone or record.alone)
+        if not alone:
+            left.code, left.error = failure.code, failure.message[:MAX_ERROR_LENGTH]
         ops.append(Put(kv.key, encode(left)))
     block = ordering.blocked
     if spent and block is None and entries:

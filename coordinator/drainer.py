@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
-from distop.coordinator.ordering import Apply, Backlog, InFlight, Rest, Waiting, decide
+from distop.coordinator.ordering import Apply, Backlog, InFlight, Rest, Stop, Waiting, decide
 from distop.coordinator.planning import Planner
 from distop.coordinator.start_body import operation_arg
 from distop.errors import (
@@ -26,7 +26,7 @@ from distop.errors import (
     LeaseLost,
     Unavailable,
 )
-from distop.metastore.batches import BatchRecord, Block, OrderingRecord, ordering_of
+from distop.metastore.batches import LATE, MAX_ERROR_LENGTH, BatchRecord, Block, ordering_of
 from distop.metastore.client import EtcdClient
 from distop.metastore.crashpoints import reached
 from distop.metastore.election import Epoch
@@ -42,7 +42,7 @@ from distop.metastore.starting import (
     read_table_state,
     start_txn,
 )
-from distop.metastore.txn import MAX_REQUEST_BYTES, Delete, Get, Put, Txn, absent, unchanged
+from distop.metastore.txn import MAX_REQUEST_BYTES, Delete, Get, Put, Txn, TxnResult, absent, unchanged
 from distop.operations.api import DistributedOperation, PlanRequest
 
 log = logging.getLogger(__name__)
@@ -120,6 +120,10 @@ class Drainer:
             case InFlight(operation):
                 await self._check_flight(backlog, operation)
                 return 0.0
+            case Stop(late):
+                error = f"it sorts before {backlog.ordering.last!r}, which was applied already"
+                await self._note(backlog, late, late.record, LATE, error)
+                return 0.0
             case Rest():
                 await self._rest(backlog)
                 return 0.0
@@ -140,7 +144,8 @@ class Drainer:
         compares = (absent(state), unchanged(backlog.ordering_kv), self._epoch.held())
         txn = Txn(compares, (Put(self._keys.ordering, encode(free)),))
         # Refused: it has just been finished, or somebody else leads by now; the next look tells.
-        await settle(self._client, txn, patience_s=10.0, tries=8, insist=False)
+        reached("batch.free.before")
+        await self._settled(txn, lambda: reached("batch.free.after"))
         self._news.set()
 
     async def _read(self) -> Backlog:
@@ -174,7 +179,8 @@ class Drainer:
         index = backlog.index_kv
         if index.exists:
             txn = Txn((unchanged(index), self._epoch.held()), (Delete(index.key),), (Get(self._epoch.key),))
-            result = await settle(self._client, txn, patience_s=10.0, tries=8, insist=False)
+            reached("batch.rest.before")
+            result = await self._settled(txn, lambda: reached("batch.rest.after"))
             if not result.succeeded:
                 self._check_epoch(result.one(0, self._epoch.key).create_revision)
                 self._news.set()
@@ -249,8 +255,7 @@ class Drainer:
                 f"etcd holds {MAX_REQUEST_BYTES:,}"
             )
         reached("batch.start.before")
-        result = await settle(self._client, txn, patience_s=20.0, tries=8, insist=False)
-        reached("batch.start.after")
+        result = await self._settled(txn, lambda: reached("batch.start.after"))
         if result.succeeded:
             names = [waiting.name for waiting in batches]
             log.info("batches_taken", extra={"table": keys.name, "batches": names})
@@ -287,23 +292,37 @@ class Drainer:
         """A batch whose operation could not even be started: counted, or the table is blocked by it."""
         passes = error.retryable if isinstance(error, DistopError) else True
         passes = passes or isinstance(error, Unavailable)
+        code = error.code if isinstance(error, DistopError) else type(error).__name__
+        message = str(error)[:MAX_ERROR_LENGTH]
         attempts = first.record.attempts + 1
-        record = msgspec.structs.replace(first.record, attempts=attempts)
-        ordering: OrderingRecord = backlog.ordering
-        if not passes or attempts >= ordering.max_attempts:
-            code = error.code if isinstance(error, DistopError) else type(error).__name__
-            block = Block(batch=first.name, code=code, error=str(error)[:4000], at=self._wall())
-            ordering = msgspec.structs.replace(ordering, blocked=block)
+        record = msgspec.structs.replace(first.record, attempts=attempts, code=code, error=message)
+        spent = not passes or attempts >= backlog.ordering.max_attempts
+        await self._note(backlog, first, record, code if spent else "", message)
+        return 0.0
+
+    async def _note(
+        self, backlog: Backlog, first: Waiting, record: BatchRecord, code: str, error: str
+    ) -> None:
+        """Write down how a batch stands that was not started; with a code: the table is blocked by it."""
+        puts: tuple[Put, ...] = (Put(first.kv.key, encode(record)),)
+        if code:
+            block = Block(batch=first.name, code=code, error=error, at=self._wall())
+            blocked = msgspec.structs.replace(backlog.ordering, blocked=block)
+            puts += (Put(self._keys.ordering, encode(blocked)),)
         compares = (self._epoch.held(), unchanged(backlog.ordering_kv), unchanged(first.kv))
-        puts = (Put(first.kv.key, encode(record)), Put(self._keys.ordering, encode(ordering)))
-        txn = Txn(compares, puts, (Get(self._epoch.key),))
-        result = await settle(self._client, txn, patience_s=20.0, tries=8, insist=False)
+        reached("batch.note.before")
+        result = await self._settled(
+            Txn(compares, puts, (Get(self._epoch.key),)), lambda: reached("batch.note.after")
+        )
         if not result.succeeded:
             self._check_epoch(result.one(0, self._epoch.key).create_revision)
-        fields = {"table": self._keys.name, "batch": first.name, "attempts": attempts, "error": str(error)}
-        log.warning("batch_not_started", extra={**fields, "blocked": ordering.blocked is not None})
+        fields = {"table": self._keys.name, "batch": first.name, "attempts": record.attempts, "error": error}
+        log.warning("batch_not_started", extra={**fields, "blocked": bool(code)})
         self._news.set()
-        return 0.0
+
+    async def _settled(self, txn: Txn, replied: Callable[[], None]) -> TxnResult:
+        """Whose reply was lost is refused when it is sent again, and the next look tells what it did."""
+        return await settle(self._client, txn, patience_s=20.0, tries=8, insist=False, replied=replied)
 
     async def _part(self, backlog: Backlog, batches: Sequence[Waiting], error: Exception) -> float:
         """Batches that cannot be applied together: each is by itself, which shows whose the error is."""
@@ -313,7 +332,8 @@ class Drainer:
         ]
         compares = (self._epoch.held(), *(unchanged(waiting.kv) for waiting in batches))
         txn = Txn(compares, tuple(alone), (Get(self._epoch.key),))
-        result = await settle(self._client, txn, patience_s=20.0, tries=8, insist=False)
+        reached("batch.part.before")
+        result = await self._settled(txn, lambda: reached("batch.part.after"))
         if not result.succeeded:
             self._check_epoch(result.one(0, self._epoch.key).create_revision)
         names = [waiting.name for waiting in batches]

@@ -48,13 +48,20 @@ class InFlight:
 
 
 @dataclass(frozen=True)
+class Stop:
+    """The first batch sorts before one that was applied: somebody has to decide."""
+
+    late: Waiting
+
+
+@dataclass(frozen=True)
 class Rest:
     """Nothing can be done before somebody changes something: it is written here why."""
 
     why: str
 
 
-Next: TypeAlias = Apply | InFlight | Rest
+Next: TypeAlias = Apply | InFlight | Stop | Rest
 
 
 def decide(backlog: Backlog) -> Next:
@@ -72,6 +79,8 @@ def decide(backlog: Backlog) -> Next:
         return Rest(f"batch {ordering.awaiting!r} waits for approval")
     if ordering.gate != "open":
         return Rest("its gate is closed")
+    if not backlog.heads[0].record.anyway and ordering.stops_at(backlog.heads[0].name):
+        return Stop(backlog.heads[0])
     first = backlog.heads[0].record
     together = [
         waiting

@@ -14,6 +14,12 @@ from distop.metastore.txn import KeyValue
 MAX_TOGETHER = 20
 """Most batches that one operation applies: each takes three operations of the finishing transaction."""
 
+MAX_REMEMBERED = 100_000
+MAX_DECIDED = 16
+"""Requests by which a repeat recognises itself."""
+
+MAX_ERROR_LENGTH = 1000
+
 LATE_POLICIES = ("block", "apply", "reject")
 
 LATE = "BATCH_LATE"
@@ -43,6 +49,11 @@ class OrderingRecord(Record, kw_only=True):
     """Most batches that one operation applies (B14)."""
     max_attempts: int = 3
     """Attempts at a batch whose failures may pass, before the table is blocked (B9)."""
+    remember: int = 10_000
+    """Batches that are done with and still known by name: the highest so many. Of others it is not known
+    whether they were applied, only that they are late."""
+    forgotten: str = ""
+    """The highest batch that is no longer known."""
     last: str = ""
     """The highest batch that was applied or skipped."""
     running: str = ""
@@ -50,6 +61,8 @@ class OrderingRecord(Record, kw_only=True):
     awaiting: str = ""
     """The batch that somebody has to approve before the next one."""
     blocked: Block | None = None
+    decided: list[str] = msgspec.field(default_factory=list)
+    """The requests that have changed it last, the newest at the end: a repeat recognises itself."""
 
     def __post_init__(self) -> None:
         if self.gate not in ("open", "closed"):
@@ -68,6 +81,25 @@ class OrderingRecord(Record, kw_only=True):
             raise InvalidArgument(
                 "max_attempts must lie between 1 and 100", details={"field": "max_attempts"}
             )
+        if not 1 <= self.remember <= MAX_REMEMBERED:
+            raise InvalidArgument(
+                f"remember must lie between 1 and {MAX_REMEMBERED:,}", details={"field": "remember"}
+            )
+
+    def is_late(self, batch: str) -> bool:
+        """Whether it sorts before one that is done with, or may be done with itself."""
+        return batch.encode() < self.last.encode() or self.is_forgotten(batch)
+
+    def is_forgotten(self, batch: str) -> bool:
+        """Whether it is not known any more if it was applied."""
+        return batch.encode() <= self.forgotten.encode()
+
+    def stops_at(self, batch: str) -> bool:
+        """Whether a batch of this name waits for somebody's decision, because it is late (B4).
+
+        Also where late ones are applied, if it may have been applied before: exactly once comes first.
+        """
+        return self.is_late(batch) and (self.late != "apply" or self.is_forgotten(batch))
 
 
 class BatchRecord(Record, kw_only=True):
@@ -85,10 +117,15 @@ class BatchRecord(Record, kw_only=True):
     queued_at: float = 0.0
     attempts: int = 0
     """Failed ones that may pass; counted across leaders."""
+    code: str = ""
+    error: str = ""
+    """Of the last of them."""
     operation: str = ""
     """The operation that applies it at present."""
     alone: bool = False
     """It failed together with others, and goes by itself now: so it shows which one is to blame."""
+    anyway: bool = False
+    """Somebody has decided that it is applied, be it late or known as applied before."""
 
 
 class AppliedRecord(Record, kw_only=True):

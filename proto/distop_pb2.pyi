@@ -575,7 +575,7 @@ class ListAuditResponse(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Batch(_message.Message):
-    __slots__ = ("name", "type", "argument", "queued_by", "queued_at", "attempts", "operation")
+    __slots__ = ("name", "type", "argument", "queued_by", "queued_at", "attempts", "operation", "error")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     ARGUMENT_FIELD_NUMBER: _ClassVar[int]
@@ -583,6 +583,7 @@ class Batch(_message.Message):
     QUEUED_AT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
     name: str
     type: str
     argument: _struct_pb2.Struct
@@ -590,7 +591,8 @@ class Batch(_message.Message):
     queued_at: _timestamp_pb2.Timestamp
     attempts: int
     operation: str
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., argument: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., queued_by: _Optional[str] = ..., queued_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., attempts: _Optional[int] = ..., operation: _Optional[str] = ...) -> None: ...
+    error: OperationError
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., argument: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., queued_by: _Optional[str] = ..., queued_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., attempts: _Optional[int] = ..., operation: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ...) -> None: ...
 
 class Block(_message.Message):
     __slots__ = ("batch", "error", "operation", "at")
@@ -605,7 +607,7 @@ class Block(_message.Message):
     def __init__(self, batch: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., operation: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Ordering(_message.Message):
-    __slots__ = ("table", "gate", "validation", "late", "together", "max_attempts", "last", "running", "awaiting", "blocked", "revision")
+    __slots__ = ("table", "gate", "validation", "late", "together", "max_attempts", "last", "running", "awaiting", "blocked", "revision", "remember", "forgotten")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GATE_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_FIELD_NUMBER: _ClassVar[int]
@@ -617,6 +619,8 @@ class Ordering(_message.Message):
     AWAITING_FIELD_NUMBER: _ClassVar[int]
     BLOCKED_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    REMEMBER_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
     table: str
     gate: str
     validation: bool
@@ -628,7 +632,9 @@ class Ordering(_message.Message):
     awaiting: str
     blocked: Block
     revision: int
-    def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., last: _Optional[str] = ..., running: _Optional[str] = ..., awaiting: _Optional[str] = ..., blocked: _Optional[_Union[Block, _Mapping]] = ..., revision: _Optional[int] = ...) -> None: ...
+    remember: int
+    forgotten: str
+    def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., last: _Optional[str] = ..., running: _Optional[str] = ..., awaiting: _Optional[str] = ..., blocked: _Optional[_Union[Block, _Mapping]] = ..., revision: _Optional[int] = ..., remember: _Optional[int] = ..., forgotten: _Optional[str] = ...) -> None: ...
 
 class EnqueueBatchRequest(_message.Message):
     __slots__ = ("table", "batch", "type", "argument", "options", "republish", "requested_by", "request_id")
@@ -681,7 +687,7 @@ class ListBacklogResponse(_message.Message):
     def __init__(self, batches: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., ordering: _Optional[_Union[Ordering, _Mapping]] = ...) -> None: ...
 
 class SetOrderingRequest(_message.Message):
-    __slots__ = ("table", "gate", "validation", "late", "together", "max_attempts", "requested_by")
+    __slots__ = ("table", "gate", "validation", "late", "together", "max_attempts", "requested_by", "remember", "request_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GATE_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_FIELD_NUMBER: _ClassVar[int]
@@ -689,6 +695,8 @@ class SetOrderingRequest(_message.Message):
     TOGETHER_FIELD_NUMBER: _ClassVar[int]
     MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    REMEMBER_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
     gate: str
     validation: bool
@@ -696,18 +704,22 @@ class SetOrderingRequest(_message.Message):
     together: int
     max_attempts: int
     requested_by: str
-    def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., requested_by: _Optional[str] = ...) -> None: ...
+    remember: int
+    request_id: str
+    def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., requested_by: _Optional[str] = ..., remember: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class ControlBacklogRequest(_message.Message):
-    __slots__ = ("table", "action", "batch", "reason", "requested_by")
+    __slots__ = ("table", "action", "batch", "reason", "requested_by", "request_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
     action: str
     batch: str
     reason: str
     requested_by: str
-    def __init__(self, table: _Optional[str] = ..., action: _Optional[str] = ..., batch: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
+    request_id: str
+    def __init__(self, table: _Optional[str] = ..., action: _Optional[str] = ..., batch: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...

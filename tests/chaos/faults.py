@@ -55,6 +55,13 @@ LOST = (
     "note",
     "resolve",
     "act",
+    "enqueue",
+    "ordering",
+    "batch.start",
+    "batch.note",
+    "batch.rest",
+    "batch.part",
+    "batch.free",
     "runner.register",
 )
 """Steps that are one transaction of etcd, whose answer may be lost."""
@@ -87,6 +94,9 @@ PAUSED = (
     "step.after",
     "note.before",
     "act.before",
+    "batch.start.before",
+    "batch.note.before",
+    "batch.rest.before",
 )
 """Where a process that sleeps past its lease must find that it is too late, or nothing happened."""
 

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import random
-import secrets
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from distop.errors import BatchDiffers, BatchLate, PreconditionFailed
 from distop.metastore.audit import audit_put
-from distop.metastore.backlog import (
-    Answer,
-    Queued,
-    approve,
-    change_ordering,
-    enqueue,
-    open_gate,
-    unblock,
-)
-from distop.metastore.batches import AppliedRecord, BatchRecord, OrderingRecord, ordering_of
+from distop.metastore.backlog import Queued
+from distop.metastore.batches import AppliedRecord
 from distop.metastore.config import EtcdConfig
 from distop.metastore.keyspace import OperationId
 from distop.metastore.pausing import pause_table, resume_table
 from distop.metastore.records import PauseRecord, decode
-from distop.metastore.starting import digest_of
+from support.backlogs import (
+    applied,
+    approve,
+    configure,
+    drained,
+    has_applied,
+    is_blocked_by,
+    nothing_left,
+    open_gate,
+    ordering,
+    put,
+    rested,
+    unblock,
+    waiting,
+)
 from support.coordinators import Service, serving
 from support.jobs import mark
 from support.lossy import Fault, LossyClient
@@ -41,47 +45,6 @@ async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
         yield standing
 
 
-def record_of(argument: dict[str, Any] | None = None, kind: str = "noop") -> BatchRecord:
-    argument = argument if argument is not None else {"partitions": 0}
-    return BatchRecord(
-        type=kind, argument=argument, digest=digest_of([kind, argument]), uid=secrets.token_hex(8)
-    )
-
-
-async def put(client: LossyClient, batch: str, *, republish: bool = False, **argument: Any) -> Answer:
-    record = record_of(argument or None)
-    return await enqueue(client, client.keyspace.table("t"), batch, record, republish=republish)
-
-
-async def configure(client: LossyClient, **fields: Any) -> None:
-    import msgspec
-
-    def change(now: OrderingRecord) -> tuple[OrderingRecord, tuple[()]]:
-        return msgspec.structs.replace(now, **fields), ()
-
-    await change_ordering(client, client.keyspace.table("t"), change)
-
-
-async def ordering(client: LossyClient) -> OrderingRecord:
-    return ordering_of(await client.get(client.keyspace.table("t").ordering))
-
-
-async def waiting(client: LossyClient) -> list[str]:
-    prefix = client.keyspace.table("t").backlog_prefix
-    return [kv.key[len(prefix) :].decode() for kv in (await client.scan(prefix)).kvs]
-
-
-async def applied(client: LossyClient) -> list[str]:
-    """The batches that were applied, in the order in which they were."""
-    prefix = client.keyspace.table("t").applied_prefix
-    kvs = sorted((await client.scan(prefix)).kvs, key=lambda kv: kv.mod_revision)
-    return [kv.key[len(prefix) :].decode() for kv in kvs]
-
-
-async def drained(client: LossyClient) -> bool:
-    return not await waiting(client)
-
-
 async def test_batches_are_applied_in_byte_order_one_at_a_time(client: LossyClient, service: Service) -> None:
     """B2: "10" before "2"; and nothing is left of the draining (B15)."""
     await configure(client, gate="closed")
@@ -92,12 +55,6 @@ async def test_batches_are_applied_in_byte_order_one_at_a_time(client: LossyClie
     assert await eventually(lambda: drained(client))
     assert await applied(client) == sorted(names, key=str.encode)
     assert await eventually(lambda: nothing_left(client))
-
-
-async def nothing_left(client: LossyClient) -> bool:
-    index = await client.get(client.keyspace.table("t").backlog_index)
-    active = (await client.scan(client.keyspace.active)).kvs
-    return not index.exists and not active and not (await ordering(client)).running
 
 
 async def test_a_double_publish_is_one_entry(client: LossyClient, service: Service) -> None:
@@ -153,11 +110,6 @@ async def test_the_gate_collects_until_it_is_opened(client: LossyClient, service
     assert await applied(client) == ["a", "b", "c"]
 
 
-async def rested(client: LossyClient) -> bool:
-    """The leader has looked, and there was nothing it could do."""
-    return not (await client.get(client.keyspace.table("t").backlog_index)).exists
-
-
 async def test_a_new_arrival_does_not_bypass_validation(client: LossyClient, service: Service) -> None:
     """B7."""
     keys = client.keyspace.table("t")
@@ -178,10 +130,6 @@ async def test_a_new_arrival_does_not_bypass_validation(client: LossyClient, ser
     assert await eventually(lambda: has_applied(client, ["a", "b", "c"]))
 
 
-async def has_applied(client: LossyClient, batches: list[str]) -> bool:
-    return await applied(client) == batches
-
-
 async def test_late_batches_block_by_default(client: LossyClient, service: Service) -> None:
     """B4: until somebody decides to apply them, or to leave them out."""
     keys = client.keyspace.table("t")
@@ -194,10 +142,10 @@ async def test_late_batches_block_by_default(client: LossyClient, service: Servi
     assert blocked is not None
     assert (blocked.batch, blocked.code) == ("k", "BATCH_LATE")
     assert await applied(client) == ["m"]
-    await unblock(client, keys, "k", skip=False, now=1.0)
+    await unblock(client, keys, "k", skip=False)
     assert await eventually(lambda: has_applied(client, ["m", "k", "z"]))
     await put(client, "b")
-    await unblock(client, keys, "", skip=True, now=1.0)
+    await unblock(client, keys, "b", skip=True)
     assert await eventually(lambda: drained(client))
     kv = await client.get(keys.applied("b"))
     assert decode(kv.value, AppliedRecord).outcome == "skipped"
@@ -238,14 +186,14 @@ async def test_a_batch_that_cannot_be_planned_blocks_and_says_why(
     assert (blocked.batch, blocked.code) == ("a", "INVALID_ARGUMENT")
     assert await waiting(client) == ["a", "b"]
     with pytest.raises(PreconditionFailed):
-        await unblock(client, keys, "b", skip=True, now=1.0)
-    await unblock(client, keys, "a", skip=False, now=1.0)
+        await unblock(client, keys, "b", skip=True)
+    await unblock(client, keys, "a", skip=False)
     assert await eventually(is_blocked)
-    await unblock(client, keys, "a", skip=True, now=1.0)
+    await unblock(client, keys, "a", skip=True)
     assert await eventually(lambda: drained(client))
     assert await applied(client) == ["a", "b"]
     with pytest.raises(PreconditionFailed, match="not blocked"):
-        await unblock(client, keys, "", skip=True, now=1.0)
+        await unblock(client, keys, "", skip=True)
 
 
 async def test_several_batches_go_together_where_the_table_allows_it(
@@ -274,7 +222,7 @@ async def test_of_several_that_failed_together_the_one_to_blame_blocks(
         keys = client.keyspace.table("t")
         for name in "abcde":
             letter = bad if name == "c" else name
-            await enqueue(client, keys, name, record_of({"letters": letter}, "letters"))
+            await put(client, name, kind="letters", letters=letter)
         await open_gate(client, keys)
 
         async def blocked() -> str:
@@ -283,7 +231,7 @@ async def test_of_several_that_failed_together_the_one_to_blame_blocks(
 
         assert await eventually(blocked) == "c"
         assert await applied(client) == ["a", "b"]
-        await unblock(client, keys, "c", skip=True, now=1.0)
+        await unblock(client, keys, "c", skip=True)
         assert await eventually(lambda: drained(client))
         assert await applied(client) == list("abcde")
 
@@ -332,7 +280,7 @@ async def test_a_failed_batch_keeps_its_place_and_blocks(client: LossyClient, se
     assert await mark(client, first, "0", error="line 3 of x.csv", code="BAD_ROW")
     assert await eventually(lambda: is_blocked_by(client, "a", "JOB_FAILED"))
     assert await waiting(client) == ["a", "b"]
-    await unblock(client, client.keyspace.table("t"), "a", skip=False, now=1.0)
+    await unblock(client, client.keyspace.table("t"), "a", skip=False)
     second = OperationId("t", "noop", 2)
     assert await eventually(lambda: started(client, second))
     assert await mark(client, second, "0")
@@ -398,8 +346,3 @@ async def started(client: LossyClient, operation: OperationId) -> bool:
 
 async def ended(client: LossyClient, operation: OperationId) -> bool:
     return (await client.get(client.keyspace.table("t").history(operation))).exists
-
-
-async def is_blocked_by(client: LossyClient, batch: str, code: str) -> bool:
-    blocked = (await ordering(client)).blocked
-    return blocked is not None and (blocked.batch, blocked.code) == (batch, code)

@@ -27,7 +27,10 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from distop.commit.catalog import EtcdCatalog
 from distop.commit.namespaces import table_identifier, table_name
+from distop.commit.pointers import Pointers
 from distop.errors import EtcdUnavailable, IncompatibleOperation, InvalidName, OutcomeUnknown
+from distop.metastore.backlog import enqueue
+from distop.metastore.batches import BatchRecord, OrderingRecord
 from distop.metastore.config import EtcdConfig
 from distop.metastore.embedded import EtcdProcess
 from distop.metastore.keyspace import TableKeys, prefix_end
@@ -41,7 +44,7 @@ from distop.metastore.records import (
     encode_plain,
 )
 from distop.metastore.sync import SyncEtcd
-from distop.metastore.txn import Put, Txn, TxnResult
+from distop.metastore.txn import KeyValue, Put, Txn, TxnResult
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()))
 
@@ -385,6 +388,71 @@ def test_a_paused_table_stays_paused_under_its_new_name_and_no_other(
             catalog.drop_table("flights")
         assert not store.get(space.paused_table("flights")).exists
         assert not [key for key in all_keys(store) if key.startswith("flights.")]
+
+
+def test_a_backlog_goes_with_its_table(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """B3, B5: somebody looks at it under the new name; and what was done with is remembered there."""
+    catalog.create_table("flights", SCHEMA)
+    old, new = keys_of(store, "flights"), keys_of(store, "departures")
+    ordering = OrderingRecord(gate="closed", last="done-119", forgotten="done-")
+    done = [Put(old.applied(f"done-{number:03d}"), b'{"outcome":"applied"}') for number in range(120)]
+    store.txn(Txn(then=tuple(done)))
+    store.txn(
+        Txn(
+            then=(
+                Put(old.ordering, encode(ordering)),
+                Put(old.backlog("x 1"), encode(BatchRecord(type="noop"))),
+                Put(old.backlog_index, b"{}"),
+            )
+        )
+    )
+    catalog.rename_table("flights", "departures")
+    assert store.get(new.backlog("x 1")).exists
+    assert store.get(new.backlog_index).exists
+    assert not store.get(old.backlog_index).exists
+    assert decode(store.get(new.ordering).value, OrderingRecord) == ordering
+    moved = store.get_range(new.applied_prefix, prefix_end(new.applied_prefix), keys_only=True)
+    assert len(moved.kvs) == 120
+    assert not [key for key in all_keys(store) if key.startswith("flights.")]
+    catalog.drop_table("departures")
+    assert not store.get(new.backlog_index).exists
+
+
+def test_a_batch_queued_during_a_rename_is_not_lost(
+    catalog: EtcdCatalog, store: SyncEtcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B5: the rename has listed what moves, and then a batch comes: it moves as well."""
+    catalog.create_table("flights", SCHEMA)
+    old, new = keys_of(store, "flights"), keys_of(store, "departures")
+    listed = Pointers._settings
+
+    def list_and_be_too_slow(self: Pointers, keys: TableKeys) -> list[KeyValue]:
+        found = listed(self, keys)
+        if not store.get(old.backlog("a")).exists:
+            store.run(lambda client: enqueue(client, old, "a", BatchRecord(type="noop", uid="u")))
+        return found
+
+    monkeypatch.setattr(Pointers, "_settings", list_and_be_too_slow)
+    catalog.rename_table("flights", "departures")
+    assert store.get(new.backlog("a")).exists
+    assert store.get(new.backlog_index).exists
+
+
+def test_memory_that_has_not_come_along_yet_is_none(
+    catalog: EtcdCatalog, store: SyncEtcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B1: who renames dies half-way: what was applied is late when it comes again, never applied twice."""
+    catalog.create_table("flights", SCHEMA)
+    old, new = keys_of(store, "flights"), keys_of(store, "departures")
+    store.put(old.ordering, encode(OrderingRecord(late="apply", last="m")))
+    store.put(old.applied("m"), b'{"outcome":"applied"}')
+    store.put(old.applied("k"), b'{"outcome":"applied"}')
+    monkeypatch.setattr(Pointers, "_remember", lambda *_: None)
+    catalog.rename_table("flights", "departures")
+    record = decode(store.get(new.ordering).value, OrderingRecord)
+    assert record.stops_at("k")
+    assert record.stops_at("m")
+    assert not record.stops_at("n")
 
 
 def test_renaming_onto_a_table_or_into_nowhere_is_refused(catalog: EtcdCatalog, store: SyncEtcd) -> None:

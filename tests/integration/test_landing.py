@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from distop.client import AsyncClient, Client
 from distop.client.landing import Landing, Report
+from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
 from support.coordinators import config_of, running
 from support.waiting import eventually
@@ -85,6 +86,16 @@ async def test_complete_batches_are_published_once_whoever_looks(dock: Dock) -> 
     dock.drop("2024/03")
     assert (await dock.look()).published == ["2024/03"]
     assert (await dock.arguments())["2024/03"]["paths"] == [str(dock.folder / "2024/03")]
+
+
+async def test_what_a_table_has_forgotten_is_passed_over(dock: Dock, client: EtcdClient) -> None:
+    """B1: a process that starts anew does not stop the table with batches that were applied long ago."""
+    await client.put(client.keyspace.table("t").ordering, b'{"last":"5","forgotten":"3"}')
+    dock.control("_config/ORDERME")
+    for name in ("1", "3", "7"):
+        dock.drop(name, data="x")
+    report = await dock.look(dock.fresh())
+    assert (report.passed_over, report.published) == (["1", "3"], ["7"])
 
 
 async def test_the_nearest_configuration_wins(dock: Dock) -> None:

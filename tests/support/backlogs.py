@@ -1,0 +1,83 @@
+"""The backlog of table ``t``, as tests fill it, look at it and decide about it."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from distop.metastore import deciding
+from distop.metastore.backlog import Answer, enqueue
+from distop.metastore.batches import BatchRecord, OrderingRecord, ordering_of
+from distop.metastore.client import EtcdClient
+from distop.metastore.keyspace import TableKeys
+from distop.metastore.starting import digest_of
+
+
+def record_of(argument: dict[str, Any] | None = None, kind: str = "noop") -> BatchRecord:
+    argument = argument if argument is not None else {"partitions": 0}
+    return BatchRecord(
+        type=kind, argument=argument, digest=digest_of([kind, argument]), uid=secrets.token_hex(8)
+    )
+
+
+async def put(
+    client: EtcdClient, batch: str, *, republish: bool = False, kind: str = "noop", **argument: Any
+) -> Answer:
+    record = record_of(argument or None, kind)
+    return await enqueue(client, client.keyspace.table("t"), batch, record, republish=republish)
+
+
+async def configure(client: EtcdClient, **fields: Any) -> None:
+    keys = client.keyspace.table("t")
+    await deciding.set_ordering(client, keys, fields, request=secrets.token_hex(8))
+
+
+async def open_gate(client: EtcdClient, keys: TableKeys) -> None:
+    await deciding.open_gate(client, keys, request=secrets.token_hex(8))
+
+
+async def approve(client: EtcdClient, keys: TableKeys, batch: str) -> None:
+    await deciding.approve(client, keys, batch, request=secrets.token_hex(8))
+
+
+async def unblock(client: EtcdClient, keys: TableKeys, batch: str, *, skip: bool) -> None:
+    await deciding.unblock(client, keys, batch, skip=skip, now=1.0, request=secrets.token_hex(8))
+
+
+async def ordering(client: EtcdClient) -> OrderingRecord:
+    return ordering_of(await client.get(client.keyspace.table("t").ordering))
+
+
+async def waiting(client: EtcdClient) -> list[str]:
+    prefix = client.keyspace.table("t").backlog_prefix
+    return [kv.key[len(prefix) :].decode() for kv in (await client.scan(prefix)).kvs]
+
+
+async def applied(client: EtcdClient) -> list[str]:
+    """The batches that were applied, in the order in which they were."""
+    prefix = client.keyspace.table("t").applied_prefix
+    kvs = sorted((await client.scan(prefix)).kvs, key=lambda kv: kv.mod_revision)
+    return [kv.key[len(prefix) :].decode() for kv in kvs]
+
+
+async def has_applied(client: EtcdClient, batches: list[str]) -> bool:
+    return await applied(client) == batches
+
+
+async def drained(client: EtcdClient) -> bool:
+    return not await waiting(client)
+
+
+async def rested(client: EtcdClient) -> bool:
+    """The leader has looked, and there was nothing it could do."""
+    return not (await client.get(client.keyspace.table("t").backlog_index)).exists
+
+
+async def nothing_left(client: EtcdClient) -> bool:
+    active = (await client.scan(client.keyspace.active)).kvs
+    return await rested(client) and not active and not (await ordering(client)).running
+
+
+async def is_blocked_by(client: EtcdClient, batch: str, code: str) -> bool:
+    blocked = (await ordering(client)).blocked
+    return blocked is not None and (blocked.batch, blocked.code) == (batch, code)
