@@ -14,7 +14,7 @@ from rich.text import Text
 
 from distop.cli.output import Output
 from distop.cli.progress import follow
-from distop.cli.style import SEVERITY_STYLES, STATE_STYLES, counts, duration, paused, printable
+from distop.cli.style import SEVERITY_STYLES, STATE_STYLES, broken_rules, counts, duration, paused, printable
 from distop.client import (
     AuditEntry,
     Batch,
@@ -55,6 +55,8 @@ class HumanOutput(Output):
         asked = asked or (" (paused)" if operation.pause else "")
         told = dict(operation.facts)
         failed = told.pop("failedPartitions", None) or {}
+        broken = broken_rules(told)
+        told.pop("violations", None)
         facts = [(name, _text(value)) for name, value in sorted(told.items())]
         self._pairs(
             [
@@ -63,6 +65,7 @@ class HumanOutput(Output):
                 ("jobs", counts(operation.jobs)),
                 ("error", error),
                 ("failed", _failed_partitions(failed, operation.jobs.failed)),
+                ("broken rules", broken),
                 ("completion", _completion(operation)),
                 ("paused", paused(operation.pause)),
                 ("started", _when(operation.started_at)),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from distop.client import JobCounts, OperationState, Pause, Severity
 
 STATE_STYLES = {
@@ -43,6 +46,18 @@ def paused(pause: Pause | None) -> str:
     since = f", since {pause.at.astimezone():%Y-%m-%d %H:%M:%S}" if pause.at else ""
     table = " (its table is)" if pause.scope == "table" else ""
     return f"{by}{since}{table}{f': {pause.reason}' if pause.reason else ''}"
+
+
+def broken_rules(facts: Mapping[str, Any]) -> str:
+    """A line for each rule that rows break: how many, where most of them are, and one of them."""
+    lines = []
+    for one in facts.get("violations") or ():
+        most = ", ".join(f"{name}: {rows:,}" for name, rows in one.get("most", {}).items())
+        more = ", ..." if one.get("partitions", 0) > len(one.get("most", {})) else ""
+        sample = f", such as {one['sample']}" if one.get("sample") else ""
+        lines.append(f"{one['rule']}: {one['rows']:,} rows ({most}{more}){sample}")
+    more_rules = facts.get("violatedRules", 0) - len(lines)
+    return "\n".join([*lines, f"and {more_rules:,} more rules"] if lines and more_rules > 0 else lines)
 
 
 def duration(seconds: float | None) -> str:

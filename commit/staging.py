@@ -15,6 +15,10 @@ FORMATS = (ICEBERG, FILES, DELTA)
 OUTPUT = "output"
 """Field of an operation's argument: the format of its table. Without it: Iceberg."""
 
+RULES = "rules"
+"""Field of an operation's argument: the rules that its jobs check. They leave their findings in the private
+folder."""
+
 PRIVATE = "_distop"
 """The folder below a table's location whose files are never part of the table."""
 
@@ -45,6 +49,13 @@ def kept_folders(table_format: str) -> tuple[str, ...]:
 def passing_folders(table_format: str) -> tuple[str, ...]:
     """Folders of which nothing is needed once the operation has ended."""
     return () if table_format == ICEBERG else (PRIVATE,)
+
+
+def passing_folders_of(operation: OperationArg) -> tuple[str, ...]:
+    """Folders of an operation of which nothing is needed once it has ended."""
+    if operation.argument.get(RULES):
+        return (PRIVATE,)
+    return passing_folders(format_of(operation))
 
 
 def quarantine_folder(table_format: str) -> str:

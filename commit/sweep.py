@@ -23,7 +23,7 @@ from pyiceberg.io import FileIO
 from distop.commit.folders import Folder
 from distop.commit.layout import file_io
 from distop.commit.partial import selection
-from distop.commit.staging import format_of, kept_folders, passing_folders
+from distop.commit.staging import format_of, kept_folders, passing_folders_of
 from distop.metastore.crashpoints import reached
 from distop.metastore.records import HistoryRecord, JobRecord, OperationArg
 from distop.operations.job import staging_folder, staging_stem
@@ -35,6 +35,8 @@ DELETERS = 8
 
 MAINTENANCE = frozenset({"expire_snapshots", "remove_orphans"})
 """Types of operations that publish no files of their own, and remove those of others."""
+READERS = frozenset({"validate"})
+"""Types of operations that write nothing into the table."""
 DROPPED_METADATA = "droppedMetadata"
 """Fact of a commit: metadata files that the table's log no longer names. The pointer has moved on from them
 for good, and so they can go, once that is certain."""
@@ -79,7 +81,7 @@ def published(
     """
     if history.facts.get(NOT_UNDONE):
         return None
-    if history.outcome != "success" or history.facts.get(IGNORED) or operation.type in MAINTENANCE:
+    if history.outcome != "success" or history.facts.get(IGNORED) or operation.type in MAINTENANCE | READERS:
         return NOTHING
     if len(jobs) != operation.partition_count:
         return None
@@ -110,10 +112,9 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
     io = file_io(operation.location, properties, operation.storage)
     removed = _remove_all(io, history.facts.get(DROPPED_METADATA, ())) + _maintained(operation, history)
     keep = published(operation, history, jobs)
-    table_format = format_of(operation)
-    wanted = dict.fromkeys(passing_folders(table_format), NOTHING)
+    wanted = dict.fromkeys(passing_folders_of(operation), NOTHING)
     if keep is not None:
-        wanted = {**dict.fromkeys(kept_folders(table_format), keep), **wanted}
+        wanted = {**dict.fromkeys(kept_folders(format_of(operation)), keep), **wanted}
     else:
         fields = {"operation": str(operation.id), "jobs": len(jobs), "expected": operation.partition_count}
         log.info("sweep_skipped", extra=fields)

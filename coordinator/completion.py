@@ -47,6 +47,7 @@ from distop.errors import (
     OutcomeUnknown,
     PreconditionFailed,
     UnknownOperationType,
+    ValidationFailed,
 )
 from distop.metastore import retention
 from distop.metastore.client import EtcdClient
@@ -170,7 +171,8 @@ class Completion:
                 return
             # Permanent: another attempt would meet the same. The operation is aborted and says why.
             message = str(error)[:MAX_ERROR_LENGTH]
-            record = ErrorRecord(code=error.code, message=message, at=self._wall())
+            told = error.facts if isinstance(error, ValidationFailed) else {}
+            record = ErrorRecord(code=error.code, message=message, at=self._wall(), facts=told)
             state, revision = await seal(
                 self._client, tracked.keys, epoch, before=COMMITTING, after=ABORTING, error=record
             )
@@ -182,7 +184,7 @@ class Completion:
     async def _bury(self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]) -> None:
         error = tracked.error or ErrorRecord(code="ABORTED", message="aborted")
         outcome = "cancelled" if error.code == "CANCELLED" else "failed"
-        facts = await self._undo(keys, tracked, check)
+        facts = error.facts | await self._undo(keys, tracked, check)
         history = self._history(tracked, outcome, error=error, facts=facts)
         async with self.turn(keys).lock:
             await self._send(keys, tracked, epoch, None, history, ())

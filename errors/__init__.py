@@ -25,6 +25,7 @@ from distop.errors.data import (
     SourceEmpty,
     SourceUnreadable,
     TableNotEmpty,
+    ValidationFailed,
     WatermarkConflict,
 )
 from distop.errors.jobs import (
@@ -123,5 +124,6 @@ __all__ = [
     "Unavailable",
     "UnknownCommitStep",
     "UnknownOperationType",
+    "ValidationFailed",
     "WatermarkConflict",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from distop.errors.base import Conflict, InvalidArgument, PreconditionFailed
 from distop.errors.jobs import JobFailed
 
@@ -40,6 +42,29 @@ class TableNotEmpty(Conflict):
     """The table holds data already, and the operation was to find none."""
 
     code = "TABLE_NOT_EMPTY"
+
+
+class ValidationFailed(PreconditionFailed):
+    """Rows break rules that were to hold.
+
+    Parameters
+    ----------
+    facts:
+        What the history is to show of it: JSON.
+    """
+
+    code = "VALIDATION_FAILED"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        hint: str = "",
+        details: dict[str, str] | None = None,
+        facts: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, details=details)
+        self.facts = dict(facts or {})
 
 
 class BadRow(JobFailed):

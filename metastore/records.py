@@ -269,6 +269,8 @@ class ErrorRecord(Record, kw_only=True):
     code: str
     message: str
     at: float = 0.0
+    facts: dict[str, Any] = {}
+    """What the history is to show of it besides; some KiB at most."""
 
 
 class CompletionRecord(Record, kw_only=True):

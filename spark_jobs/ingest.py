@@ -55,7 +55,7 @@ class Ingest(DistributedOperation):
     """
 
     type = "ingest"
-    compatible_types = frozenset({"expire_snapshots", "remove_orphans"})
+    compatible_types = frozenset({"expire_snapshots", "remove_orphans", "validate"})
     stages_files = True
 
     def plan(self, request: PlanRequest) -> Plan:

@@ -16,7 +16,7 @@ from pyiceberg.schema import Schema
 from distop.commit.folders import Folder
 from distop.commit.layout import file_io
 from distop.commit.outputs import output_of
-from distop.commit.staging import kept_folders, passing_folders, quarantine_folder
+from distop.commit.staging import kept_folders, passing_folders_of, quarantine_folder
 from distop.errors import JobFailed
 from distop.operations.job import JobContext, staging_folder, staging_stem
 from distop.spark_jobs.bad_rows import (
@@ -127,7 +127,7 @@ def remove_attempt(job: JobContext) -> None:
     io = _table_io(job)
     stem = staging_stem(job.partition, job.attempt)
     table_format = IngestPlan.of(operation).output
-    for name in (*kept_folders(table_format), *passing_folders(table_format)):
+    for name in (*kept_folders(table_format), *passing_folders_of(operation)):
         folder = Folder(io, staging_folder(operation, name))
         for batch in folder.listing():
             for file in batch:

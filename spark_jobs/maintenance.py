@@ -64,14 +64,14 @@ class Rollback(DistributedOperation):
         from distop.commit.rollback import target_of
         from distop.commit.storage import storage_of
 
-        argument = _parsed(request, RollbackArgument)
+        argument = parsed(request, RollbackArgument)
         if (argument.snapshot is None) == (argument.as_of is None):
             raise _invalid("snapshot", "say where to go back to: snapshot or as_of, one of the two")
         if request.head is None:
             raise PreconditionFailed(f"nothing was published to table {request.table.name!r} yet")
         metadata = load_metadata(request.head.metadata_location, storage=storage_of(request.table))
-        as_of = None if argument.as_of is None else int(_time("as_of", argument.as_of) * 1000)
-        target = target_of(metadata, snapshot_id=_snapshot_id(argument.snapshot), as_of_ms=as_of)
+        as_of = None if argument.as_of is None else int(time_of("as_of", argument.as_of) * 1000)
+        target = target_of(metadata, snapshot_id=snapshot_id(argument.snapshot), as_of_ms=as_of)
         current = metadata.current_snapshot_id
         return Plan(
             argument={
@@ -101,7 +101,7 @@ class ExpireSnapshots(DistributedOperation):
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`."""
-        argument = _parsed(request, ExpireArgument)
+        argument = parsed(request, ExpireArgument)
         if argument.keep_last < 1:
             raise _invalid("keep_last", "keep_last must be at least 1")
         older_than = _older_than(argument.older_than)
@@ -127,7 +127,7 @@ class RemoveOrphans(DistributedOperation):
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`."""
-        argument = _parsed(request, OrphansArgument)
+        argument = parsed(request, OrphansArgument)
         recorded = {
             "metadataLocation": None if request.head is None else request.head.metadata_location,
             "olderThan": _older_than(argument.older_than),
@@ -162,7 +162,14 @@ class RemoveOrphans(DistributedOperation):
         return {"candidates": len(found), "report": report.rpartition("/")[2]}
 
 
-def _parsed(request: PlanRequest, kind: type[A]) -> A:
+def parsed(request: PlanRequest, kind: type[A], *, partitions: bool = False) -> A:
+    """The argument of an operation on an Iceberg table, typed.
+
+    Parameters
+    ----------
+    partitions:
+        Whether some of its partitions may be asked for.
+    """
     if request.table.format != "iceberg":
         raise PreconditionFailed(
             f"table {request.table.name!r} has format {request.table.format}, this is for Iceberg tables"
@@ -171,7 +178,7 @@ def _parsed(request: PlanRequest, kind: type[A]) -> A:
         argument: A = msgspec.convert(dict(request.argument), kind)
     except msgspec.ValidationError as error:
         raise _invalid("argument", str(error)) from None
-    if request.partitions is not None:
+    if request.partitions is not None and not partitions:
         raise _invalid("partitions", "this operation makes its own partitions")
     return argument
 
@@ -188,7 +195,8 @@ def _layout(request: PlanRequest) -> dict[str, Any]:
     return {"layout": Layout.of(file.metadata).to_json()}
 
 
-def _snapshot_id(given: str | int | None) -> int | None:
+def snapshot_id(given: str | int | None) -> int | None:
+    """The id of a snapshot as callers write it."""
     try:
         return None if given is None else int(given)
     except ValueError:
@@ -200,10 +208,11 @@ def _older_than(text: str) -> float:
     number, unit = text[:-1], text[-1:]
     if unit in _SECONDS and number.replace(".", "", 1).isdigit():
         return time.time() - float(number) * _SECONDS[unit]
-    return _time("older_than", text)
+    return time_of("older_than", text)
 
 
-def _time(field: str, text: str) -> float:
+def time_of(field: str, text: str) -> float:
+    """Seconds since the Unix epoch of a time as callers write it; UTC if it does not say."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:

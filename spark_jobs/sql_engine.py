@@ -1,0 +1,191 @@
+"""SQL over rows at hand: a connection of DuckDB that sees these rows and nothing else.
+
+Expressions come from users, so the connection is closed to everything but the rows: no files, no network, no
+extensions, no variables of this process, no setting that could be changed back. What an expression may be is
+decided from its parse tree, before it is bound to columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import duckdb
+import msgspec
+
+MEMORY = "256MB"
+"""What one connection may hold; beyond that it writes to its folder, or fails."""
+MAX_EXPRESSION_CHARACTERS = 4096
+ROWS = "rows"
+"""The name that the rows have."""
+
+_REFUSED = {
+    "SUBQUERY": "a query within it",
+    "WINDOW": "a window function",
+    "STAR": "*",
+    "PARAMETER": "a parameter",
+    "DEFAULT": "DEFAULT",
+}
+
+
+class BadExpression(ValueError):
+    """An expression that cannot be taken. Its text says why, as told to the user."""
+
+
+class NotEvaluable(Exception):
+    """Some row has a value that an expression cannot be worked out for. Its text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """One that was parsed.
+
+    Parameters
+    ----------
+    names:
+        What it refers to by name, the first part of each.
+    """
+
+    sql: str
+    names: frozenset[str]
+
+
+def quoted(name: str) -> str:
+    """A column's name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+class SqlEngine:
+    """One connection, for one thread.
+
+    Parameters
+    ----------
+    folder:
+        Where it keeps what does not fit into memory; an empty one of its own. Without: nowhere.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        at = ":memory:" if folder is None else str(folder / "rows.duckdb")
+        # One thread: Spark gives each slot one core.
+        self._connection = duckdb.connect(at, config={"threads": 1, "memory_limit": MEMORY})
+        spill = "" if folder is None else str(folder).replace("'", "''")
+        for setting in (
+            f"temp_directory = '{spill}'",
+            "autoinstall_known_extensions = false",
+            "autoload_known_extensions = false",
+            "python_enable_replacements = false",
+            "TimeZone = 'UTC'",
+            "enable_external_access = false",
+            "lock_configuration = true",
+        ):
+            self.run(f"SET {setting}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def run(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """All rows of an answer: keep it small.
+
+        Raises
+        ------
+        NotEvaluable
+            It depends on the rows whether it can be answered, and for these it cannot.
+        """
+        try:
+            return self._connection.execute(sql, list(parameters)).fetchall()
+        except (duckdb.DataError, duckdb.OutOfMemoryException) as error:
+            raise NotEvaluable(_first_line(error)) from error
+
+    @contextmanager
+    def over(self, rows: Any) -> Iterator[None]:
+        """Let queries see a ``pyarrow.Table`` as ``rows``."""
+        self._connection.register(ROWS, rows)
+        try:
+            yield
+        finally:
+            self._connection.unregister(ROWS)
+
+    # -- expressions -----------------------------------------------------------------------------------
+
+    def parse(self, text: str) -> Expression:
+        """One expression over the columns of a row. Raises :class:`BadExpression`."""
+        if not text.strip():
+            raise BadExpression("it is empty")
+        if len(text) > MAX_EXPRESSION_CHARACTERS:
+            raise BadExpression(f"it is longer than {MAX_EXPRESSION_CHARACTERS} characters")
+        ((answer,),) = self.run("SELECT json_serialize_sql(?::VARCHAR)", f"SELECT ({text}\n)")
+        try:
+            tree: dict[str, Any] = msgspec.json.decode(answer)
+        except RecursionError:
+            raise BadExpression("it is nested too deep") from None
+        if tree.get("error"):
+            raise BadExpression(f"it is no SQL expression: {tree.get('error_message', '')}")
+        expression = _only_expression(tree)
+        names: set[str] = set()
+        for node in _nodes(expression):
+            if (what := _REFUSED.get(str(node.get("class")))) is not None:
+                raise BadExpression(f"it may speak of the columns of a row only, and has {what}")
+            if node.get("class") == "COLUMN_REF":
+                names.add(str(node["column_names"][0]))
+            elif node.get("class") == "FUNCTION":
+                self._check_function(str(node.get("function_name")))
+        # A comment at its end must not reach beyond it.
+        return Expression(f"({text}\n)", frozenset(names))
+
+    def _check_function(self, name: str) -> None:
+        found = self.run("SELECT stability FROM duckdb_functions() WHERE function_name = ?", name.lower())
+        if any(stability == "VOLATILE" for (stability,) in found):
+            raise BadExpression(f"{name}() gives another answer each time it is asked")
+
+    def check_condition(self, expression: Expression, rows: Any) -> None:
+        """Whether an expression is a condition on these rows; raises :class:`BadExpression`."""
+        with self.over(rows):
+            try:
+                ((_, kind, *_),) = self.run(f"DESCRIBE SELECT {expression.sql} FROM {ROWS}")
+                self.run(f"SELECT count(*) FILTER (WHERE NOT {expression.sql}) FROM {ROWS}")
+            except (duckdb.Error, NotEvaluable) as error:
+                raise BadExpression(_first_line(error)) from None
+        if kind != "BOOLEAN":
+            raise BadExpression(f"it is no condition, its values are {kind}")
+
+
+def _only_expression(tree: dict[str, Any]) -> Any:
+    """The expression of ``SELECT (expression)``, if that is all there is."""
+    statements = tree.get("statements") or [{}]
+    node = statements[0].get("node") or {}
+    chosen = node.get("select_list") or []
+    more = (
+        len(statements) != 1
+        or node.get("type") != "SELECT_NODE"
+        or len(chosen) != 1
+        or (node.get("from_table") or {}).get("type") != "EMPTY"
+        or any(node.get(part) for part in ("modifiers", "where_clause", "having", "qualify", "sample"))
+    )
+    if more:
+        raise BadExpression("it is more than one SQL expression")
+    return chosen[0]
+
+
+def _nodes(part: Any) -> Iterator[dict[str, Any]]:
+    """All objects of a parse tree."""
+    waiting = [part]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            yield one
+            waiting.extend(one.values())
+        elif isinstance(one, list):
+            waiting.extend(one)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,136 @@
+"""Rules on rows, from the call to the verdict: coordinator, executor (threads), etcd and files are all real."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from distop.client import Operation, OperationState
+from distop.errors import InvalidArgument, PreconditionFailed
+from distop.metastore.config import EtcdConfig
+from support.executing import runner
+from support.lossy import LossyClient
+from support.whole import HEADER, Whole, coordinated, whole, write_csv
+
+KEPT = [{"not_null": "id"}, "id >= 0", {"column": "kind", "type": "string(2)"}, {"unique": "id"}]
+
+
+@pytest_asyncio.fixture
+async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -> AsyncIterator[Whole]:
+    async with whole(etcd_config, tmp_path, client) as running:
+        yield running
+
+
+async def run(service: Whole, type_name: str, **argument: Any) -> Operation:
+    started = await service.client.start("t", type_name, argument)
+    return await service.client.wait(started.name, timeout_s=30)
+
+
+def flawed(service: Whole) -> Path:
+    """Thirty good rows, and four that are not."""
+    folder = write_csv(service.folder / "src" / "flawed", "1.csv", 0, 30)
+    rows = "7,k1,2013-01-01\n-1,k1,2013-01-01\nNA,k2,2013-01-01\n90,k10,2013-01-01\n"
+    (folder / "2.csv").write_text(HEADER + rows)
+    return folder
+
+
+async def test_all_broken_rules_are_named_with_partitions_counts_and_rows(service: Whole) -> None:
+    """P12: one verdict over all jobs, of every rule; the report lies beside the data; nothing else is left."""
+    await service.ingest(write_csv(service.folder / "src" / "good", "1.csv", 1000, 30))
+    good = await run(service, "validate", rules=KEPT)
+    assert good.state is OperationState.SUCCEEDED
+    assert (good.jobs.total, good.facts["checkedRows"], good.facts["violatedRules"]) == (3, 30, 0)
+
+    await service.ingest(flawed(service))
+    ended = await run(service, "validate", rules=KEPT, samples=2)
+    assert ended.state is OperationState.FAILED
+    assert ended.error is not None
+    assert ended.error.code == "VALIDATION_FAILED"
+    assert ended.jobs.failed == 0
+    assert ended.error.message.startswith("4 of 4 rules are broken: ")
+    found = {one["rule"]: one for one in ended.facts["violations"]}
+    assert {name: (one["rows"], one["most"]) for name, one in found.items()} == {
+        "not_null(id)": (1, {"kind=k2": 1}),
+        "check(id >= 0)": (1, {"kind=k1": 1}),
+        "type(kind string(2))": (1, {"kind=k10": 1}),
+        "unique(id)": (1, {"kind=k1": 1}),
+    }
+    assert json.loads(found["unique(id)"]["sample"]) == {"id": 7, "times": 2}
+    report = json.loads(Path(ended.facts["report"].removeprefix("file://")).read_text())
+    (unknown,) = (one for one in report["rules"] if one["rule"] == "not_null(id)")
+    ((sample,),) = (one["samples"] for one in [unknown])
+    assert (sample["partition"], sample["row"]["id"], sample["row"]["kind"]) == ("kind=k2", None, "k2")
+    assert (service.location / sample["row"]["file"]).exists()
+
+    await service.at_rest()
+    assert not [path for path in (service.location / "_distop").rglob("*") if path.is_file()]
+    assert service.data_files() == await asyncio.to_thread(service.published_files)
+
+
+async def test_reporting_only_part_of_a_table_and_its_past(service: Whole) -> None:
+    """The operation succeeds and says what it found; some partitions, or another snapshot, may be asked for."""
+    first = await service.ingest(write_csv(service.folder / "src" / "good", "1.csv", 1000, 30))
+    await service.ingest(flawed(service))
+    told = await run(service, "validate", rules=KEPT, report_only=True)
+    assert told.state is OperationState.SUCCEEDED
+    assert told.facts["violatedRules"] == 4
+
+    some = await service.client.start("t", "validate", {"rules": KEPT}, partitions=["kind=k1"])
+    ended = await service.client.wait(some.name, timeout_s=30)
+    assert (ended.jobs.total, ended.facts["violatedRules"]) == (1, 2)
+    with pytest.raises(InvalidArgument, match="no partition 'kind=zz'"):
+        await service.client.start("t", "validate", {"rules": KEPT}, partitions=["kind=zz"])
+
+    before = await run(service, "validate", rules=KEPT, snapshot=first.facts["snapshotId"])
+    assert (before.state, before.facts["checkedRows"]) == (OperationState.SUCCEEDED, 30)
+
+
+async def test_what_makes_no_sense_is_refused_at_the_start(service: Whole) -> None:
+    """U3, O4: a rule that does not parse, unknown columns, a look at anything but the row; no key is left."""
+    with pytest.raises(PreconditionFailed, match="nothing was published"):
+        await service.client.start("t", "validate", {"rules": KEPT})
+    await service.ingest(write_csv(service.folder / "src" / "good", "1.csv", 0, 3))
+    await service.at_rest()
+    before = await service.keys()
+    for rules in (
+        [],
+        ["id >"],
+        ["fare > 0"],
+        ["id"],
+        ["(SELECT count(*) FROM read_text('/etc/passwd')) > 0"],
+        ["id > 0) FROM rows; DROP TABLE rows --"],
+        ["random() > 0.5"],
+        [{"not_null": "fare"}],
+        [{"column": "id", "type": "money"}],
+        [{"unique": []}],
+        [{"check": "id > 0", "not_null": "id"}],
+        ["id > 0", "id > 0"],
+    ):
+        with pytest.raises(InvalidArgument) as raised:
+            await service.client.start("t", "validate", {"rules": rules})
+        assert raised.value.details["field"].startswith("rules"), rules
+    with pytest.raises(PreconditionFailed, match="no branch"):
+        await service.client.start("t", "validate", {"rules": KEPT, "branch": "nope"})
+    assert await service.keys() == before
+
+
+async def test_what_is_ingested_meanwhile_is_not_looked_at(
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """The files are those of the snapshot at the start, whatever is published while the jobs run."""
+    async with coordinated(etcd_config, tmp_path, client) as service:
+        async with runner(client):
+            await service.ingest(write_csv(tmp_path / "src" / "good", "1.csv", 1000, 30))
+            await service.at_rest()
+        held = await service.client.start("t", "validate", {"rules": KEPT})
+        async with runner(client, serving=["ingest"]):
+            assert (await service.ingest(flawed(service))).state is OperationState.SUCCEEDED
+        async with runner(client):
+            ended = await service.client.wait(held.name, timeout_s=30)
+        assert (ended.state, ended.facts["checkedRows"]) == (OperationState.SUCCEEDED, 30)

@@ -1,0 +1,200 @@
+"""Rules on rows: what they mean, and what they may speak of. DuckDB is real; there is no service."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+from distop.commit.layout import parse_schema
+from distop.errors import InvalidArgument, JobFailed
+from distop.spark_jobs.row_checks import RowChecks
+from distop.spark_jobs.rule_parsing import parse_rules, shown_columns
+from distop.spark_jobs.rules import RawRules, RuleArgument, RuleSet
+
+SCHEMA = parse_schema(
+    {
+        "id": "long",
+        "n": "int",
+        "d": "decimal(10,2)",
+        "x": "double",
+        "s": "string",
+        "t": "timestamptz",
+        "u": "uuid",
+        "b": "binary",
+    }
+)
+
+
+def table(*rows: dict[str, Any]) -> pa.Table:
+    empty = dict.fromkeys(column.name for column in SCHEMA.columns)
+    return pa.Table.from_pylist([empty | row for row in rows], schema=schema_to_pyarrow(SCHEMA))
+
+
+def broken(folder: Path, rules: RawRules, *blocks: pa.Table, samples: int = 5) -> dict[str, int]:
+    """Name of a rule -> rows that break it."""
+    parsed = RuleSet(rules=parse_rules(rules, SCHEMA), samples=samples)
+    with RowChecks(parsed, lambda: folder) as checks:
+        for block in blocks:
+            checks.check(block)
+        return {parsed.rules[found.rule].name: found.count for found in checks.finish()}
+
+
+def values(column: str, *found: Any) -> pa.Table:
+    return table(*({column: value} for value in found))
+
+
+@pytest.mark.parametrize(
+    ("column", "target", "fit", "misfit"),
+    [
+        ("id", "smallint", [-32768, 32767], [-32769, 32768]),
+        ("id", "int", [-(1 << 31), (1 << 31) - 1], [-(1 << 31) - 1, 1 << 31]),
+        ("id", "decimal(3,1)", [99, -99], [100, -100]),
+        ("id", "float", [1 << 24], [(1 << 24) + 1]),
+        ("n", "byte", [-128, 127], [128, -129]),
+        ("d", "int", [Decimal("7.00")], [Decimal("7.50")]),
+        ("d", "decimal(3,1)", [Decimal("99.90")], [Decimal("99.95"), Decimal("100.00")]),
+        (
+            "x",
+            "long",
+            [-9223372036854775808.0, 3.0],
+            [9223372036854775808.0, 0.5, float("inf"), float("nan")],
+        ),
+        ("x", "float", [0.5, float("nan"), float("inf")], [0.1, 1e300]),
+        ("x", "decimal(4,2)", [0.25, -99.99], [100.0, 0.125, float("nan")]),
+        ("s", "string(2)", ["", "äé"], ["abc"]),
+        ("s", "smallint", ["7", "-32768", "+1"], ["32768", "1.5", " 7", "", "1e2"]),
+        ("s", "decimal(4,1)", ["100.5", "1.50"], ["1.55", "1000.0", "x"]),
+        ("s", "double", ["1e5", "-0.5"], ["1,5", "", "1 2"]),
+        ("s", "date", ["2024-02-29"], ["2023-02-29", "29.02.2024", "2024-2-1"]),
+        ("s", "timestamp", ["2024-02-29T10:00:00"], ["2024-02-29", "2024-02-29 25:00:00"]),
+        ("b", "binary(2)", [b"ab"], [b"abc"]),
+    ],
+)
+def test_a_value_fits_a_type_if_it_is_the_same_value_in_it(
+    tmp_path: Path, column: str, target: str, fit: list[Any], misfit: list[Any]
+) -> None:
+    """Type range: nothing is rounded or cut off to make it fit, and NULL fits everything."""
+    rule = RuleArgument(column=column, type=target, name="fits")
+    parsed = RuleSet(rules=parse_rules(rule, SCHEMA), samples=100)
+    with RowChecks(parsed, lambda: tmp_path) as checks:
+        checks.check(values(column, None, *fit, *misfit))
+        (found,) = checks.finish()
+    told = [row[column] for row in found.samples]
+    assert found.count == len(misfit), f"{told} break it, and not {misfit}"
+
+
+def test_a_check_is_sql(tmp_path: Path) -> None:
+    """NULL keeps a rule, as in SQL; time zones do not depend on the host."""
+    rows = table({"id": 1, "n": 2}, {"id": 5}, {"n": 5}, {})
+    noon = datetime.datetime(2024, 1, 1, 12, tzinfo=datetime.UTC)
+    assert broken(tmp_path, ["id < n", "n BETWEEN 3 AND 5", "id IS NOT NULL OR n IS NOT NULL"], rows) == {
+        "check(n BETWEEN 3 AND 5)": 1,
+        "check(id IS NOT NULL OR n IS NOT NULL)": 1,
+    }
+    assert broken(
+        tmp_path, ["date_part('hour', t) = 12", "t < '2024-01-01 12:00:00'"], table({"t": noon})
+    ) == {"check(t < '2024-01-01 12:00:00')": 1}
+    assert not broken(tmp_path, "S LIKE 'x%' -- upper case, and a comment", values("s", "xy"))
+    with pytest.raises(JobFailed, match="rule 'whole' cannot be worked out"):
+        broken(tmp_path, [RuleArgument(check="CAST(s AS INT) > 0", name="whole"), "id > 0"], values("s", "a"))
+
+
+def test_rows_are_unique_over_all_blocks(tmp_path: Path) -> None:
+    """Rows that repeat the values of another one are counted; those with a NULL are like no other."""
+    first = table({"id": 1, "s": "a"}, {"id": 1, "s": "b"}, {"id": 2})
+    second = table({"id": 1, "s": "a"}, {"id": 1, "s": "a"}, {"id": 2})
+    rules = [RuleArgument(unique=["id", "s"]), RuleArgument(unique="id", name="ids")]
+    assert broken(tmp_path, rules, first, second) == {"unique(id, s)": 2, "ids": 4}
+
+
+def test_keys_are_sorted_out_on_disk(tmp_path: Path) -> None:
+    """A million keys, of which one is there twice: they are kept in a file, not in memory."""
+    rules = RuleSet(rules=parse_rules(RuleArgument(unique="id"), SCHEMA))
+    block = 1 << 19
+    with RowChecks(rules, lambda: tmp_path) as checks:
+        for at in range(2):
+            ids = pa.array(range(at * block, (at + 1) * block), pa.int64())
+            checks.check(pa.table({"id": ids}))
+        checks.check(pa.table({"id": pa.array([block + 7], pa.int64())}))
+        (found,) = checks.finish()
+        on_disk = sum(path.stat().st_size for path in tmp_path.rglob("*"))
+    assert (found.count, found.samples) == (1, [{"id": block + 7, "times": 2}])
+    assert on_disk > 1 << 17
+
+
+def test_samples_are_bounded(tmp_path: Path) -> None:
+    """So many rows, and so much of each value; integers that JSON would spoil are text."""
+    rules = RuleSet(rules=parse_rules("id < 0", SCHEMA), shown=["s", "b"], samples=2)
+    big = 1 << 60
+    with RowChecks(rules, lambda: tmp_path) as checks:
+        for _ in range(3):
+            checks.check(table({"id": big, "s": "y" * 9000, "b": b"\0" * 9000}, {"id": 7}), "data/f.parquet")
+        (found,) = checks.finish()
+    assert found.count == 6
+    assert [row["id"] for row in found.samples] == [str(big), 7]
+    assert found.samples[0]["file"] == "data/f.parquet"
+    assert all(len(found.samples[0][name]) == 200 for name in ("s", "b"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("", "empty"),
+        ("id > ", "no SQL expression"),
+        ("id > 0; DROP TABLE rows", "no SQL expression"),
+        ("1) FROM rows WHERE (id = 1", "more than one"),
+        ("id", "BIGINT"),
+        ("1 = 1", "no column"),
+        ("nope > 1", "nope"),
+        ("rowid > 1 AND id > 0", "rowid"),
+        ("rows.nope > 1 AND id > 0", "nope"),
+        ("id IN (SELECT 1)", "a query"),
+        ("EXISTS (FROM read_csv('/etc/passwd')) AND id > 0", "a query"),
+        ("id > (FROM 'file.parquet')", "a query"),
+        ("sum(id) > 0", "aggregate"),
+        ("row_number() OVER () = id", "window"),
+        ("COLUMNS(*) > 0", r"\*"),
+        ("id > $1", "parameter"),
+        ("random() > 0.5 AND id > 0", "another answer"),
+        ("id > 0 AND sleep_ms(9) IS NULL", "another answer"),
+        ("x" * 5000, "longer"),
+        (RuleArgument(), "one of"),
+        (RuleArgument(check="id > 0", unique="id"), "one of"),
+        (RuleArgument(type="int"), "one of"),
+        (RuleArgument(column="nope", type="int"), "no column 'nope'"),
+        (RuleArgument(column="u", type="int"), "cannot be told"),
+        (RuleArgument(column="id", type="decimal(5,9)"), "precision"),
+        (RuleArgument(not_null=["id", ""]), "no column"),
+        (RuleArgument(unique=["id", "id"]), "twice"),
+    ],
+)
+def test_what_is_no_rule_is_refused(rule: Any, said: str) -> None:
+    """U3: before anything starts, naming the rule; nothing but the columns of the row can be reached."""
+    with pytest.raises(InvalidArgument, match=said) as raised:
+        parse_rules(["id > 0", rule], SCHEMA, "audit.rules")
+    assert raised.value.details["field"] == "audit.rules[1]"
+
+
+def test_columns_that_sql_does_not_tell_apart() -> None:
+    """A table may have columns that differ in case only; conditions on them are refused, not guessed."""
+    schema = parse_schema({"id": "long", "ID": "long", "n": "int"})
+    with pytest.raises(InvalidArgument, match="differ in case"):
+        parse_rules("id > 0", schema)
+    assert [rule.columns for rule in parse_rules(["n > 0", RuleArgument(not_null="ID")], schema)] == [
+        ["n"],
+        ["ID"],
+    ]
+
+
+def test_shown_columns() -> None:
+    """Those asked for, else those the table is partitioned by."""
+    assert shown_columns(None, SCHEMA, [5]) == ["s"]
+    assert shown_columns(["x", "x", "id"], SCHEMA) == ["x", "id"]
+    with pytest.raises(InvalidArgument, match="no column 'y'"):
+        shown_columns(["y"], SCHEMA)
