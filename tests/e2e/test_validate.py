@@ -1,4 +1,4 @@
-"""Rules on rows, from the call to the verdict: coordinator, executor (threads), etcd and files are all real."""
+"""Rules on rows, from the call to the verdict: coordinator, executor (threads), etcd and files are real."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ async def run(service: Whole, type_name: str, **argument: Any) -> Operation:
     return await service.client.wait(started.name, timeout_s=30)
 
 
+def report_of(ended: Operation) -> Any:
+    return json.loads(Path(ended.facts["report"].removeprefix("file://")).read_text())
+
+
 def flawed(service: Whole) -> Path:
     """Thirty good rows, and four that are not."""
     folder = write_csv(service.folder / "src" / "flawed", "1.csv", 0, 30)
@@ -41,7 +45,7 @@ def flawed(service: Whole) -> Path:
 
 
 async def test_all_broken_rules_are_named_with_partitions_counts_and_rows(service: Whole) -> None:
-    """P12: one verdict over all jobs, of every rule; the report lies beside the data; nothing else is left."""
+    """P12: one verdict over all jobs, of every rule; the report lies beside the data, nothing is left."""
     await service.ingest(write_csv(service.folder / "src" / "good", "1.csv", 1000, 30))
     good = await run(service, "validate", rules=KEPT)
     assert good.state is OperationState.SUCCEEDED
@@ -62,9 +66,7 @@ async def test_all_broken_rules_are_named_with_partitions_counts_and_rows(servic
         "unique(id)": (1, {"kind=k1": 1}),
     }
     assert json.loads(found["unique(id)"]["sample"]) == {"id": 7, "times": 2}
-    report = json.loads(Path(ended.facts["report"].removeprefix("file://")).read_text())
-    (unknown,) = (one for one in report["rules"] if one["rule"] == "not_null(id)")
-    ((sample,),) = (one["samples"] for one in [unknown])
+    ((sample,),) = (one["samples"] for one in report_of(ended)["rules"] if one["rule"] == "not_null(id)")
     assert (sample["partition"], sample["row"]["id"], sample["row"]["kind"]) == ("kind=k2", None, "k2")
     assert (service.location / sample["row"]["file"]).exists()
 
@@ -74,7 +76,7 @@ async def test_all_broken_rules_are_named_with_partitions_counts_and_rows(servic
 
 
 async def test_reporting_only_part_of_a_table_and_its_past(service: Whole) -> None:
-    """The operation succeeds and says what it found; some partitions, or another snapshot, may be asked for."""
+    """The operation succeeds and says what it found; partitions or a snapshot may be chosen."""
     first = await service.ingest(write_csv(service.folder / "src" / "good", "1.csv", 1000, 30))
     await service.ingest(flawed(service))
     told = await run(service, "validate", rules=KEPT, report_only=True)
@@ -98,7 +100,7 @@ async def test_what_makes_no_sense_is_refused_at_the_start(service: Whole) -> No
     await service.ingest(write_csv(service.folder / "src" / "good", "1.csv", 0, 3))
     await service.at_rest()
     before = await service.keys()
-    for rules in (
+    nonsense: list[list[Any]] = [
         [],
         ["id >"],
         ["fare > 0"],
@@ -111,7 +113,8 @@ async def test_what_makes_no_sense_is_refused_at_the_start(service: Whole) -> No
         [{"unique": []}],
         [{"check": "id > 0", "not_null": "id"}],
         ["id > 0", "id > 0"],
-    ):
+    ]
+    for rules in nonsense:
         with pytest.raises(InvalidArgument) as raised:
             await service.client.start("t", "validate", {"rules": rules})
         assert raised.value.details["field"].startswith("rules"), rules

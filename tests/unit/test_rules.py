@@ -109,7 +109,7 @@ def test_rows_are_unique_over_all_blocks(tmp_path: Path) -> None:
     """Rows that repeat the values of another one are counted; those with a NULL are like no other."""
     first = table({"id": 1, "s": "a"}, {"id": 1, "s": "b"}, {"id": 2})
     second = table({"id": 1, "s": "a"}, {"id": 1, "s": "a"}, {"id": 2})
-    rules = [RuleArgument(unique=["id", "s"]), RuleArgument(unique="id", name="ids")]
+    rules: RawRules = [RuleArgument(unique=["id", "s"]), RuleArgument(unique="id", name="ids")]
     assert broken(tmp_path, rules, first, second) == {"unique(id, s)": 2, "ids": 4}
 
 
