@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc.aio
 
+from distop.coordinator.ends import Ends
 from distop.coordinator.listing import list_operations
 from distop.coordinator.metrics import Metrics
 from distop.coordinator.planning import Planner
@@ -20,7 +21,14 @@ from distop.coordinator.requests import seconds
 from distop.coordinator.start_body import StartBody, operation_arg
 from distop.coordinator.tracker import Tracked
 from distop.coordinator.updates import live_updates
-from distop.coordinator.views import ENDED_STATES, from_tracked, read_finished, read_operation, refresh_pause
+from distop.coordinator.views import (
+    ENDED_STATES,
+    from_record,
+    from_tracked,
+    read_finished,
+    read_operation,
+    refresh_pause,
+)
 from distop.errors import (
     Compacted,
     EtcdUnavailable,
@@ -63,6 +71,9 @@ DEFAULT_CALL_S = 60.0
 
 DEFAULT_HEARTBEAT_S = 10.0
 
+SOON_S = 0.05
+"""An operation that ends so soon is over before a watch of it would be of use."""
+
 
 class OperationService(distop_pb2_grpc.OperationServiceServicer):
     """The handlers; they hold no state."""
@@ -73,8 +84,10 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         planner: Planner,
         metrics: Metrics | None = None,
         stopping: asyncio.Event | None = None,
+        ends: Ends | None = None,
     ) -> None:
         self._client = client
+        self._ends = ends or Ends()
         self._stopping = stopping or asyncio.Event()
         self._metrics = metrics or Metrics()
         self._planner = planner
@@ -249,6 +262,10 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         keys = table.operation(operation)
         start, end = keys.prefix, prefix_end(keys.prefix)
         if request.states_only:
+            if (record := await self._ends.within(table.history(operation), SOON_S)) is not None:
+                message = from_record(operation, record)
+                yield pb.OperationUpdate(operation=message, revision=message.revision)
+                return
             # The operation's own keys, from .arg to .state; numbered partitions lie outside of them.
             start, end = keys.arg, keys.state + b"\0"
         after = request.after_revision

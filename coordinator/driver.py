@@ -15,6 +15,7 @@ from contextlib import aclosing, suppress
 
 from distop.coordinator.completion import Completion
 from distop.coordinator.drainer import Drainer
+from distop.coordinator.ends import Ends
 from distop.coordinator.metrics import Metrics
 from distop.coordinator.planning import Planner
 from distop.coordinator.tracker import Action, Collect, Finish, Resolve, Seal, Tracked, Wait, decide
@@ -82,6 +83,7 @@ class TableDriver:
         planner: Planner | None = None,
         paused: Callable[[OperationId], bool] = lambda _: False,
         metrics: Metrics | None = None,
+        ends: Ends | None = None,
         clock: Callable[[], float] = boot_clock,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -93,6 +95,7 @@ class TableDriver:
         self._session = session
         self._completion = completion
         self._metrics = metrics or Metrics()
+        self._ends = ends or Ends()
         self._clock = clock
         self._wall = wall
         self._slots: dict[bytes, _Slot] = {}
@@ -150,6 +153,7 @@ class TableDriver:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._slots.clear()
+        self._ends.leave(self._keys.history_prefix)
 
     # -- what stands in etcd ---------------------------------------------------------------------------
 
@@ -194,6 +198,7 @@ class TableDriver:
             # Wall clocks of hosts are compared once, here; from now on this one's monotonic clock counts.
             deadline = self._clock() + arg.started_at + arg.options.deadline_s - self._wall()
         self._slots[keys.root] = _Slot(tracked, deadline)
+        self._ends.lead(self._keys.history(keys.operation))
         fields = {**self._fields, "operation": str(keys.operation), "jobs": tracked.total}
         log.info("operation_tracked", extra=fields)
         return tracked
@@ -269,6 +274,8 @@ class TableDriver:
                 self.idle_since = None
         elif kv.key == self._keys.run_ops:
             self._turn.seen(kv)
+        elif kv.key.startswith(self._keys.history_prefix):
+            self._ends.told(kv)
         if kv.key == self._keys.ordering or kv.key.startswith(self._keys.backlog_prefix):
             self._heed_backlog()
 

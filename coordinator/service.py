@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from distop.coordinator.completion import Completion
+from distop.coordinator.ends import Ends
 from distop.coordinator.hooks import Hooks
 from distop.coordinator.leadership import Leadership
 from distop.coordinator.metrics import Metrics
@@ -120,7 +121,10 @@ class Coordinator:
         planning = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix=PLANNING)
         publishing = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix=PUBLISHING)
         planner = Planner(registry, planning, metrics)
-        server, port = await start_server(self.config.listen, client, planner, planning, metrics, self._stop)
+        ends = Ends()
+        server, port = await start_server(
+            self.config.listen, client, planner, planning, metrics, self._stop, ends
+        )
         self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
         hooks = Hooks(PUBLISHING + "-hook")
         completion = Completion(
@@ -138,7 +142,7 @@ class Coordinator:
                 self.web_address = web.address
             while not self._stop.is_set():
                 try:
-                    await self._incarnation(client, completion, planner, metrics)
+                    await self._incarnation(client, completion, planner, metrics, ends)
                 except EtcdDenied:
                     if not self.ready.is_set():
                         raise  # it will not pass by itself
@@ -168,7 +172,7 @@ class Coordinator:
         return WebServer(self.config.web, self.config.etcd, metrics, lambda: self.member), metrics
 
     async def _incarnation(
-        self, client: EtcdClient, completion: Completion, planner: Planner, metrics: Metrics
+        self, client: EtcdClient, completion: Completion, planner: Planner, metrics: Metrics, ends: Ends
     ) -> None:
         """Lead tables under one lease, until stopped or until the lease is lost."""
         session = await LeaseSession(client, self.config.lease_ttl_s).start()
@@ -191,6 +195,7 @@ class Coordinator:
                 planner=planner,
                 linger_s=self.config.linger_s,
                 metrics=metrics,
+                ends=ends,
             )
             metrics.incarnation(leadership.led)
             leading = asyncio.create_task(leadership.run(), name="leadership")

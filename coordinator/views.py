@@ -220,8 +220,11 @@ async def refresh_pause(client: EtcdClient, keys: TableKeys, view: LiveView) -> 
 async def read_finished(client: EtcdClient, operation: OperationId) -> pb.Operation | None:
     """How an operation ended; ``None`` if the history does not know it."""
     history = await client.get(client.keyspace.table(operation.table).history(operation))
-    if not history.exists:
-        return None
+    return from_record(operation, history) if history.exists else None
+
+
+def from_record(operation: OperationId, history: KeyValue) -> pb.Operation:
+    """How an operation ended, from the record of it."""
     return from_history(operation, decode(history.value, HistoryRecord, history.key), history.mod_revision)
 
 

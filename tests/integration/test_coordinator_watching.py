@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf import duration_pb2
 
+from distop.coordinator.ends import Ends
 from distop.errors import OperationNotFound
 from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
@@ -34,10 +35,18 @@ async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
         yield standing
 
 
-def watching(service: Service, operation: OperationId, after: int = 0, heartbeat_s: float = 0) -> Any:
+def watching(
+    service: Service,
+    operation: OperationId,
+    after: int = 0,
+    heartbeat_s: float = 0,
+    states_only: bool = False,
+) -> Any:
     heartbeat = duration_pb2.Duration()
     heartbeat.FromNanoseconds(int(heartbeat_s * 1e9))
-    request = pb.WatchOperationRequest(name=str(operation), after_revision=after, heartbeat=heartbeat)
+    request = pb.WatchOperationRequest(
+        name=str(operation), after_revision=after, heartbeat=heartbeat, states_only=states_only
+    )
     return service.operations.WatchOperation(request, timeout=20)
 
 
@@ -66,6 +75,61 @@ async def test_an_operation_is_followed_to_its_end(service: Service, client: Etc
     assert revisions == sorted(revisions)
     counts = [update.operation.jobs.succeeded for update in updates]
     assert counts == sorted(counts)
+
+
+@pytest.fixture
+def led(monkeypatch: pytest.MonkeyPatch) -> set[bytes]:
+    """What leaders here will tell the end of. Whoever waits for such an end waits for nothing else."""
+    led: set[bytes] = set()
+    lead = Ends.lead
+
+    def noted(ends: Ends, history: bytes) -> None:
+        lead(ends, history)
+        led.add(history)
+
+    monkeypatch.setattr(Ends, "lead", noted)
+    monkeypatch.setattr("distop.coordinator.api_operations.SOON_S", 60.0)
+    return led
+
+
+@pytest.mark.parametrize(("error", "state"), [("", pb.SUCCEEDED), ("why", pb.FAILED)])
+async def test_whoever_waits_for_the_end_gets_it_from_any_coordinator(
+    etcd_config: EtcdConfig, client: EtcdClient, led: set[bytes], error: str, state: int
+) -> None:
+    """O22: as the history has it, whether the coordinator leads the table or not."""
+    async with serving(etcd_config) as first, serving(etcd_config) as second:
+        await first.create_table("t")
+        operation = await first.start("t", "friend", {"partitions": 1})
+        history = client.keyspace.table("t").history(operation)
+        await eventually(lambda: history in led)
+        calls = [watching(service, operation, states_only=True) for service in (first, second)]
+        rest = [asyncio.create_task(the_rest(call)) for call in calls]
+        await mark(client, operation, "0", error=error)
+        ends = [(await one)[-1].operation for one in rest]
+        assert ends == [await first.get(operation)] * 2
+        assert ends[0].state == state
+
+
+async def test_a_leader_that_leaves_keeps_nobody_waiting(
+    etcd_config: EtcdConfig, client: EtcdClient, led: set[bytes]
+) -> None:
+    """Who waits for it to tell of an end looks into etcd then."""
+    async with serving(etcd_config) as service:
+        await service.create_table("t")
+        operation = await service.start("t")
+        table = client.keyspace.table("t")
+        await eventually(lambda: table.history(operation) in led)
+        call = watching(service, operation, states_only=True)
+        first = asyncio.create_task(call.read())
+
+        async def told() -> bool:
+            await client.delete(table.coordinator)  # again, should it have come before the watcher
+            return first.done()
+
+        await eventually(told)
+        assert (await first).operation.state == pb.RUNNING
+        await mark(client, operation, "0")
+        assert (await the_rest(call))[-1].operation.state == pb.SUCCEEDED
 
 
 async def test_the_jobs_that_finish_are_named_with_their_reasons(

@@ -1,0 +1,64 @@
+"""Ends told from memory: who asks hears of what is led here, and waits for nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+
+from distop.coordinator.ends import Ends
+from distop.metastore.txn import KeyValue
+
+KEY = b"p.t.history.noop.1"
+END = KeyValue(KEY, b"{}", 7, 7)
+
+
+async def _soon(ends: Ends, *, keys: int = 1) -> list[asyncio.Task[KeyValue | None]]:
+    waiting = [asyncio.create_task(ends.within(KEY, 10.0)) for _ in range(keys)]
+    await asyncio.sleep(0)
+    return waiting
+
+
+async def test_all_who_wait_hear_of_an_end() -> None:
+    ends = Ends()
+    ends.lead(KEY)
+    waiting = await _soon(ends, keys=3)
+    ends.told(END)
+    assert await asyncio.gather(*waiting) == [END] * 3
+    assert await ends.within(KEY, 10.0) is None, "it is looked up from now on"
+
+
+async def test_what_is_not_led_here_is_not_waited_for() -> None:
+    ends = Ends()
+    assert await ends.within(KEY, 10.0) is None
+    ends.told(END)
+    assert await ends.within(KEY, 10.0) is None
+
+
+async def test_who_is_not_told_in_time_looks_elsewhere() -> None:
+    ends = Ends()
+    ends.lead(KEY)
+    assert await ends.within(KEY, 0.0) is None
+    ends.told(END)  # nobody is left to be told
+
+
+async def test_who_goes_is_forgotten() -> None:
+    ends = Ends()
+    ends.lead(KEY)
+    gone, stays = await _soon(ends, keys=2)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    ends.told(END)
+    assert await stays == END
+
+
+async def test_a_leader_that_leaves_lets_all_look_elsewhere() -> None:
+    ends = Ends()
+    ends.lead(KEY)
+    ends.lead(b"p.u.history.noop.1")
+    (waiting,) = await _soon(ends)
+    ends.leave(b"p.t.history.")
+    assert await waiting is None
+    assert await ends.within(KEY, 10.0) is None
+    other = asyncio.create_task(ends.within(b"p.u.history.noop.1", 10.0))
+    await asyncio.sleep(0)
+    ends.told(KeyValue(b"p.u.history.noop.1", b"{}", 8, 8))
+    assert (await other) is not None
