@@ -67,14 +67,15 @@ def _leader(seen: TableSeen, patience: Patience) -> Iterator[Finding]:
                 "which is not among the live coordinators",
                 remedy="stop that process; others lead once its lease is over",
             )
-    elif active:
+    elif active or (seen.backlog_index.exists and seen.table.exists):
         ready = seen.members.ids("coordinator")
+        what = f"{len(active)} active operations" if active else "a backlog to be looked at"
         yield Finding(
             code="NO_LEADER",
             severity=Severity.ERROR,
             table=seen.name,
             persists_s=patience.hand_over_s,
-            sentence=f"nobody leads table {seen.name!r}, which has {len(active)} active operations",
+            sentence=f"nobody leads table {seen.name!r}, which has {what}",
             remedy="start a coordinator"
             if not ready
             else f"look at the logs of the coordinators ({', '.join(sorted(ready)[:3])}): leadership_failed",

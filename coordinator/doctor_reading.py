@@ -24,6 +24,8 @@ from distop.metastore.records import JobRecord, MemberRecord, OperationArg, deco
 from distop.metastore.txn import KeyValue
 
 PAGE = 5000
+MAX_BATCHES = 20
+"""Batches of a backlog that are looked at."""
 MAX_LEASELESS = 100
 """Claims without a lease that are named."""
 
@@ -114,6 +116,13 @@ class TableSeen:
     run_ops: KeyValue
     coordinator: KeyValue
     pause: KeyValue
+    ordering: KeyValue
+    backlog_index: KeyValue
+    batches: list[KeyValue] = field(default_factory=list)
+    """The first of its backlog."""
+    batches_limit: int = MAX_BATCHES
+    paused_index: list[KeyValue] = field(default_factory=list)
+    """What the index of paused things says of the table and its operations."""
     next_instances: dict[str, KeyValue] = field(default_factory=dict)
     operations: dict[OperationId, OperationSeen] = field(default_factory=dict)
     history: dict[OperationId, KeyValue] = field(default_factory=dict)
@@ -127,7 +136,8 @@ class TableSeen:
     @property
     def empty(self) -> bool:
         """Nothing of it stands: it never was, or has been dropped."""
-        return not (self.own_keys or self.operations)
+        spoken_of = self.backlog_index.exists or self.paused_index
+        return not (self.own_keys or self.operations or spoken_of)
 
 
 async def names_with_keys(client: EtcdClient, revision: int) -> AsyncGenerator[str, None]:
@@ -145,9 +155,12 @@ async def names_with_keys(client: EtcdClient, revision: int) -> AsyncGenerator[s
 
 
 async def indexed_tables(client: EtcdClient, revision: int) -> set[str]:
-    """Tables that the index of active operations names, as of ``revision``."""
-    index = await client.scan(client.keyspace.active, revision=revision, keys_only=True)
-    return {client.keyspace.table_of_active(kv.key) for kv in index.kvs}
+    """Tables that the indexes name, of active operations, backlogs and what is paused, as of ``revision``."""
+    space, names = client.keyspace, set[str]()
+    for prefix in (space.active, space.backlog_tables, space.paused):
+        index = await client.scan(prefix, revision=revision, keys_only=True)
+        names |= {unescape(kv.key[len(prefix) :].split(b".", 1)[0].decode()) for kv in index.kvs}
+    return names
 
 
 async def read_members(client: EtcdClient, revision: int = 0) -> Members:
@@ -193,7 +206,15 @@ async def _read_table(client: EtcdClient, name: str) -> TableSeen:
         run_ops=await get(keys.run_ops),
         coordinator=await get(keys.coordinator),
         pause=await get(keys.pause),
+        ordering=await get(keys.ordering),
+        backlog_index=await get(keys.backlog_index),
     )
+    backlog = keys.backlog_prefix
+    page = await client.get_range(backlog, prefix_end(backlog), revision=at, limit=MAX_BATCHES)
+    seen.batches = page.kvs
+    of_table = client.keyspace.paused_table(name)
+    entry, below = await get(of_table), await client.scan(of_table + b".", revision=at)
+    seen.paused_index = [kv for kv in (entry, *below.kvs) if kv.exists]
     await _list_keys(client, seen)
     history = await client.scan(keys.history_prefix, revision=at)
     for kv in history.kvs:

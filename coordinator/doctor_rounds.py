@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distop.coordinator.doctor import Finding, Progress, RemoveFiles, Told, worst
+from distop.coordinator.doctor_backlog import check_backlog, check_pauses
 from distop.coordinator.doctor_checks import check_table
 from distop.coordinator.doctor_cluster import check_etcd, check_members
 from distop.coordinator.doctor_fixes import apply
@@ -134,7 +135,7 @@ class Doctor:
                 await names.put("")
 
     async def _names(self) -> AsyncGenerator[str, None]:
-        """Tables that have keys of their own, and those of which only the index speaks."""
+        """Tables that have keys of their own, and those of which only an index speaks."""
         revision = await self._client.revision()
         indexed = await indexed_tables(self._client, revision)
         async with aclosing(names_with_keys(self._client, revision)) as names:
@@ -187,6 +188,7 @@ class Doctor:
         folders = await self._staged_folders(record) if record is not None else []
         seen = await read_table(self._client, name)
         findings = check_table(seen) + check_progress(seen, self._wall(), what.patience)
+        findings += check_backlog(seen, what.patience) + check_pauses(seen)
         if record is not None:
             findings += await self._look_at_files(seen, record, folders, what)
         return seen, findings

@@ -141,8 +141,12 @@ class Drainer:
         if (await self._client.get(state)).exists:
             return
         free = msgspec.structs.replace(backlog.ordering, running="")
+        taken = [waiting for waiting in backlog.heads if waiting.record.operation == name]
         compares = (absent(state), unchanged(backlog.ordering_kv), self._epoch.held())
-        txn = Txn(compares, (Put(self._keys.ordering, encode(free)),))
+        txn = Txn(
+            (*compares, *(unchanged(waiting.kv) for waiting in taken)),
+            (Put(self._keys.ordering, encode(free)), *(waiting.freed() for waiting in taken)),
+        )
         # Refused: it has just been finished, or somebody else leads by now; the next look tells.
         reached("batch.free.before")
         await self._settled(txn, lambda: reached("batch.free.after"))

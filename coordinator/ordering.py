@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import msgspec
+
 from distop.errors import DistopError
 from distop.metastore.batches import BatchRecord, OrderingRecord
-from distop.metastore.records import ErrorRecord, JobRecord
-from distop.metastore.txn import KeyValue
+from distop.metastore.records import ErrorRecord, JobRecord, encode
+from distop.metastore.txn import KeyValue, Put
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +21,10 @@ class Waiting:
     name: str
     record: BatchRecord
     kv: KeyValue
+
+    def freed(self) -> Put:
+        """It is applied by no operation."""
+        return Put(self.kv.key, encode(msgspec.structs.replace(self.record, operation="")))
 
 
 @dataclass(frozen=True, kw_only=True)

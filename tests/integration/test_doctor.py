@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,6 +25,7 @@ from distop.coordinator.doctor import Severity, Told
 from distop.coordinator.doctor_liveness import Patience
 from distop.coordinator.doctor_rounds import Doctor, Examination
 from distop.errors import TableNotFound
+from distop.metastore.batches import BatchRecord, Block, OrderingRecord
 from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
 from distop.metastore.keyspace import OperationId, OperationKeys
@@ -212,6 +214,66 @@ async def _parked(practice: Practice, operation: OperationId) -> None:
     await practice.client.put(practice.keys(operation).completion, json.dumps(record).encode())
 
 
+def _ordering(**fields: Any) -> Callable[[Practice], Awaitable[object]]:
+    """How the table is fed, as it might stand after somebody wrote into etcd, or restored it."""
+
+    async def stand(practice: Practice) -> None:
+        record = OrderingRecord(**fields)
+        await practice.client.put(practice.client.keyspace.table("t").ordering, encode(record))
+
+    return stand
+
+
+async def _queue(practice: Practice, *, index: bool = True, **fields: Any) -> None:
+    keys = practice.client.keyspace.table("t")
+    await practice.client.put(keys.backlog("a"), encode(BatchRecord(type="noop", **fields)))
+    if index:
+        await practice.client.put(keys.backlog_index, b"{}")
+
+
+async def _backlog_unindexed(practice: Practice, operation: OperationId) -> None:
+    await _queue(practice, index=False)
+
+
+async def _flight_of_nothing(practice: Practice, operation: OperationId) -> None:
+    await _ordering(running="t/noop/99")(practice)
+    await _queue(practice, operation="t/noop/99")
+
+
+async def _batch_of_no_flight(practice: Practice, operation: OperationId) -> None:
+    await _queue(practice, operation="t/noop/99")
+
+
+async def _blocked(practice: Practice, operation: OperationId) -> None:
+    await _ordering(blocked=Block(batch="a", code="BAD_ROW", error="line 3"))(practice)
+    await _queue(practice, index=False)
+
+
+async def _blocked_by_nothing(practice: Practice, operation: OperationId) -> None:
+    await _ordering(blocked=Block(batch="b", code="BAD_ROW", error="line 3"))(practice)
+    await _queue(practice, index=False)
+
+
+async def _unreadable_batch(practice: Practice, operation: OperationId) -> None:
+    await practice.client.put(practice.client.keyspace.table("t").backlog("a"), b"{}")
+
+
+async def _unreadable_ordering(practice: Practice, operation: OperationId) -> None:
+    await practice.client.put(practice.client.keyspace.table("t").ordering, b'{"gate":"ajar"}')
+
+
+async def _pause_of_nobody(practice: Practice, operation: OperationId) -> None:
+    space = practice.client.keyspace
+    await practice.client.put(space.paused_table("t"), b"{}")
+    await practice.client.put(space.paused_operation(operation), b"{}")
+    await practice.client.put(space.paused_operation(replace(operation, instance=77)), b"{}")
+
+
+async def _pause_unindexed(practice: Practice, operation: OperationId) -> None:
+    await practice.client.put(practice.client.keyspace.table("t").pause, b"{}")
+    await practice.client.put(practice.keys(operation).pause, b"{}")
+
+
 BROKEN: list[tuple[Break, set[str], set[str]]] = [
     # how, what is found, what is left of it after --fix
     (_unindexed, {"OPERATION_NOT_INDEXED"}, set()),
@@ -233,6 +295,15 @@ BROKEN: list[tuple[Break, set[str], set[str]]] = [
     (_claimed_by_the_dead, {"CLAIM_WITHOUT_MEMBER"}, {"CLAIM_WITHOUT_MEMBER"}),
     (_nobody_serves, {"NO_EXECUTOR"}, {"NO_EXECUTOR"}),
     (_parked, {"PARKED"}, {"PARKED"}),
+    (_backlog_unindexed, {"BACKLOG_NOT_INDEXED"}, set()),
+    (_flight_of_nothing, {"FLIGHT_WITHOUT_OPERATION"}, set()),
+    (_batch_of_no_flight, {"BATCH_WITHOUT_FLIGHT"}, set()),
+    (_blocked, {"BACKLOG_BLOCKED"}, {"BACKLOG_BLOCKED"}),
+    (_blocked_by_nothing, {"BLOCKED_BY_NOTHING"}, {"BLOCKED_BY_NOTHING"}),
+    (_unreadable_batch, {"UNREADABLE_RECORD"}, {"UNREADABLE_RECORD"}),
+    (_unreadable_ordering, {"UNREADABLE_RECORD"}, {"UNREADABLE_RECORD"}),
+    (_pause_of_nobody, {"PAUSE_INDEX_WITHOUT_PAUSE"}, set()),
+    (_pause_unindexed, {"PAUSE_NOT_INDEXED"}, set()),
     (_history_without_outcome, {"HISTORY_WITHOUT_OUTCOME"}, {"HISTORY_WITHOUT_OUTCOME"}),
 ]
 
@@ -303,12 +374,16 @@ async def test_the_whole_installation_with_its_members_is_looked_at(
     await client.put(
         keyspace.active_operation(OperationId("lost", "noop", 1)), b'{"version":1,"type":"noop"}'
     )
+    await client.put(keyspace.table("dropped").backlog_index, b"{}")
+    await client.put(keyspace.paused_table("dropped"), b"{}")
     ahead = MemberRecord(id="future", host="elsewhere", started_at=time.time() + 3600)
     await client.put(keyspace.executor("future"), encode(ahead))
     told = await practice.examine("")
     found = {(one.finding.code, one.finding.table) for one in told if "ETCD" not in one.finding.code}
     assert found == {
         ("INDEX_WITHOUT_OPERATION", "lost"),
+        ("BACKLOG_INDEX_WITHOUT_TABLE", "dropped"),
+        ("PAUSE_INDEX_WITHOUT_PAUSE", "dropped"),
         ("CLOCK_SKEW", ""),
         ("KEY_WITHOUT_LEASE", ""),
     }
