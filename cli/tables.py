@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from distop.cli.bundles import command, expanded
-from distop.cli.parsing import parse_properties, parse_schema, split_list
+from distop.cli.parsing import parse_object, parse_properties, parse_schema, split_list
 from distop.cli.session import Connected, Session
 
 PANEL = "Tables and cluster"
@@ -62,6 +62,13 @@ def create(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="fsspec option such as endpoint_url. Repeatable."),
     ] = None,
+    audit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|-|JSON",
+            help='Rules that all ingested rows must keep: \'{"rules": ["id > 0", {"not_null": "id"}]}\'.',
+        ),
+    ] = None,
     format: Annotated[
         str, typer.Option(help="Table format: iceberg, delta, or files (a plain tree).")
     ] = "iceberg",
@@ -75,6 +82,7 @@ def create(
         "partitionBy": [term for terms in partition_by or () for term in split_list(terms)],
         "properties": parse_properties(property or ()),
         "storage": parse_properties(storage or ()),
+        "audit": parse_object(audit, "audit") if audit is not None else None,
     }
     given = {key: value for key, value in options.items() if value}
     session.out.table(session.client.create_table(name, location, format=format, options=given))

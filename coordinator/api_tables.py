@@ -54,7 +54,7 @@ from distop.proto import distop_pb2_grpc
 log = logging.getLogger(__name__)
 
 FORMATS = ("iceberg", "files", "delta")
-OPTIONS = ("partitionBy", "properties", "schema", "storage")
+OPTIONS = ("audit", "partitionBy", "properties", "schema", "storage")
 
 _MAX_TRIES = 4
 
@@ -283,6 +283,8 @@ def _checked(request: pb.CreateTableRequest) -> TableRecord:
         )
     if not isinstance(options.get("storage", {}), dict):
         raise InvalidArgument("storage is not a set of options", details={"field": "options.storage"})
+    if not isinstance(options.get("audit", {}), dict):
+        raise InvalidArgument("audit is no set of rules", details={"field": "options.audit"})
     terms = options.get("partitionBy", [])
     if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
         raise InvalidArgument("partitionBy is not a list of terms", details={"field": "options.partitionBy"})

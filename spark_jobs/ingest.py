@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from distop.commit.staging import RULES
 from distop.errors import ArgumentTooLarge
 from distop.metastore.records import OperationArg, StepRecord, TableRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
@@ -75,6 +76,7 @@ class Ingest(DistributedOperation):
             There are too many files for one operation.
         """
         from distop.commit.outputs import output_of
+        from distop.spark_jobs.audit import rules_of
         from distop.spark_jobs.row_filter import arrow_filter, filter_columns, parse_filter
         from distop.spark_jobs.schema_inference import take_sample
         from distop.spark_jobs.source_columns import choose_columns
@@ -135,14 +137,19 @@ class Ingest(DistributedOperation):
             on_bad_rows=argument.on_bad_rows,
             mode=argument.mode,
             output=request.table.format,
+            rules=rules_of(request.table.options, argument.audit, layout),
             on_conflict=conflicts,
             expected_snapshot_id=_current_snapshot(request),
         )
         return Plan(argument=plan.to_argument(), partition_count=len(plan.cuts) - 1, watermarks=moves)
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
-        """As the table's format and the mode have it; and a report on the rows that could not be read."""
+        """As the table's format and the mode have it; the verdict on rules that rows had to keep before them,
+        and a report on the rows that could not be read behind."""
         steps = list(steps_of(operation))
+        if operation.argument.get(RULES):
+            # First: what it refuses has been neither prepared nor executed.
+            steps.insert(0, StepRecord(step="rules.verdict"))
         if operation.argument.get("onBadRows") == "quarantine":
             steps.append(StepRecord(step="ingest.report"))
         return steps

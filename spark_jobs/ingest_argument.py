@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from distop.errors import InvalidArgument
+from distop.spark_jobs.rules import AuditArgument
 
 Format: TypeAlias = Literal["csv", "jsonl", "parquet"]
 Mode: TypeAlias = Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"]
@@ -64,6 +65,9 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     on_bad_rows: Literal["fail", "quarantine"] = "fail"
     """What becomes of a row that cannot be read: the operation fails and says where it stands, or the row
     goes into a quarantine file and the others into the table."""
+
+    audit: AuditArgument | None = None
+    """Rules that all rows must keep, or nothing is published. Those of the table hold besides."""
 
     split_bytes: int = DEFAULT_SPLIT_BYTES
     """About how many bytes one job reads."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from distop.commit.outputs import output_of
 from distop.commit.staging import kept_folders, passing_folders_of, quarantine_folder
 from distop.errors import JobFailed
 from distop.operations.job import JobContext, staging_folder, staging_stem
+from distop.spark_jobs.audit import JobAudit
 from distop.spark_jobs.bad_rows import (
     BadRowPolicy,
     Fail,
@@ -49,10 +50,13 @@ class Converted:
     ----------
     read:
         How many there were before the filter.
+    source:
+        URL of the file they are from.
     """
 
     read: int
     table: pa.Table
+    source: str = ""
 
 
 class TableRows:
@@ -99,15 +103,17 @@ def run_job(job: JobContext) -> dict[str, Any]:
     plan = IngestPlan.of(job.operation)
     policy = _policy(plan, job)
     split = SplitReader(plan, policy, job)
-    with output_of(plan.output).writer(plan.table_layout, job) as writer:
+    with output_of(plan.output).writer(plan.table_layout, job) as writer, JobAudit(plan.rules, job) as audit:
         try:
             read = 0
             with closing(split.rows()) as blocks:
                 for rows in blocks:
                     read += rows.read
+                    audit.check(rows.table, rows.source)
                     writer.write(rows.table)
             policy.close()
-            result = writer.finish()
+            found = audit.finish()
+            result = writer.finish() | found
         except BaseException:
             policy.abort()
             raise
@@ -189,7 +195,7 @@ class SplitReader:
 
     def _converted(self, opened: FileReader[Any], block: Rows, url: str) -> Converted:
         def whole(rows: Rows) -> Converted:
-            return self._table_rows.of(opened.convert(rows))
+            return replace(self._table_rows.of(opened.convert(rows)), source=url)
 
         def reject(rows: Rows, reason: str) -> None:
             # One at a time, these take long where many are bad.
@@ -200,7 +206,7 @@ class SplitReader:
         if len(parts) == 1:
             return parts[0]
         tables = [part.table for part in parts] or [self._table_rows.none()]
-        return Converted(sum(part.read for part in parts), pa.concat_tables(tables).combine_chunks())
+        return Converted(sum(part.read for part in parts), pa.concat_tables(tables).combine_chunks(), url)
 
 
 @contextmanager

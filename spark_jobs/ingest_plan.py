@@ -14,6 +14,7 @@ import msgspec
 from distop.errors import ArgumentTooLarge, CorruptRecord
 from distop.metastore.records import OperationArg
 from distop.spark_jobs.csv_options import CsvOptions
+from distop.spark_jobs.rules import RuleSet
 from distop.spark_jobs.splits import Line, Piece
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     mode: str
     output: str = "iceberg"
     """The table's format."""
+    rules: RuleSet | None = None
+    """What the rows must keep."""
     on_conflict: str = ""
     expected_snapshot_id: str | None = None
     """The snapshot at the start, to be compared if ``on_conflict`` is ``refuse``. A string, since it is

@@ -49,7 +49,9 @@ def parse_rules(raw: RawRules, schema: Schema, field: str = "rules") -> list[Rul
     return rules
 
 
-def shown_columns(names: Sequence[str] | None, schema: Schema, sources: Iterable[int] = ()) -> list[str]:
+def shown_columns(
+    names: Sequence[str] | None, schema: Schema, sources: Iterable[int] = (), *, field: str = "show"
+) -> list[str]:
     """Columns to be shown of sample rows: those asked for, else what identifies a row and its partition.
 
     Parameters
@@ -63,9 +65,9 @@ def shown_columns(names: Sequence[str] | None, schema: Schema, sources: Iterable
         return [column.name for column in schema.columns if column.field_id in ids][:MAX_SHOWN]
     for name in names:
         if name not in known:
-            raise _invalid("show", f"there is no column {name!r}; the columns are {', '.join(known)}")
+            raise _invalid(field, f"there is no column {name!r}; the columns are {', '.join(known)}")
     if len(names) > MAX_SHOWN:
-        raise _invalid("show", f"at most {MAX_SHOWN} columns are shown")
+        raise _invalid(field, f"at most {MAX_SHOWN} columns are shown")
     return list(dict.fromkeys(names))
 
 

@@ -60,3 +60,16 @@ class RuleSet(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 RawRules: TypeAlias = str | RuleArgument | list[str | RuleArgument]
 """One rule or several. Text is a ``check``."""
+
+
+class AuditArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Rules for the rows that an operation is about to publish."""
+
+    rules: RawRules
+    report_only: bool = False
+    """Publish all the same, and only say which rules are broken."""
+    samples: int = 5
+    """Rows kept of each rule and job."""
+    show: list[str] | None = None
+    """Columns of these rows, besides those that the rule looks at. Default: those that identify a row or its
+    partition, if the table says which."""

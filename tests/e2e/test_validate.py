@@ -16,6 +16,7 @@ from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.config import EtcdConfig
 from support.executing import runner
 from support.lossy import LossyClient
+from support.waiting import eventually
 from support.whole import HEADER, Whole, coordinated, whole, write_csv
 
 KEPT = [{"not_null": "id"}, "id >= 0", {"column": "kind", "type": "string(2)"}, {"unique": "id"}]
@@ -137,3 +138,69 @@ async def test_what_is_ingested_meanwhile_is_not_looked_at(
         async with runner(client):
             ended = await service.client.wait(held.name, timeout_s=30)
         assert (ended.state, ended.facts["checkedRows"]) == (OperationState.SUCCEEDED, 30)
+
+
+async def test_what_breaks_a_rule_is_not_published(service: Whole) -> None:
+    """P12: write, audit, publish. Nothing visible, no watermark, no file; put right, it goes."""
+    await service.ingest(write_csv(service.folder / "src" / "good", "1.csv", 1000, 30))
+    audit = {"rules": [rule for rule in KEPT if rule != {"unique": "id"}]}
+    folder = flawed(service)
+    for split_bytes in (1 << 20, 1024):
+        ended = await service.ingest(folder, audit=audit, split_bytes=split_bytes)
+        assert ended.error is not None
+        assert (ended.error.code, ended.jobs.failed) == ("VALIDATION_FAILED", 0)
+        found = {one["rule"]: one["rows"] for one in ended.facts["violations"]}
+        assert found == {"not_null(id)": 1, "check(id >= 0)": 1, "type(kind string(2))": 1}
+        assert json.loads(ended.facts["violations"][0]["sample"])["file"].endswith("/flawed/2.csv")
+    await service.at_rest()
+    assert await asyncio.to_thread(service.ids) == list(range(1000, 1030))
+    marks = await service.client.watermarks("t")
+    assert [sorted(partitions) for partitions in marks.values()] == [["good"]]
+    assert service.data_files() == await asyncio.to_thread(service.published_files)
+    assert not [path for path in (service.location / "_distop").rglob("*") if path.is_file()]
+
+    told = await service.ingest(folder, audit={**audit, "report_only": True}, watermark={"flawed": "1"})
+    assert (told.state, told.facts["violatedRules"], told.facts["rows"]) == (OperationState.SUCCEEDED, 3, 34)
+    (folder / "2.csv").unlink()
+    ended = await service.ingest(folder, audit=audit, reingest=True)
+    assert (ended.state, ended.facts["checkedRows"]) == (OperationState.SUCCEEDED, 30)
+
+
+async def test_nobody_gets_around_the_rules_of_a_table(service: Whole) -> None:
+    """P12: rules among the options of a table hold for every ingest, whatever its argument says."""
+    audit = {"rules": ["id >= 0"]}
+    for name, table_format in (("kept", "iceberg"), ("tree", "files")):
+        location = str(service.folder / name)
+        await service.client.create_table(name, location, format=table_format, options={"audit": audit})
+        for argument in ({}, {"audit": {"rules": "id < 9000", "report_only": True}}):
+            ended = await service.ingest(flawed(service), name, **argument)
+            assert ended.error is not None
+            assert ended.error.code == "VALIDATION_FAILED"
+            assert ended.facts["rules"] == 1 + len(argument)
+        assert not await service.client.watermarks(name)
+    await service.at_rest()
+    left = [path for path in (service.folder / "tree").rglob("*") if path.is_file()]
+    assert {path.parent.name for path in left} == {"_validation"}
+
+
+async def test_a_batch_that_breaks_a_rule_blocks_its_table(service: Whole) -> None:
+    """P12, B8: the backlog stops at it, and it is not tried again until somebody decides."""
+    audit = {"rules": "id >= 0"}
+    good = write_csv(service.folder / "src" / "good", "1.csv", 1000, 30)
+    for batch, folder in (("1", flawed(service)), ("2", good)):
+        await service.client.enqueue("t", batch, "ingest", {"paths": [str(folder)], "audit": audit})
+
+    async def blocked() -> bool:
+        return (await service.client.ordering("t")).blocked is not None
+
+    await eventually(blocked, 30.0)
+    block = (await service.client.ordering("t")).blocked
+    assert block is not None
+    assert (block.batch, block.error.code) == ("1", "VALIDATION_FAILED")
+    await service.client.skip_batch("t", "1")
+
+    async def applied() -> bool:
+        return not [batch async for batch in service.client.backlog("t")]
+
+    await eventually(applied, 30.0)
+    assert await asyncio.to_thread(service.ids) == list(range(1000, 1030))
