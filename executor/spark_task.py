@@ -6,6 +6,7 @@ import functools
 import gc
 import logging
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -45,7 +46,6 @@ class SparkTask:
     def __call__(self, packs: Iterable[list[str]]) -> Iterator[TaskSummary]:
         from pyspark import TaskContext
 
-        _settle_worker(os.getpid())
         # All of it at once: Spark does not reuse a worker that leaves its input unread.
         partitions = [partition for pack in packs for partition in pack]
         arg = decode_arg(self.arg_value)
@@ -63,7 +63,9 @@ class SparkTask:
             scratch=Scratch(place),
             tried=self.tried,
         )
-        yield run_task(client, work, partitions, name, _end_worker)
+        summary = run_task(client, work, partitions, name, _end_worker)
+        _settle_worker(os.getpid(), len(sys.modules))
+        yield summary
 
 
 def _end_worker() -> None:
@@ -78,8 +80,9 @@ def _registry(types: str) -> Registry:
 
 
 @functools.lru_cache(maxsize=1)
-def _settle_worker(pid: int) -> None:
-    """Take what is loaded by now out of the garbage collector's sight, once per process: Spark's worker loop
-    runs a full collection after each task, which otherwise costs more than a small task."""
+def _settle_worker(pid: int, modules: int) -> None:
+    """Take what is loaded by now out of the garbage collector's sight: Spark's worker loop runs a full
+    collection after each task, which otherwise costs more than a small one. Once per process, and again after
+    a task that has loaded more, such as what its type writes with."""
     gc.collect()
     gc.freeze()
