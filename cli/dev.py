@@ -1,4 +1,5 @@
-"""``distop dev``: etcd, a coordinator and an executor as children of one process in one terminal."""
+"""``distop dev``: etcd, a coordinator, an executor and what feeds tables from landing folders, as children of
+one process in one terminal."""
 
 from __future__ import annotations
 
@@ -54,6 +55,8 @@ class DevConfig:
     web: str = "127.0.0.1:0"
     master: str = "local[2]"
     etcd_port: int = 0
+    landing: str | None = None
+    """Each folder in it feeds the table of its name; ``None``: the folder ``landing`` below ``data``."""
     lease_ttl_s: int = 5
     log_level: Level = "info"
     log_format: LogFormat = "text"
@@ -69,6 +72,7 @@ class Dev:
         self._data = config.data.absolute()
         self._children: list[_Child] = []
         self._web = ""
+        self._landing = config.landing or str(self._data / "landing")
 
     def run(self) -> None:
         """Run until SIGINT, SIGTERM or SIGHUP; end everything in reverse order.
@@ -83,6 +87,8 @@ class Dev:
         address = _free_address(self._config.listen)
         self._web = _free_address(self._config.web)
         with _alone_in(self._data):
+            if self._config.landing is None:
+                (self._data / "landing").mkdir(exist_ok=True)
             port = self._config.etcd_port or _port_of_last_time(self._data / "etcd-port")
             with EtcdProcess(self._data / "etcd", client_port=port, options=HOURLY_COMPACTION) as etcd:
                 asyncio.run(self._supervise(etcd, address))
@@ -122,17 +128,22 @@ class Dev:
         await self._until_member("coordinator", address, etcd)
         await self._start("executor", ["--master", self._config.master], environment)
         await self._until_member("executor", address, etcd)
+        feeds = ["--every", "1s", "--address", address, "--", self._landing]
+        await self._start("landing", feeds, environment, is_member=False)
         self._out.facts("distop is ready", self._facts(etcd, address), self._hints(etcd, address))
         while True:
             await asyncio.sleep(_POLL_S)
             self._check(etcd)
 
-    async def _start(self, service: str, arguments: list[str], environment: dict[str, str]) -> None:
+    async def _start(
+        self, service: str, arguments: list[str], environment: dict[str, str], *, is_member: bool = True
+    ) -> None:
         config = self._config
         # -P: the current folder is not searched for modules, whatever lies in it.
-        command = [sys.executable, "-P", "-m", "distop.cli", service, *arguments]
-        command += ["--end-with-parent", str(os.getpid()), "--lease-ttl", str(config.lease_ttl_s)]
-        command += ["--log-level", config.log_level, "--log-format", config.log_format]
+        command = [sys.executable, "-P", "-m", "distop.cli", service]
+        command += ["--end-with-parent", str(os.getpid())]
+        command += ["--lease-ttl", str(config.lease_ttl_s)] if is_member else []
+        command += ["--log-level", config.log_level, "--log-format", config.log_format, *arguments]
         # A process group of its own: Ctrl-C in the terminal reaches us alone, and we end it in its turn.
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -177,6 +188,7 @@ class Dev:
             "page": f"http://{self._web}/",
             "etcd": etcd.endpoint,
             "data": str(self._data),
+            "landing": self._landing,
             "master": self._config.master,
         }
 

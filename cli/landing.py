@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import threading
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from distop.cli.bundles import command
-from distop.cli.logs import configure
+from distop.cli.logs import Level, LogFormat, configure
 from distop.cli.parsing import parse_duration
+from distop.cli.services import end_with
 from distop.cli.session import Connected
 from distop.errors import DistopError
+
+if TYPE_CHECKING:
+    from distop.client.landing import Report
 
 app = typer.Typer()
 
@@ -23,37 +28,48 @@ PANEL = "Ordered batches"
 def landing(
     session: Connected,
     url: Annotated[str, typer.Argument(metavar="URL", help="The folder: a path, s3://bucket/folder, ...")],
-    table: Annotated[str, typer.Option(metavar="TABLE", help="The table that it feeds.")],
+    table: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TABLE",
+            help="The table that it feeds. Without: each folder in it feeds the table of its name.",
+        ),
+    ] = None,
     type: Annotated[str, typer.Option(metavar="TYPE", help="The operation that applies a batch.")] = "ingest",
     every: Annotated[str, typer.Option(metavar="DURATION", help="How often to look.")] = "5s",
     once: Annotated[bool, typer.Option("--once", help="Look once, say what was found, and end.")] = False,
+    log_level: Annotated[Level, typer.Option(help="Of the log on stderr.")] = "info",
+    log_format: Annotated[LogFormat, typer.Option(help="Of the log on stderr.")] = "text",
+    end_with_parent: Annotated[int, typer.Option(metavar="PID", hidden=True)] = 0,
 ) -> None:
     """Publish the batches that land in a folder: every folder below it with a _SUCCESS file.
 
     Runs until it is told to end (SIGTERM, Ctrl-C); may be killed and started again at any time.
     """
     from distop.client.landing import Landing
+    from distop.client.landings import Landings
 
+    if end_with_parent:
+        end_with(end_with_parent)
     pause = parse_duration(every, "every")
-    feed = Landing(session.client, table, url, type=type)
+    one = Landing(session.client, table, url, type=type) if table is not None else None
+    many = Landings(session.client, url, type=type)
+
+    def look() -> dict[str, Report]:
+        return {table: one.poll()} if one is not None and table is not None else many.poll()
+
     if once:
-        report = feed.poll()
-        facts = {
-            "published": report.published,
-            "passed_over": report.passed_over,
-            "controls": report.controls,
-            "problems": report.problems,
-        }
-        session.out.facts(f"landing of {table}", facts)
+        for name, report in look().items():
+            session.out.facts(f"landing of {name}", {"table": name, **dataclasses.asdict(report)})
         return
-    configure("info", "text")
+    configure(log_level, log_format)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    session.out.note(f"feeding {table} from {url}, looking every {pause:g} s")
+    session.out.note(f"feeding {table or 'tables'} from {url}, looking every {pause:g} s")
     while not stop.is_set():
         try:
-            feed.poll()
+            look()
         except DistopError as error:
             if not error.retryable:
                 raise

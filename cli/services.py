@@ -96,7 +96,7 @@ class ServiceOptions:
     def __post_init__(self) -> None:
         configure(self.log_level, self.log_format)
         if self.end_with_parent:
-            _end_with(self.end_with_parent)
+            end_with(self.end_with_parent)
 
 
 Etcd = Annotated[EtcdOptions, Bundle(EtcdOptions)]
@@ -218,9 +218,16 @@ def dev(
     etcd_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Of the embedded etcd; 0 takes a free one.")
     ] = 0,
+    landing: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Each folder in it feeds the table of its name. Default: landing, below --data.",
+        ),
+    ] = None,
 ) -> None:
     """Run everything in this terminal, to try things out: an embedded etcd, a coordinator with its
-    web page, and an executor.
+    web page, an executor, and what feeds tables from landing folders.
 
     Example: distop dev --data /tmp/distop --master none
     """
@@ -232,6 +239,7 @@ def dev(
         web=web,
         master=master,
         etcd_port=etcd_port,
+        landing=landing,
         lease_ttl_s=service.lease_ttl,
         log_level=service.log_level,
         log_format=service.log_format,
@@ -245,7 +253,8 @@ def _ended(out: Output, service: str, code: int) -> int:
     return code
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
+    """Be told to end (SIGTERM) when this parent dies."""
     if sys.platform != "linux":
         return
     set_parent_death_signal = 1

@@ -129,6 +129,20 @@ async def test_everything_works_and_ctrl_c_ends_it(tmp_path: Path) -> None:
         async with AsyncClient(address) as client:
             again = await client.start("demo", "noop", {"partitions": 3})
             assert (await client.wait(again.name, 30)).state is OperationState.SUCCEEDED
+            # What lands in the folder of a table's name is applied, in order.
+            days = Path(running.ready["landing"]) / "days"
+            for batch in ("2", "1"):
+                (days / batch).mkdir(parents=True)
+                (days / batch / "a.csv").write_text(f"id\n{batch}\n")
+                (days / batch / "_SUCCESS").touch()
+            (days / "_config").mkdir()
+            (days / "_config" / "ORDERME").touch()
+            await client.create_table("days", str(tmp_path / "tables" / "days"))
+
+            async def fed() -> bool:
+                return (await client.ordering("days")).last == "2"
+
+            await eventually(fed, 40.0, every_s=0.2)
         said = await running.end()
         assert running.process.returncode == 0
         assert "coordinator | " in said

@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from distop.client import AsyncClient, Client
 from distop.client.landing import Landing, Report
+from distop.client.landings import Landings
 from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
 from support.coordinators import config_of, running
@@ -196,3 +197,26 @@ async def test_unordered_batches_start_at_once_and_once(dock: Dock) -> None:
 async def test_a_folder_that_is_not_there_yet_is_waited_for(dock: Dock, missing: str) -> None:
     landing = Landing(dock.client, "t", str(dock.folder / missing), type="noop")
     assert (await dock.look(landing)).published == []
+
+
+async def test_each_folder_feeds_the_table_of_its_name(dock: Dock, tmp_path: Path) -> None:
+    """B12: and one whose table does not exist, or is configured badly, keeps no other."""
+    await dock.sdk.create_table("u", "/nowhere")
+    for table in ("t", "u", "missing", "_ignored"):
+        dock.control(f"{table}/_config/ORDERME")
+        dock.drop(f"{table}/1", data="x")
+    dock.control("u/_config/x.json", "[]")
+    landings = Landings(dock.client, str(dock.folder), type="noop")
+    reports = await blocking(landings.poll)
+    assert {table: report.published for table, report in reports.items()} == {
+        "t": ["1"],
+        "u": [],
+        "missing": [],
+    }
+    assert "TABLE_NOT_FOUND" in reports["missing"].problems[""]
+    assert list(reports["u"].problems) == ["_config/x.json"]
+    await dock.sdk.create_table("missing", "/nowhere")
+    (dock.folder / "u/_config/x.json").write_text("{}")
+    reports = await blocking(landings.poll)
+    assert (reports["u"].published, reports["missing"].published) == (["1"], ["1"])
+    assert await blocking(Landings(dock.client, str(tmp_path / "nowhere")).poll) == {}
