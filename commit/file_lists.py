@@ -100,13 +100,20 @@ def result_of(
 
 
 class IcebergFileList(FileList):
-    """Data files with their statistics, as entries of an Iceberg manifest."""
+    """Data files with their statistics, as entries of an Iceberg manifest.
+
+    Parameters
+    ----------
+    sort_order_id:
+        Of the order that their rows have.
+    """
 
     folder = "metadata"
     suffix = ".avro"
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, *, sort_order_id: int | None = None) -> None:
         self._layout = layout
+        self._sort_order_id = sort_order_id
         self._statistics_plan = compute_statistics_plan(layout.schema, layout.properties)
         self._column_ids = parquet_path_to_id_mapping(layout.schema)
         self._manifest = ManifestBuilder(layout.schema, layout.spec)
@@ -129,7 +136,7 @@ class IcebergFileList(FileList):
             file_format=FileFormat.PARQUET,
             partition=Record(*key),
             file_size_in_bytes=size,
-            sort_order_id=None,
+            sort_order_id=self._sort_order_id,
             equality_ids=None,
             key_metadata=None,
             **statistics.to_serialized_dict(),

@@ -8,6 +8,7 @@ that the step is prepared again on what is there now. No data file is read, copi
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from pyiceberg.table.snapshots import (
     Summary,
     update_snapshot_summaries,
 )
+from pyiceberg.table.update import TableUpdate
 from pyiceberg.utils.properties import property_as_bool
 
 from distop.commit.content import is_live, writer_of
@@ -54,6 +56,8 @@ class Change:
     manifests: list[ManifestFile]
     summary: Summary
     facts: dict[str, Any]
+    updates: Sequence[TableUpdate] = ()
+    """Of the table's metadata, beside the snapshot."""
 
 
 class IcebergStep(TransactionalStep):
@@ -97,7 +101,11 @@ class IcebergStep(TransactionalStep):
                     provenance(arg, selection(arg, context.view.jobs).moves)
                 )
                 location = draft.add_snapshot(
-                    snapshot_id, change.manifests, change.summary, now=context.now()
+                    snapshot_id,
+                    change.manifests,
+                    change.summary,
+                    now=context.now(),
+                    updates=change.updates,
                 )
         except BaseException:
             draft.discard()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -84,7 +84,7 @@ def replace_partitions(draft: Draft, layout: Layout, keys: Collection[Key], snap
         metadata does not tell.
     """
     replaced = Replaced()
-    area = _Area(layout.spec, draft.base.schema(), keys)
+    area = Area(layout.spec, draft.base.schema(), keys)
     touched: list[ManifestFile] = []
     for manifest in _manifests(draft.base.current_snapshot(), draft.io):
         if manifest.content == ManifestContent.DELETES:
@@ -98,15 +98,32 @@ def replace_partitions(draft: Draft, layout: Layout, keys: Collection[Key], snap
                 hint="overwrite the whole table, or rewrite its older files in the present partitioning",
             )
         (touched if area.may_hold(manifest) else replaced.untouched).append(manifest)
-    builder = ManifestBuilder(draft.base.schema(), layout.spec, snapshot_id=snapshot_id)
-    for manifest in touched:
+    take_out(draft, layout.spec, touched, area.holds, replaced, snapshot_id)
+    return replaced
+
+
+def take_out(
+    draft: Draft,
+    spec: PartitionSpec,
+    manifests: Iterable[ManifestFile],
+    leaves: Callable[[ManifestEntry], bool],
+    replaced: Replaced,
+    snapshot_id: int,
+) -> None:
+    """Take files out of manifests of one partition spec, and add what is left to ``replaced``."""
+
+    def new_builder() -> ManifestBuilder:
+        return ManifestBuilder(draft.base.schema(), spec, snapshot_id=snapshot_id)
+
+    builder = new_builder()
+    for manifest in manifests:
         entries = manifest.fetch_manifest_entry(draft.io)
-        leaving = [area.holds(entry) for entry in entries]
+        leaving = [leaves(entry) for entry in entries]
         if not any(leaving):
             replaced.untouched.append(manifest)
             continue
-        for entry, leaves in zip(entries, leaving, strict=True):
-            if not leaves:
+        for entry, is_leaving in zip(entries, leaving, strict=True):
+            if not is_leaving:
                 builder.keep(entry)
                 continue
             builder.remove(entry)
@@ -115,10 +132,9 @@ def replace_partitions(draft: Draft, layout: Layout, keys: Collection[Key], snap
             replaced.bytes += entry.data_file.file_size_in_bytes
         if sum(builder.files.values()) >= REWRITTEN_FILES:
             replaced.rewritten.append(builder.write(draft.io, draft.new_manifest_path()))
-            builder = ManifestBuilder(draft.base.schema(), layout.spec, snapshot_id=snapshot_id)
+            builder = new_builder()
     if not builder.empty:
         replaced.rewritten.append(builder.write(draft.io, draft.new_manifest_path()))
-    return replaced
 
 
 def changed_since(draft: Draft, layout: Layout, keys: Collection[Key], then: Snapshot | None) -> int | None:
@@ -130,7 +146,7 @@ def changed_since(draft: Draft, layout: Layout, keys: Collection[Key], then: Sna
     ``None`` if they are as they were.
     """
     now = draft.base.current_snapshot()
-    area = _Area(layout.spec, draft.base.schema(), keys)
+    area = Area(layout.spec, draft.base.schema(), keys)
     before = {manifest.manifest_path: manifest for manifest in _manifests(then, draft.io)}
     after = {manifest.manifest_path: manifest for manifest in _manifests(now, draft.io)}
     # Manifests never change, so what both list is equal.
@@ -141,7 +157,7 @@ def changed_since(draft: Draft, layout: Layout, keys: Collection[Key], then: Sna
     return now.snapshot_id if now is not None and old.keys() - new.keys() else None
 
 
-class _Area:
+class Area:
     """Some partitions of one partition spec."""
 
     def __init__(self, spec: PartitionSpec, schema: Schema, keys: Collection[Key]) -> None:

@@ -73,11 +73,14 @@ class Draft:
         summary: Summary,
         *,
         now: float,
+        updates: Sequence[TableUpdate] = (),
     ) -> str:
         """Write the table with one more snapshot; the location of its metadata file.
 
         Parameters
         ----------
+        updates:
+            What else changes with it.
         now:
             Seconds since the Unix epoch. A clock that went back is ignored: the snapshots of a table are in
             the order of their times.
@@ -106,7 +109,8 @@ class Draft:
             "type": SnapshotRefType.BRANCH,
             "snapshot-id": snapshot_id,
         }
-        return self.write(AddSnapshotUpdate(snapshot=Snapshot(**fields)), SetSnapshotRefUpdate(**branch))
+        added = AddSnapshotUpdate(snapshot=Snapshot(**fields))
+        return self.write(*updates, added, SetSnapshotRefUpdate(**branch))
 
     def write(self, *updates: TableUpdate) -> str:
         """Write the metadata file of the base with the updates; its location."""

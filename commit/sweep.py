@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
 
+from distop.commit.content import recorded_properties
 from distop.commit.folders import Folder
 from distop.commit.layout import file_io
 from distop.commit.partial import selection
@@ -43,6 +44,9 @@ for good, and so they can go, once that is certain."""
 NOT_UNDONE = "stepsNotUndone"
 """Fact of an operation that was aborted: so many of its external steps stand. What they have published (a
 Delta table may name the files by now) cannot be told here."""
+DROPPED_JOBS = "droppedJobs"
+"""Fact of a commit: jobs whose output it has left out, as ranges (from, up to but without) of their places
+among the operation's jobs."""
 IGNORED = "ignored"
 """Fact of a commit: it left the table as it is, and what the jobs wrote is not wanted."""
 
@@ -86,7 +90,9 @@ def published(
     if len(jobs) != operation.partition_count:
         return None
     adopted_from = int(history.facts.get("adoptedFrom", 0))
-    withheld = selection(operation, jobs).withheld
+    names = operation.partition_names()
+    dropped = (names[start:end] for start, end in history.facts.get(DROPPED_JOBS, ()))
+    withheld = selection(operation, jobs).withheld.union(*dropped)
     stems, joined = set(), set()
     for partition, job in jobs.items():
         if job.state != "success" or partition in withheld:
@@ -107,9 +113,7 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
     nothing when the operation succeeded and the records of some of its jobs are gone: then a sweep came
     this far before, and what is left to remove can no longer be told from what is published.
     """
-    layout = operation.argument.get("layout")
-    properties = layout.get("properties") if isinstance(layout, Mapping) else None
-    io = file_io(operation.location, properties, operation.storage)
+    io = file_io(operation.location, recorded_properties(operation), operation.storage)
     removed = _remove_all(io, history.facts.get(DROPPED_METADATA, ())) + _maintained(operation, history)
     keep = published(operation, history, jobs)
     wanted = dict.fromkeys(passing_folders_of(operation), NOTHING)
@@ -131,6 +135,20 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
         folder.remove_if_empty()
     reached("sweep.after")
     return removed
+
+
+def remove_attempt(operation: OperationArg, partition: str, attempt: str) -> None:
+    """Remove all files of one attempt, whichever process wrote them."""
+    io = file_io(operation.location, recorded_properties(operation), operation.storage)
+    stem = staging_stem(partition, attempt)
+    table_format = format_of(operation)
+    for name in (*kept_folders(table_format), *passing_folders_of(operation)):
+        folder = Folder(io, staging_folder(operation, name))
+        for batch in folder.listing():
+            for file in batch:
+                # Behind the stem comes what tells the files of one attempt apart, never more of its name.
+                if file.startswith((f"{stem}-", f"{stem}.")):
+                    folder.remove(file)
 
 
 def _maintained(operation: OperationArg, history: HistoryRecord) -> int:

@@ -104,7 +104,7 @@ class StagedWriter:
         self._data_folder, self._inline = data_folder, inline
         self._manifest_path = path_for(self._list.suffix, self._list.folder)
         self._io: FileIO = file_io(self._manifest_path, layout.properties, storage)
-        self._target_file_bytes = target_file_bytes or _target_file_bytes(layout)
+        self._target_file_bytes = target_file_bytes or table_file_bytes(layout)
         self._row_group_bytes = row_group_bytes
         self._buffer_bytes = buffer_bytes
         self._max_open_files = max_open_files
@@ -287,7 +287,8 @@ class StagedWriter:
         self._paths = left
 
 
-def _target_file_bytes(layout: Layout) -> int:
+def table_file_bytes(layout: Layout) -> int:
+    """Size of a data file, as the table's properties have it."""
     size = property_as_int(
         layout.properties,
         TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,

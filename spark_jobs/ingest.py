@@ -13,6 +13,7 @@ from distop.errors import ArgumentTooLarge
 from distop.metastore.records import OperationArg, StepRecord, TableRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.job import JobContext
+from distop.operations.side_by_side import beside
 from distop.spark_jobs.csv_options import CsvOptions
 from distop.spark_jobs.ingest_argument import (
     Format,
@@ -56,7 +57,7 @@ class Ingest(DistributedOperation):
     """
 
     type = "ingest"
-    compatible_types = frozenset({"expire_snapshots", "remove_orphans", "validate"})
+    compatible_types = beside("ingest")
     stages_files = True
 
     def plan(self, request: PlanRequest) -> Plan:
@@ -184,9 +185,9 @@ class Ingest(DistributedOperation):
 
     def cancel_job_and_cleanup(self, job: JobContext) -> None:
         """Remove the attempt's files."""
-        from distop.spark_jobs.ingest_job import remove_attempt
+        from distop.commit.sweep import remove_attempt
 
-        remove_attempt(job)
+        remove_attempt(job.operation, job.partition, job.attempt)
 
 
 def _endings(path: str) -> tuple[str, str]:

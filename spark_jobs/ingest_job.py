@@ -13,12 +13,11 @@ import pyarrow as pa
 from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 
-from distop.commit.folders import Folder
 from distop.commit.layout import file_io
 from distop.commit.outputs import output_of
-from distop.commit.staging import kept_folders, passing_folders_of, quarantine_folder
+from distop.commit.staging import quarantine_folder
 from distop.errors import JobFailed
-from distop.operations.job import JobContext, staging_folder, staging_stem
+from distop.operations.job import JobContext
 from distop.spark_jobs.audit import JobAudit
 from distop.spark_jobs.bad_rows import (
     BadRowPolicy,
@@ -125,21 +124,6 @@ def run_job(job: JobContext) -> dict[str, Any]:
         # The manifest says it, too; here it only saves the commit from opening it.
         result.pop("partitions", None)
     return result
-
-
-def remove_attempt(job: JobContext) -> None:
-    """Remove all files of an attempt, whichever process wrote them."""
-    operation = job.operation
-    io = _table_io(job)
-    stem = staging_stem(job.partition, job.attempt)
-    table_format = IngestPlan.of(operation).output
-    for name in (*kept_folders(table_format), *passing_folders_of(operation)):
-        folder = Folder(io, staging_folder(operation, name))
-        for batch in folder.listing():
-            for file in batch:
-                # Behind the stem comes what tells the files of one attempt apart, never more of its name.
-                if file.startswith((f"{stem}-", f"{stem}.")):
-                    folder.remove(file)
 
 
 def _table_io(job: JobContext) -> FileIO:

@@ -16,6 +16,7 @@ from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.records import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.job import JobContext, staging_folder
+from distop.operations.side_by_side import beside
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -96,7 +97,7 @@ class ExpireSnapshots(DistributedOperation):
     """Makes a table forget old snapshots, and removes the files that only they refer to."""
 
     type = "expire_snapshots"
-    compatible_types = frozenset({"ingest"})
+    compatible_types = beside("expire_snapshots")
     stages_files = True
 
     def plan(self, request: PlanRequest) -> Plan:
@@ -121,7 +122,7 @@ class RemoveOrphans(DistributedOperation):
     """Finds files below the table's location that nothing refers to, and removes them if told to."""
 
     type = "remove_orphans"
-    compatible_types = frozenset({"ingest"})
+    compatible_types = beside("remove_orphans")
     stages_files = True
     sees_active = True
 

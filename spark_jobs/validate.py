@@ -12,6 +12,7 @@ from distop.errors import ArgumentTooLarge, InvalidArgument, PreconditionFailed
 from distop.metastore.records import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.job import JobContext
+from distop.operations.side_by_side import beside
 from distop.spark_jobs.rules import MAX_SAMPLES, RawRules, RuleSet
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Validate(DistributedOperation):
     """Checks rules on the rows of one snapshot, a job for each partition. Writes nothing into the table."""
 
     type = "validate"
-    compatible_types = frozenset({"ingest", "build_index", "compact"})
+    compatible_types = beside("validate")
     stages_files = True
 
     def plan(self, request: PlanRequest) -> Plan:

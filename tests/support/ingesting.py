@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pyarrow as pa
@@ -62,6 +63,11 @@ class LocalJob(JobContext):
 
     def save_checkpoint(self, value: bytes) -> None:
         raise NotImplementedError
+
+    def scratch_path(self) -> Path:
+        folder = Path(urlsplit(self.operation.location).path).parent / "scratch" / self.attempt
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     @property
     def cancelled(self) -> bool:

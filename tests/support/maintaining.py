@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 from distop.commit.expiry import IcebergExpire
 from distop.commit.orphans import IcebergRemoveOrphans
+from distop.commit.replace_files import IcebergReplace
 from distop.commit.rollback import IcebergRollback
 from distop.commit.step import Contribution, TransactionalStep
 from distop.commit.sweep import sweep
-from distop.metastore.records import Head, JobRecord, OperationArg, TableRecord, decode, decode_watermarks
+from distop.metastore.records import (
+    Head,
+    JobRecord,
+    OperationArg,
+    TableRecord,
+    decode,
+    decode_watermarks,
+    encode,
+)
 from distop.operations.api import DistributedOperation, PlanRequest
 from support.ingesting import LocalJob
 from support.publishing import Staged, Table
 
 STEPS: dict[str, type[TransactionalStep]] = {
+    "iceberg.replace": IcebergReplace,
     "iceberg.rollback": IcebergRollback,
     "iceberg.expire": IcebergExpire,
     "iceberg.remove_orphans": IcebergRemoveOrphans,
@@ -31,24 +42,44 @@ class Run:
     staged: Staged
 
     @classmethod
-    def of(cls, table: Table, kind: DistributedOperation, *active: OperationArg, **argument: Any) -> Run:
+    def of(
+        cls,
+        table: Table,
+        kind: DistributedOperation,
+        *active: OperationArg,
+        partitions: list[str] | None = None,
+        jobs: bool = True,
+        **argument: Any,
+    ) -> Run:
+        """Plan it; ``jobs``: and do its jobs."""
         head = decode(table.head.value, Head) if table.head.exists else None
         request = PlanRequest(
             table=TableRecord(name=table.name, location=table.location, options={"storage": table.storage}),
             head=head,
             watermarks=decode_watermarks(table.watermarks.value),
             argument=argument,
+            partitions=partitions,
             active=active,
         )
         plan = kind.plan(request)
         staged = table.start(plan.partition_count)
         staged.arg.type, staged.arg.argument = kind.type, plan.argument
+        if plan.partitions is not None:
+            staged.arg.partitions, staged.arg.partition_count = plan.partitions, len(plan.partitions)
+        staged.arg.uuid = uuid4().hex[:12]
+        # As it comes out of etcd again.
+        staged.arg = decode(encode(staged.arg), OperationArg)
         run = cls(table, kind, staged)
-        for name in staged.arg.partition_names():
-            job = LocalJob(staged.arg, name)
-            result = dict(kind.start_or_resume_job(job) or {})
-            staged.jobs[name] = JobRecord(state="success", attempt=job.attempt, result=result)
+        if jobs:
+            run.run_jobs()
         return run
+
+    def run_jobs(self) -> None:
+        for name in self.staged.arg.partition_names():
+            job = LocalJob(self.staged.arg, name)
+            result = dict(self.kind.start_or_resume_job(job) or {})
+            record = JobRecord(state="success", attempt=job.attempt, result=result)
+            self.staged.jobs[name] = decode(encode(record), JobRecord)
 
     def step(self) -> TransactionalStep:
         (record,) = self.kind.commit_steps(self.staged.arg)

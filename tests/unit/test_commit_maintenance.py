@@ -6,6 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,7 +132,13 @@ def test_an_unknown_snapshot_is_refused_at_the_start(tmp_path: Path) -> None:
     table.publish(table.staged([rows(0, 1)]))
     with pytest.raises(PreconditionFailed, match="no snapshot 5"):
         Run.of(table, Rollback(), snapshot="5")
-    for argument in ({}, {"snapshot": "5", "as_of": "2024-01-01"}, {"snapshot": "x"}, {"as_of": "yesterday"}):
+    wrong: list[dict[str, Any]] = [
+        {},
+        {"snapshot": "5", "as_of": "2024-01-01"},
+        {"snapshot": "x"},
+        {"as_of": "yesterday"},
+    ]
+    for argument in wrong:
         with pytest.raises(InvalidArgument):
             Run.of(table, Rollback(), **argument)
 

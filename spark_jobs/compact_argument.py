@@ -1,0 +1,91 @@
+"""The argument of ``compact``, as a caller writes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from distop.errors import InvalidArgument
+
+DEFAULT_MIN_FILES = 5
+MAX_SORT_COLUMNS = 16
+MIN_FILE_BYTES = 1 << 10
+MAX_BYTES = 1 << 42
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+class CompactArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What to rewrite, and how. Sizes are bytes, or text such as ``64m`` or ``1.5g``."""
+
+    min_files: int = DEFAULT_MIN_FILES
+    """A partition with fewer small files is left alone."""
+    smaller_than: int | str | None = None
+    """Size from which on a file is not small. Default: three quarters of ``target_file_size``."""
+    target_file_size: int | str | None = None
+    """About how large the new files are. Default: the table's ``write.target-file-size-bytes``, or 512m."""
+    max_bytes_per_job: int | str | None = None
+    """A job reads files of at most so many bytes, as they lie on disk; a partition that has more is done by
+    several. Default: twice ``target_file_size``."""
+    sort_by: list[str] | str = []
+    """Columns that the rows of a job are sorted by: names, with ``asc`` or ``desc`` and ``nulls first`` or
+    ``nulls last`` behind, if wanted. Default order: ascending, NULL first (descending: last)."""
+    filter: str | None = None
+    """Only files that may hold rows for which this holds, such as ``day < '2024-01-01'``."""
+
+
+class Sizes(msgspec.Struct, kw_only=True, frozen=True):
+    """The sizes of an argument, in bytes."""
+
+    smaller_than: int
+    target_file: int
+    job: int
+
+
+def parse_argument(raw: Mapping[str, Any]) -> CompactArgument:
+    """Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` names the field."""
+    try:
+        argument = msgspec.convert(dict(raw), CompactArgument)
+    except msgspec.ValidationError as error:
+        found = re.search(r"`\$\.(\w+)", str(error)) or re.search(r"field `(\w+)`", str(error))
+        raise invalid(found[1] if found else "argument", f"argument of compact: {error}") from None
+    if argument.min_files < 1:
+        raise invalid("min_files", "min_files must be at least 1")
+    return argument
+
+
+def sizes_of(argument: CompactArgument, table_target: int) -> Sizes:
+    """The sizes, completed.
+
+    Parameters
+    ----------
+    table_target:
+        Bytes of a file, as the table has it.
+    """
+    given, in_a_job = argument.target_file_size, argument.max_bytes_per_job
+    target = table_target if given is None else _bytes("target_file_size", given)
+    small = argument.smaller_than
+    return Sizes(
+        target_file=target,
+        smaller_than=target * 3 // 4 if small is None else _bytes("smaller_than", small),
+        job=2 * target if in_a_job is None else _bytes("max_bytes_per_job", in_a_job),
+    )
+
+
+def _bytes(field: str, given: int | str) -> int:
+    match = _SIZE.fullmatch(str(given).strip())
+    if match is None:
+        raise invalid(field, f"{given!r} is no size", "write bytes, or 64m, or 1.5g")
+    size = int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
+    if not MIN_FILE_BYTES <= size <= MAX_BYTES:
+        raise invalid(field, f"{field} must lie between {MIN_FILE_BYTES} and {MAX_BYTES} bytes")
+    return size
+
+
+def invalid(field: str, message: str, hint: str = "") -> InvalidArgument:
+    """The error for one field of the argument."""
+    return InvalidArgument(message, hint=hint, details={"field": field})
