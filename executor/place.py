@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import secrets
 import stat
 import tempfile
 from collections.abc import Mapping
@@ -64,7 +65,8 @@ class Place:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         owner = folder / SCRATCH_OWNER
         if not owner.exists():
-            aside = folder / f"{SCRATCH_OWNER}-{os.getpid()}"
+            # Threads of one process make it at the same time.
+            aside = folder / f"{SCRATCH_OWNER}-{secrets.token_hex(6)}"
             aside.write_text(str(operation))
             os.replace(aside, owner)
         return folder

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import secrets
 import shutil
 from contextlib import suppress
 from functools import cache
@@ -138,7 +139,7 @@ def read_note(job: Path) -> JobNote | None:
 
 
 def _write(job: Path, note: JobNote) -> None:
-    aside = job / f".{NOTE}-{os.getpid()}"
+    aside = job / f".{NOTE}-{secrets.token_hex(6)}"
     aside.write_bytes(msgspec.json.encode(note))
     os.replace(aside, job / NOTE)
 

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import FileScanTask
 
 from distop.commit.file_lists import IcebergFileList
-from distop.commit.layout import Layout, file_io
+from distop.commit.layout import Layout
 from distop.commit.replace_files import MISSING
 from distop.commit.rewrite_plan import RewriteJob, RewritePlan, unpacked_values
 from distop.commit.writer import ROW_GROUP_BYTES, StagedWriter
@@ -20,6 +18,7 @@ from distop.errors import JobFailed
 from distop.operations.job import JobContext
 from distop.spark_jobs.compact_choice import file_count
 from distop.spark_jobs.external_sort import sort_rows
+from distop.spark_jobs.reading import PlannedFile, TableSnapshot
 from distop.spark_jobs.sort_orders import keys_of
 
 MAX_PATH_SHOWN = 400
@@ -57,10 +56,10 @@ def run_job(job: JobContext) -> dict[str, Any]:
             for batch in rows:
                 job.raise_if_cancelled()
                 writer.write(batch)
-        except FileNotFoundError:
+        except _Gone as error:
             # Who took it out of the table may have removed it as well: the commit looks into that.
             writer.abort()
-            return {"rows": 0, "files": 0, "bytes": 0, MISSING: reading.path[-MAX_PATH_SHOWN:]}
+            return {"rows": 0, "files": 0, "bytes": 0, MISSING: str(error)[-MAX_PATH_SHOWN:]}
         if writer.rows != reading.expected:
             raise JobFailed(
                 f"the {len(task.files)} files hold {writer.rows} rows, the table says {reading.expected}",
@@ -75,24 +74,24 @@ def _target(task: RewriteJob, target: int) -> int:
     return max(1, int(SLACK * size / file_count(size, target)))
 
 
+class _Gone(Exception):
+    """A file that was to be read does not exist."""
+
+
 class _Reading:
     """The rows of a job's files as the table has them: by field id, whatever columns a file has."""
 
     def __init__(self, job: JobContext, plan: RewritePlan, task: RewriteJob, layout: Layout) -> None:
         self._job, self._plan, self._task, self._layout = job, plan, task, layout
-        self.path = ""
-        """What is being read."""
         self.expected = sum(file.rows for file in task.files)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         layout, location = self._layout, self._job.operation.location
-        io = file_io(location, layout.properties, self._job.operation.storage)
         # Of the table's metadata a reader needs what the layout holds.
-        scan = ArrowScan(layout.new_metadata(location), io, layout.schema, AlwaysTrue())
+        snapshot = TableSnapshot(layout.new_metadata(location), None, self._job.operation.storage)
         values = self._plan.partitions[self._task.partition].values
         wanted = layout.arrow_schema
         for file, path in zip(self._task.files, self._plan.paths(self._task), strict=True):
-            self.path = path
             data_file = DataFile.from_args(
                 content=DataFileContent.DATA,
                 file_path=path,
@@ -102,10 +101,17 @@ class _Reading:
                 file_size_in_bytes=file.size,
             )
             data_file.spec_id = layout.spec.spec_id
-            # ArrowScan.to_record_batches holds all batches of a file in memory.
-            for batch in scan._record_batches_from_scan_tasks_and_deletes([FileScanTask(data_file)], {}):
+            batches = snapshot.batches([PlannedFile.of(FileScanTask(data_file))])
+            while (batch := _next(batches, path)) is not None:
                 self._job.raise_if_cancelled()
                 yield _as(batch, wanted)
+
+
+def _next(batches: Iterator[pa.RecordBatch], path: str) -> pa.RecordBatch | None:
+    try:
+        return next(batches, None)
+    except FileNotFoundError as error:
+        raise _Gone(path) from error
 
 
 def _as(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:

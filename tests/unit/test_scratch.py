@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -40,6 +42,21 @@ def test_private_folders_are_of_one_attempt_each(scratch: Scratch) -> None:
     scratch.remove(OPERATION, "0", "7-a-1")
     assert not one.exists()
     assert other.exists()
+
+
+def test_threads_that_begin_at_the_same_time_do_not_meet(tmp_path: Path) -> None:
+    """Jobs of an executor without Spark are threads of one process."""
+    threads, rounds = 6, 40
+    barrier = Barrier(threads)
+
+    def begin(number: int) -> None:
+        for turn in range(rounds):
+            barrier.wait(20)
+            Scratch(Place(tmp_path / f"{turn}")).private(OPERATION, "0", f"7-a-{number}")
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(begin, range(threads)))
+    assert len(list(tmp_path.glob("*/scratch/*/*/a-*"))) == threads * rounds
 
 
 def test_folders_are_for_this_user_alone(scratch: Scratch, place: Place) -> None:

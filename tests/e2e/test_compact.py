@@ -1,0 +1,74 @@
+"""Compaction from the call to the files: coordinator, executor, etcd and other writers are real."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+
+from distop.client import Operation, OperationState
+from distop.metastore.config import EtcdConfig
+from support.executing import Child
+from support.lossy import LossyClient
+from support.whole import Whole, whole, write_csv
+
+
+@pytest_asyncio.fixture
+async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -> AsyncIterator[Whole]:
+    async with whole(etcd_config, tmp_path, client) as running:
+        yield running
+
+
+async def compact(service: Whole, **argument: object) -> Operation:
+    started = await service.client.start("t", "compact", {"min_files": 2, **argument})
+    return await service.client.wait(started.name, timeout_s=60)
+
+
+async def fill(service: Whole, batches: int, first: int = 0) -> None:
+    """Ten rows a batch, of three kinds."""
+    for number in range(first, first + batches):
+        source = write_csv(service.folder / "src" / str(number), "1.csv", number * 10, 10)
+        ended = await service.ingest(source)
+        assert ended.state is OperationState.SUCCEEDED, ended.error
+
+
+async def test_no_row_is_lost_or_doubled_while_two_others_append(service: Whole) -> None:
+    """P7, C8: ingests, a program of pyiceberg, and compactions all the time; watermarks stay."""
+    await fill(service, 3)
+    command = ("-m", "support.foreign_appender", "default.t", "6", "1000000")
+    rewritten = 0
+    with Child(service.etcd, service.folder, *command) as foreign:
+        appending = asyncio.create_task(fill(service, 8, first=3))
+        exited = asyncio.create_task(foreign.exit_code(60))
+        while not (appending.done() and exited.done()):
+            ended = await compact(service, sort_by=["id"])
+            assert ended.state is OperationState.SUCCEEDED, ended.error
+            rewritten += ended.facts["filesBefore"]
+            await asyncio.sleep(0.05)  # a compaction without pause would keep a slower writer waiting
+        await appending
+        assert await exited == 0, foreign.log.read_text()
+    assert rewritten > 0
+    expected = [*range(110), *range(1_000_000, 1_000_006)]
+    assert await asyncio.to_thread(service.ids) == expected
+    assert [len(marks) for marks in (await service.client.watermarks("t")).values()] == [11]
+
+    last = await compact(service)
+    assert last.state is OperationState.SUCCEEDED
+    assert len(await asyncio.to_thread(service.published_files)) == 4, "one a partition"
+    expired = await service.client.start("t", "expire_snapshots", {"older_than": "0s"})
+    (await service.client.wait(expired.name, timeout_s=30)).raise_for_outcome()
+    await service.at_rest()
+    assert await asyncio.to_thread(service.ids) == expected
+    assert service.data_files() == await asyncio.to_thread(service.published_files)
+
+
+async def test_it_can_follow_and_be_followed(service: Whole) -> None:
+    """O23, O6: night work in one call; partitions are named as their folders would be."""
+    await fill(service, 4)
+    started = await service.client.start("t", "compact", {"min_files": 2}, partitions=["kind=k1", "kind=k2"])
+    ended = (await service.client.wait(started.name, timeout_s=30)).raise_for_outcome()
+    assert (ended.jobs.total, ended.facts["partitions"], ended.facts["rows"]) == (2, 2, 26)
+    assert len(await asyncio.to_thread(service.published_files)) == 2 + 4
+    assert await asyncio.to_thread(service.ids) == list(range(40))

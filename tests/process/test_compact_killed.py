@@ -1,0 +1,77 @@
+"""Whoever works on a compaction dies, while others append."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from distop.client import AsyncClient, OperationState
+from distop.metastore.client import EtcdClient
+from distop.metastore.config import EtcdConfig
+from support.coordinators import CoordinatorProcess
+from support.executing import Child, runner
+from support.whole import Whole, write_csv
+
+pytestmark = pytest.mark.process
+
+ROUNDS = 5
+
+
+async def test_a_killed_leader_and_a_killed_runner_cost_time_and_no_row(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
+) -> None:
+    """C4, C13, P2, P7: two programs append all the while; every row is there once, no file is left over."""
+    executor = ("-m", "distop.cli", "executor", "--master", "none", "--slots", "1", "--lease-ttl", "2")
+    async with AsyncExitStack() as stack:
+        undisturbed = CoordinatorProcess(etcd_config, tmp_path)
+        async with undisturbed, runner(client):
+            await undisturbed.member(client)
+            sdk = await stack.enter_async_context(AsyncClient(undisturbed.address, timeout_s=20))
+            await sdk.create_table("t", str(tmp_path / "table"), options={"partitionBy": ["kind"]})
+            service = Whole(etcd_config, client, sdk, tmp_path)
+            for number in range(4):
+                ended = await service.ingest(write_csv(tmp_path / f"s{number}", "1.csv", 10 * number, 10))
+                ended.raise_for_outcome()
+            await service.at_rest()
+
+        doomed = CoordinatorProcess(etcd_config, tmp_path)
+        stack.callback(doomed.kill)
+        with pytest.MonkeyPatch.context() as armed:
+            armed.setenv("DISTOP_CRASH_POINTS", "snapshot.after=die")
+            doomed.start()
+        await doomed.member(client)
+        sdk = await stack.enter_async_context(AsyncClient(doomed.address, timeout_s=20))
+        operation = await sdk.start("t", "compact", {"min_files": 2})
+        appenders = [
+            stack.enter_context(
+                Child(
+                    etcd_config, tmp_path, "-m", "support.foreign_appender", "default.t", f"{ROUNDS}", start
+                )
+            )
+            for start in ("1000", "2000")
+        ]
+        dying = stack.enter_context(
+            Child(etcd_config, tmp_path, *executor, DISTOP_CRASH_POINTS="job.file.middle=die@2")
+        )
+        assert await dying.exit_code(40) == -signal.SIGKILL, dying.log.read_text()
+        stack.enter_context(Child(etcd_config, tmp_path, *executor))
+        assert await doomed.exit_code(40) == -signal.SIGKILL
+        assert [await one.exit_code(60) for one in appenders] == [0, 0], appenders[0].log.read_text()
+
+        other = await stack.enter_async_context(CoordinatorProcess(etcd_config, tmp_path))
+        sdk = await stack.enter_async_context(AsyncClient(other.address, timeout_s=20, connect_timeout_s=30))
+        service = Whole(etcd_config, client, sdk, tmp_path)
+        ended = await sdk.wait(operation.name, timeout_s=60)
+        assert ended.state is OperationState.SUCCEEDED, ended.error
+        assert (ended.facts["filesBefore"], ended.facts["filesAfter"], ended.facts["rows"]) == (12, 3, 40)
+        await service.at_rest()
+        expected = [*range(40), *range(1000, 1000 + ROUNDS), *range(2000, 2000 + ROUNDS)]
+        assert await asyncio.to_thread(service.ids) == expected
+        expired = await sdk.start("t", "expire_snapshots", {"older_than": "0s"})
+        (await sdk.wait(expired.name, timeout_s=30)).raise_for_outcome()
+        await service.at_rest()
+        assert service.data_files() == await asyncio.to_thread(service.published_files)
