@@ -20,6 +20,7 @@ from chaos.workloads import (
     leader_paused,
     paused,
     plain,
+    rewritten,
     runner_paused,
     sidecars_killed,
     stepping,
@@ -274,7 +275,8 @@ async def storm(lab: Lab) -> list[str]:
             await asyncio.sleep(lab.rng.uniform(0.3, 1.5))
         lab.cluster.disarm()
 
-    working = [again_and_again(workload) for workload in (ingest, stepping, export, plain, cancel)]
+    kinds = (ingest, rewritten, stepping, export, plain, cancel)
+    working = [again_and_again(workload) for workload in kinds]
     ended = await asyncio.gather(*working, thunder())
     return [problem for problems in ended[:-1] if problems is not None for problem in problems]
 

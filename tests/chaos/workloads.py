@@ -84,6 +84,15 @@ async def maintained(lab: Lab) -> list[str]:
     return problems
 
 
+async def rewritten(lab: Lab) -> list[str]:
+    """Small files are compacted while more come in."""
+    book = await lab.table("rewritten")
+    problems = await all_ended(lab, await lab.ingest(book), await lab.ingest(book))
+    meanwhile = await lab.ingest(book)
+    compacted = await lab.start(book, "compact", {"min_files": 2, "sort_by": ["id"]})
+    return [*problems, *await all_ended(lab, meanwhile, compacted)]
+
+
 async def plain(lab: Lab) -> list[str]:
     """Trees of plain files: one appended to, one overwritten."""
     if (before := lab.books.pop("plain", None)) is not None:

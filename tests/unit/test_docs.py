@@ -7,6 +7,7 @@ import pkgutil
 import re
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,9 @@ import distop
 from distop.cli.exits import EPILOG, exit_code
 from distop.coordinator.prometheus import PrometheusMetrics
 from distop.errors import DistopError
+from distop.operations.registry import GROUP
+from distop.operations.side_by_side import beside
+from distop.spark_jobs.compact_argument import CompactArgument
 from distop.spark_jobs.ingest_argument import IngestArgument
 
 ROOT = Path(__file__).parents[2]
@@ -99,6 +103,24 @@ def test_every_field_of_ingest_is_documented() -> None:
     assert {row[0] for row in rows(text)} == {
         field.name for field in msgspec.structs.fields(IngestArgument)
     }, REMEDY
+
+
+def test_every_field_of_compact_is_documented() -> None:
+    text = (ROOT / "docs" / "maintenance.md").read_text().partition("## compact")[2].partition("\n## ")[0]
+    fields = {field.name for field in msgspec.structs.fields(CompactArgument)}
+    assert {row[0] for row in rows(text)} == fields, REMEDY
+
+
+def test_what_runs_beside_what_is_documented() -> None:
+    documented = {
+        row[0]: set(re.findall(r"`(\w+)`", f"`{row[1]}`"))
+        for row in rows(section("docs/operating.md", "side-by-side"))
+    }
+    provisioned = {entry.name: entry.load() for entry in entry_points(group=GROUP)}
+    assert provisioned.keys() <= documented.keys(), REMEDY
+    assert documented == {name: set(beside(name)) for name in documented}, REMEDY
+    for name, kind in provisioned.items():
+        assert kind.compatible_types == beside(name), f"{name} is to name those of operations/side_by_side.py"
 
 
 def test_every_metric_is_documented() -> None:
