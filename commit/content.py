@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from distop.commit.layout import file_io
 from distop.commit.metadata_files import TableFile
@@ -16,6 +16,8 @@ from distop.errors import TableNotEmpty
 from distop.metastore.records import Head, OperationArg, decode
 
 IGNORE = "ignore"
+MAX_REPLACEMENTS = 1000
+"""Snapshots in a row that are looked through."""
 
 
 def recorded_properties(arg: OperationArg) -> dict[str, str]:
@@ -46,6 +48,29 @@ def data_at(
     file = TableFile.read(head.metadata_location, properties, storage)
     metadata = file.metadata
     return data_of(file, file_io(metadata.location, {**(properties or {}), **metadata.properties}, storage))
+
+
+def only_replaced(file: TableFile, since: int | None) -> bool:
+    """Whether the table's rows are those of an earlier snapshot: nothing but replacements came after it.
+
+    Parameters
+    ----------
+    since:
+        Id of that snapshot; ``None``: before the first one.
+    """
+    snapshot = file.metadata.current_snapshot()
+    for _ in range(MAX_REPLACEMENTS):
+        if snapshot is None or snapshot.snapshot_id == since:
+            break
+        if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
+            break
+        parent = snapshot.parent_snapshot_id
+        if parent == since:
+            return True
+        snapshot = None if parent is None else file.snapshot(parent)
+        if snapshot is None:
+            return False  # what came before has expired
+    return (None if snapshot is None else snapshot.snapshot_id) == since
 
 
 def is_ignored(context: FinishContext) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
 
-from distop.commit.content import data_of, is_ignored, not_empty
+from distop.commit.content import data_of, is_ignored, not_empty, only_replaced
 from distop.commit.iceberg_steps import Change, IcebergAppend, IcebergStep, added_counts, head_conflict
 from distop.commit.layout import Layout
 from distop.commit.merging import merged
@@ -56,7 +56,7 @@ class IcebergOverwritePartitions(IcebergStep):
     def _check_partitions(self, draft: Draft, layout: Layout, keys: Collection[Key]) -> None:
         """Refuse a table whose partitions in question have changed since the operation began."""
         current = draft.base.current_snapshot()
-        if not self.refuses or (current.snapshot_id if current is not None else None) == self.expected:
+        if not self.refuses or only_replaced(draft.file, self.expected):
             return
         then = None if self.expected is None else draft.file.snapshot(self.expected)
         if self.expected is not None and then is None:

@@ -29,7 +29,7 @@ from pyiceberg.table.snapshots import (
 from pyiceberg.table.update import TableUpdate
 from pyiceberg.utils.properties import property_as_bool
 
-from distop.commit.content import is_live, writer_of
+from distop.commit.content import is_live, only_replaced, writer_of
 from distop.commit.layout import Layout, check_format, file_io
 from distop.commit.merging import merged
 from distop.commit.metadata_files import TableFile
@@ -132,12 +132,8 @@ class IcebergStep(TransactionalStep):
 
     def check(self, draft: Draft, layout: Layout, output: Output, arg: OperationArg) -> None:
         """Refuse a table that has moved, if the argument says so."""
-        if not self.refuses:
-            return
-        current = draft.base.current_snapshot()
-        found = current.snapshot_id if current is not None else None
-        if found != self.expected:
-            raise head_conflict(arg, self.expected, current)
+        if self.refuses and not only_replaced(draft.file, self.expected):
+            raise head_conflict(arg, self.expected, draft.base.current_snapshot())
 
     @property
     def refuses(self) -> bool:

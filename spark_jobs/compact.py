@@ -44,7 +44,7 @@ class Compact(DistributedOperation):
         if request.table.format != "iceberg":
             raise PreconditionFailed(
                 f"table {request.table.name!r} has format {request.table.format}, this is for Iceberg tables",
-                hint="use what the format has for this, such as OPTIMIZE of Delta",
+                hint="Delta has OPTIMIZE for this" if request.table.format == "delta" else "",
             )
         argument = parse_argument(request.argument)
         if request.head is None:

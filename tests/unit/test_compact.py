@@ -138,6 +138,30 @@ def test_a_partition_that_was_overwritten_meanwhile_is_left_out(tmp_path: Path) 
     assert left_over(table) == set()
 
 
+@pytest.mark.parametrize("step", [IcebergOverwrite, IcebergOverwritePartitions])
+def test_a_compaction_is_nothing_that_an_overwrite_would_lose(
+    tmp_path: Path, step: type[IcebergOverwrite | IcebergOverwritePartitions]
+) -> None:
+    """P6: the rows are those that it was to replace; what is appended as well is a conflict as ever."""
+    table = filled(tmp_path, 3)
+    expected = {"expectedSnapshotId": str(table.record().snapshot_id)}
+    overwriting, late = table.staged([rows(300, 9)]), table.staged([rows(400, 9)])
+    compacting(table).finish()
+    table.publish(overwriting, step(expected))
+    assert table.ids() == list(range(300, 309))
+    with pytest.raises(HeadConflict):
+        table.publish(late, step(expected))
+
+
+def test_a_past_that_has_expired_is_not_taken_for_the_one_that_was_planned_on(tmp_path: Path) -> None:
+    """P6: the table was empty when the overwrite began; what was appended since must not be lost."""
+    table = filled(tmp_path, 3)
+    compacting(table).finish()
+    Run.of(table, ExpireSnapshots(), older_than="0s").finish()
+    with pytest.raises(HeadConflict):
+        table.publish(table.staged([rows(300, 9)]), IcebergOverwrite({"expectedSnapshotId": None}))
+
+
 def test_a_table_that_was_overwritten_meanwhile_is_a_conflict_that_names_the_snapshot(tmp_path: Path) -> None:
     """P6"""
     table = filled(tmp_path)
