@@ -52,6 +52,8 @@ class FinishContext:
     watermarks: KeyValue
     """The raw watermarks; missing before any was set."""
     view: OperationView
+    index: KeyValue = KeyValue.missing(b"")  # noqa: RUF009 - a frozen value
+    """The raw pointer of the operation's object; missing before anything of it was published."""
     now: Callable[[], float] = time.time
     """Seconds since the Unix epoch."""
 

@@ -22,6 +22,7 @@ from pyiceberg.io import FileIO
 
 from distop.commit.content import recorded_properties
 from distop.commit.folders import Folder
+from distop.commit.index_publish import BUILD_INDEX, sweep_index
 from distop.commit.layout import file_io
 from distop.commit.partial import selection
 from distop.commit.staging import format_of, kept_folders, passing_folders_of
@@ -114,6 +115,8 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
     this far before, and what is left to remove can no longer be told from what is published.
     """
     io = file_io(operation.location, recorded_properties(operation), operation.storage)
+    if operation.type == BUILD_INDEX:
+        return sweep_index(io, operation, history)
     removed = _remove_all(io, history.facts.get(DROPPED_METADATA, ())) + _maintained(operation, history)
     keep = published(operation, history, jobs)
     wanted = dict.fromkeys(passing_folders_of(operation), NOTHING)

@@ -39,6 +39,7 @@ from distop.metastore.active import active_operations
 from distop.metastore.audit import audit_put, prune_softly
 from distop.metastore.client import EtcdClient
 from distop.metastore.ending import request_cancel
+from distop.metastore.indexes import read_index
 from distop.metastore.keyspace import (
     OperationId,
     prefix_end,
@@ -122,6 +123,8 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                     partitions=body.partitions or None,
                     options=body.options,
                     active=await active_operations(self._client, keys) if kind.sees_active else (),
+                    object=body.object,
+                    index=await read_index(self._client, keys, body.object),
                 ),
                 min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S),
             )

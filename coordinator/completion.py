@@ -198,7 +198,7 @@ class Completion:
             if sequence is None:
                 return {}
             view = await self._view(tracked)
-            context = step_context(keys, await read_base(self._client, keys), view)
+            context = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
             left = await self._blocking(partial(undo, sequence, context, check=check))
         except OF_THE_WORLD:
             raise
@@ -238,7 +238,7 @@ class Completion:
                 run_ops: KeyValue | None = None
                 base: Base | None = None
                 if steps or tracked.arg.watermarks or tracked.arg.then is not None:
-                    base = await read_base(self._client, keys)
+                    base = await read_base(self._client, keys, tracked.arg)
                     run_ops = base.run_ops
                 if base is not None and (steps or tracked.arg.watermarks):
                     contributions = await self._blocking(prepare, context_of(keys, base, view), steps)
@@ -267,7 +267,7 @@ class Completion:
         """The commit sequence, durable as a whole; ``None`` if a cancellation came before it was."""
         sequence = await self._store.load(self._client, tracked.keys)
         if sequence is None:
-            context = context_of(keys, await read_base(self._client, keys), view)
+            context = context_of(keys, await read_base(self._client, keys, tracked.arg), view)
             planned = await self._blocking(work_out, context, steps)
             sequence = await self._store.write(self._client, tracked.keys, epoch, planned)
         if sequence is None:
@@ -284,7 +284,7 @@ class Completion:
     ) -> None:
         from distop.commit.execution import execute
 
-        context = step_context(keys, await read_base(self._client, keys), view)
+        context = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
         skip = frozenset(tracked.completion.skipped)
         await self._blocking(partial(execute, sequence, context, check=check, skip=skip))
 

@@ -23,6 +23,7 @@ from distop.errors import (
     RequestIdReused,
 )
 from distop.metastore.client import EtcdClient
+from distop.metastore.indexes import read_index
 from distop.metastore.keyspace import TableKeys
 from distop.metastore.options import FollowUp
 from distop.metastore.records import Head, OperationArg, decode, decode_watermarks
@@ -140,5 +141,7 @@ class FollowUps:
             watermarks=decode_watermarks(watermarks),
             argument=wanted.argument,
             partitions=wanted.partitions or None,
+            object=wanted.object,
+            index=await read_index(self._client, keys, wanted.object),
         )
         return await self._planner.plan(kind, request, PLANNING_S)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from distop.errors import PreconditionFailed
 from distop.metastore.client import EtcdClient
 from distop.metastore.keyspace import OperationKeys, TableKeys
-from distop.metastore.records import JobRecord, StepRecord, TableRecord, decode
+from distop.metastore.records import JobRecord, OperationArg, StepRecord, TableRecord, decode
 from distop.metastore.sequence import CommitSequence
 from distop.metastore.txn import Get, KeyValue, Txn
 from distop.operations.api import OperationView
@@ -31,15 +31,19 @@ class Base:
     head: KeyValue
     watermarks: KeyValue
     run_ops: KeyValue
+    index: KeyValue
+    """What is published of the operation's object; missing of operations without one."""
 
 
-async def read_base(client: EtcdClient, keys: TableKeys) -> Base:
+async def read_base(client: EtcdClient, keys: TableKeys, arg: OperationArg) -> Base:
     """Read it."""
-    wanted = (keys.table, keys.head, keys.watermarks, keys.run_ops)
+    wanted = [keys.table, keys.head, keys.watermarks, keys.run_ops]
+    if arg.object:
+        wanted.append(keys.index(arg.object))
     result = await client.read_at_once([Get(key) for key in wanted])
-    table, head, watermarks, run_ops = (result.one(index, key) for index, key in enumerate(wanted))
+    table, head, watermarks, run_ops, *rest = (result.one(index, key) for index, key in enumerate(wanted))
     record = decode(table.value, TableRecord, table.key) if table.exists else None
-    return Base(record, head, watermarks, run_ops)
+    return Base(record, head, watermarks, run_ops, rest[0] if rest else KeyValue.missing(b""))
 
 
 async def read_jobs(client: EtcdClient, keys: OperationKeys) -> Mapping[str, JobRecord]:
@@ -58,7 +62,14 @@ def context_of(keys: TableKeys, base: Base, view: OperationView) -> FinishContex
 
     if base.table is None:
         raise PreconditionFailed(f"table {keys.name!r} was dropped while {view.arg.id} was running")
-    return FinishContext(table=base.table, keys=keys, head=base.head, watermarks=base.watermarks, view=view)
+    return FinishContext(
+        table=base.table,
+        keys=keys,
+        head=base.head,
+        watermarks=base.watermarks,
+        view=view,
+        index=base.index,
+    )
 
 
 def step_context(keys: TableKeys, base: Base, view: OperationView) -> StepContext:

@@ -46,10 +46,12 @@ class StartBody:
         options, argument = options_of(request.options), plain(request.argument, "argument")
         then = _follow_up(request.then, registry) if request.HasField("then") else None
         parts = [request.table, request.type, request.object, argument, list(request.partitions), options]
+        table = check_name(request.table, "table")
+        kind = registry.get(check_type(request.type))
         body = cls(
-            table=check_name(request.table, "table"),
-            type=check_type(request.type),
-            object=check_object(request.object) if request.object else "",
+            table=table,
+            type=request.type,
+            object=_object(kind, request.object, argument),
             argument=argument,
             partitions=_partitions(request.partitions),
             options=options,
@@ -57,7 +59,7 @@ class StartBody:
             # Requests without a follow-up keep the digest that they had before there were any.
             digest=digest_of(parts if then is None else [*parts, then]),
         )
-        check_scope(registry.get(body.type), body.object)
+        check_scope(kind, body.object)
         return body
 
 
@@ -72,6 +74,12 @@ def options_of(given: pb.OperationOptions) -> OperationOptions:
     )
 
 
+def _object(kind: DistributedOperation, given: str, argument: dict[str, Any]) -> str:
+    """What the operation is about: as it was named, or as the argument says."""
+    named = given or (kind.object_of(argument) if kind.scope is Scope.PER_OBJECT else "")
+    return check_object(named) if named else ""
+
+
 def _partitions(names: Sequence[str]) -> list[str]:
     return [check_partition(name) for name in names]
 
@@ -82,16 +90,17 @@ def _follow_up(given: pb.FollowUp, registry: Registry, depth: int = 1) -> Follow
         raise InvalidArgument(
             f"follow-ups are nested more than {MAX_FOLLOW_UPS} deep", details={"field": "then"}
         )
-    obj = check_object(given.object) if given.object else ""
+    argument = plain(given.argument, "then.argument")
     try:
         kind = registry.get(check_type(given.type))
+        obj = _object(kind, given.object, argument)
         check_scope(kind, obj)
     except UnknownOperationType as error:
         raise UnknownOperationType(error.message, details={"field": "then.type"}) from None
     return FollowUp(
         type=given.type,
         object=obj,
-        argument=plain(given.argument, "then.argument"),
+        argument=argument,
         partitions=_partitions(given.partitions),
         options=options_of(given.options),
         then=_follow_up(given.then, registry, depth + 1) if given.HasField("then") else None,

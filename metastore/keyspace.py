@@ -33,6 +33,7 @@ TABLE_WORDS = frozenset(
         "applied",
         "request",
         "history",
+        "index",
         "pause",
         "auditTrail",
     }
@@ -229,6 +230,7 @@ class TableKeys:
         self.applied_prefix = base + b".applied."
         self.backlog_index = keyspace.backlog_tables + escape(table).encode()
         self.audit_prefix = base + b".auditTrail."
+        self.index_prefix = base + b".index."
         self._base = base
 
     def next_instance(self, type_name: str) -> bytes:
@@ -243,6 +245,10 @@ class TableKeys:
     def backlog(self, batch: str) -> bytes:
         """A batch that waits. Its name stands as it is: key order is the order of names."""
         return self.backlog_prefix + batch.encode()
+
+    def index(self, object: str) -> bytes:
+        """What is published of an index; its object is its column, see ``build_index``."""
+        return self.index_prefix + escape(object).encode()
 
     def applied(self, batch: str) -> bytes:
         return self.applied_prefix + batch.encode()

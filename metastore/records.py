@@ -113,6 +113,29 @@ class Head(Record, kw_only=True):
     """Columns and partitioning of a table that has no metadata of its own (format ``files``)."""
 
 
+class IndexRecord(Record, kw_only=True):
+    """``<table>.index.<column>``: the published state of an index of a column."""
+
+    column: str
+    field_id: int
+    """Of the column: names may be given to other columns."""
+    manifest: str
+    """Location of the list of its parts and of the data files that they cover."""
+    snapshot_id: int
+    """The snapshot whose files it covers."""
+    sequence_number: int = 0
+    """Of that snapshot."""
+    files: int = 0
+    """Data files that it covers."""
+    left_out: int = 0
+    """Files of that snapshot that it could not cover: readers always open these."""
+    parts: int = 0
+    entries: int = 0
+    bytes: int = 0
+    operation: str = ""
+    at: float = 0.0
+
+
 class MemberRecord(Record, kw_only=True):
     """``_coordinators.<id>`` and ``_executors.<id>``: a live process; the key is bound to its lease."""
 

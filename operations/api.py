@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from distop.errors import InvalidArgument
 from distop.metastore.records import (
     Head,
+    IndexRecord,
     JobRecord,
     OperationArg,
     OperationOptions,
@@ -47,6 +48,10 @@ class PlanRequest:
     active: Sequence[OperationArg] = ()
     """Operations of the table that still have keys, for types with ``sees_active``: running, or ended and not
     swept yet."""
+    object: str = ""
+    """What the operation is about, of a type that runs once per object."""
+    index: IndexRecord | None = None
+    """The published state of that object, if it is an index and has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +117,13 @@ class DistributedOperation(ABC):
         InvalidArgument
             With ``details={"field": ...}``, so that the caller knows which field to correct.
         """
+
+    def object_of(self, argument: Mapping[str, Any]) -> str:
+        """The object that an argument speaks of, for callers who name none; empty: they must.
+
+        For types with :attr:`Scope.PER_OBJECT`. The argument is as the caller sent it, unchecked.
+        """
+        return ""
 
     def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any] | None:
         """One argument that does the work of two, in this order; ``None`` if there is none.

@@ -1,0 +1,224 @@
+"""Values of a column as keys of an index.
+
+Equal values have equal keys, in whatever file they stand: through promoted types (``int`` and ``long``,
+``float`` and ``double``, more digits of a decimal), and whichever of two zeros they are. Different values
+mostly have different keys; where they have not (long texts that begin alike and share a digest) a reader
+opens a file too many, and its own filter finds no row there. NULL has no key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Iterable
+from decimal import Context, Decimal
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions.literals import AboveMax, BelowMin, literal
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from distop.errors import InvalidArgument
+
+Key: TypeAlias = int | bytes
+
+INT, FLOAT, BINARY, DECIMAL = "int", "float", "binary", "decimal"
+
+MAX_KEY_BYTES = 64
+"""Longer ones are cut, and end with a digest of the whole."""
+_KEPT_BYTES = 48
+
+_INTEGERS: dict[type[IcebergType], pa.DataType] = {
+    BooleanType: pa.int8(),
+    IntegerType: pa.int32(),
+    LongType: pa.int64(),
+    DateType: pa.date32(),
+    TimeType: pa.time64("us"),
+    TimestampType: pa.timestamp("us"),
+    TimestamptzType: pa.timestamp("us", "UTC"),
+}
+_EXACT = Context(prec=80)
+_NAN_BITS: int = struct.unpack("<q", struct.pack("<d", math.nan))[0]
+
+
+def encoding_of(column: str, kind: IcebergType) -> str:
+    """How values of a type become keys: ``int``, ``float``, ``binary``, or ``decimal(<scale>)``.
+
+    Raises :class:`~distop.errors.InvalidArgument` for types that have no equality worth an index.
+    """
+    if isinstance(kind, tuple(_INTEGERS)):
+        return INT
+    if isinstance(kind, FloatType | DoubleType):
+        return FLOAT
+    if isinstance(kind, StringType | BinaryType | FixedType | UUIDType):
+        return BINARY
+    if isinstance(kind, DecimalType):
+        return f"{DECIMAL}({kind.scale})"
+    raise InvalidArgument(
+        f"column {column!r} has the type {kind}, which cannot be indexed",
+        hint="index a column of a primitive type",
+        details={"field": "column"},
+    )
+
+
+def key_type(encoding: str) -> pa.DataType:
+    """The Arrow type that keys have."""
+    return pa.int64() if encoding in (INT, FLOAT) else pa.binary()
+
+
+# -- columns -----------------------------------------------------------------------------------------
+
+
+def keys_of(values: pa.Array, kind: IcebergType) -> pa.Array:
+    """The distinct keys of some values of a column, as they stand in a file; in no order."""
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    values = pc.drop_null(pc.unique(values))
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if isinstance(kind, tuple(_INTEGERS)):
+        return pc.unique(_as_integers(values, _INTEGERS[type(kind)]))
+    if isinstance(kind, FloatType | DoubleType):
+        return pc.unique(_float_bits(values))
+    if isinstance(kind, DecimalType):
+        return _unscaled(values, kind.scale)
+    return _bounded(values.cast(pa.binary()))
+
+
+def _as_integers(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    # As readers do it: what a file has in other units is cut to those of the table.
+    given = values if values.type == wanted else values.cast(wanted, safe=False)
+    for width in (pa.int32(), pa.int64()):
+        if not pa.types.is_integer(given.type) and given.type.bit_width == width.bit_width:
+            given = given.view(width)
+    return given.cast(pa.int64())
+
+
+def _float_bits(values: pa.Array) -> pa.Array:
+    numbers = values.cast(pa.float64()).to_numpy(zero_copy_only=False) + 0.0  # -0.0 + 0.0 is 0.0
+    bits = numbers.view(np.int64).copy()
+    bits[np.isnan(numbers)] = _NAN_BITS
+    return pa.array(bits, pa.int64())
+
+
+def _unscaled(values: pa.Array, scale: int) -> pa.Array:
+    whole = values.cast(pa.decimal128(38, scale))
+    little = np.frombuffer(whole.buffers()[1], np.uint8).reshape(-1, 16)
+    big = little[whole.offset : whole.offset + len(whole), ::-1]
+    data = pa.py_buffer(np.ascontiguousarray(big).tobytes())
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(whole), [None, data]).cast(pa.binary())
+
+
+def _bounded(values: pa.Array) -> pa.Array:
+    longest = pc.max(pc.binary_length(values)).as_py() or 0
+    if longest <= MAX_KEY_BYTES:
+        return values
+    return pc.unique(pa.array([bounded(value) for value in values.to_pylist()], pa.binary()))
+
+
+def bounded(value: bytes) -> bytes:
+    """A key that takes no more than :data:`MAX_KEY_BYTES`."""
+    if len(value) <= MAX_KEY_BYTES:
+        return value
+    digest = hashlib.blake2b(value, digest_size=MAX_KEY_BYTES - _KEPT_BYTES).digest()
+    return value[:_KEPT_BYTES] + digest
+
+
+# -- single values -----------------------------------------------------------------------------------
+
+
+def key_of(column: str, value: Any, kind: IcebergType) -> Key | None:
+    """The key of a value that is looked for; ``None`` if no value of the type can equal it.
+
+    Parameters
+    ----------
+    value:
+        Of the column's type as Python has it, or a text that says it (of bytes: hexadecimal digits).
+
+    Raises
+    ------
+    InvalidArgument
+        The value is none of the column's type, or NULL.
+    """
+    if value is None:
+        raise InvalidArgument(f"column {column!r}: an index knows no NULL", details={"field": "value"})
+    try:
+        if isinstance(kind, FloatType | DoubleType):
+            return _key_of_float(float(value), kind)
+        if isinstance(kind, DecimalType):
+            return _key_of_decimal(Decimal(str(value)), kind)
+        if isinstance(kind, IntegerType | LongType) and isinstance(value, float | Decimal):
+            if value != int(value):
+                return None
+            value = int(value)
+        if isinstance(kind, BinaryType | FixedType) and isinstance(value, str):
+            value = bytes.fromhex(value)
+        found = literal(value).to(kind)
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise InvalidArgument(
+            f"{value!r} is no value of column {column!r}, which has the type {kind}: {error}",
+            details={"field": "value"},
+        ) from None
+    if isinstance(found, AboveMax | BelowMin):
+        return None
+    if isinstance(found.value, bool | int):
+        return int(found.value)
+    plain = found.value.encode() if isinstance(found.value, str) else found.value
+    return bounded(plain.bytes if hasattr(plain, "bytes") else bytes(plain))
+
+
+def _key_of_float(value: float, kind: IcebergType) -> int:
+    if isinstance(kind, FloatType):
+        with np.errstate(over="ignore"):
+            value = float(np.float32(value))
+    if math.isnan(value):
+        return _NAN_BITS
+    bits: int = struct.unpack("<q", struct.pack("<d", value + 0.0))[0]
+    return bits
+
+
+def _key_of_decimal(value: Decimal, kind: DecimalType) -> bytes | None:
+    unscaled = value.scaleb(kind.scale, _EXACT)
+    if unscaled != unscaled.to_integral_value(context=_EXACT) or abs(unscaled) >= 10**38:
+        return None
+    return int(unscaled).to_bytes(16, "big", signed=True)
+
+
+def text_of(key: Key) -> int | str:
+    """A key as it stands in JSON."""
+    return key if isinstance(key, int) else key.hex()
+
+
+def from_text(text: int | str) -> Key:
+    """The inverse of :func:`text_of`."""
+    return text if isinstance(text, int) else bytes.fromhex(text)
+
+
+def hashes(keys: Iterable[Key]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """64 bits of each key, as good as random: BLAKE2b of its bytes (integers: 8, little-endian)."""
+    digests = b"".join(
+        hashlib.blake2b(
+            key.to_bytes(8, "little", signed=True) if isinstance(key, int) else key, digest_size=8
+        ).digest()
+        for key in keys
+    )
+    return np.frombuffer(digests, "<u8")
