@@ -14,11 +14,12 @@ import struct
 from collections.abc import Iterable
 from decimal import Context, Decimal
 from typing import Any, TypeAlias
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions.literals import AboveMax, BelowMin, literal
+from pyiceberg.expressions.literals import AboveMax, BelowMin, Literal, literal
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -152,27 +153,29 @@ def key_of(column: str, value: Any, kind: IcebergType) -> Key | None:
     Parameters
     ----------
     value:
-        Of the column's type as Python has it, or a text that says it (of bytes: hexadecimal digits).
+        Of the column's type as Python has it, or a text that says it (of bytes: hexadecimal digits); or a
+        literal of a filter.
 
     Raises
     ------
     InvalidArgument
         The value is none of the column's type, or NULL.
     """
-    if value is None:
+    plain = value.value if isinstance(value, Literal) else value
+    if plain is None:
         raise InvalidArgument(f"column {column!r}: an index knows no NULL", details={"field": "value"})
     try:
         if isinstance(kind, FloatType | DoubleType):
-            return _key_of_float(float(value), kind)
+            return _key_of_float(float(plain), kind)
         if isinstance(kind, DecimalType):
-            return _key_of_decimal(Decimal(str(value)), kind)
-        if isinstance(kind, IntegerType | LongType) and isinstance(value, float | Decimal):
-            if value != int(value):
+            return _key_of_decimal(Decimal(str(plain)), kind)
+        if isinstance(kind, IntegerType | LongType) and isinstance(plain, float | Decimal):
+            if plain != int(plain):
                 return None
-            value = int(value)
-        if isinstance(kind, BinaryType | FixedType) and isinstance(value, str):
-            value = bytes.fromhex(value)
-        found = literal(value).to(kind)
+            value = int(plain)
+        if isinstance(kind, BinaryType | FixedType) and isinstance(plain, str):
+            value = bytes.fromhex(plain)
+        found = (value if isinstance(value, Literal) else literal(value)).to(kind)
     except (ValueError, TypeError, ArithmeticError) as error:
         raise InvalidArgument(
             f"{value!r} is no value of column {column!r}, which has the type {kind}: {error}",
@@ -182,8 +185,8 @@ def key_of(column: str, value: Any, kind: IcebergType) -> Key | None:
         return None
     if isinstance(found.value, bool | int):
         return int(found.value)
-    plain = found.value.encode() if isinstance(found.value, str) else found.value
-    return bounded(plain.bytes if hasattr(plain, "bytes") else bytes(plain))
+    content = found.value.encode() if isinstance(found.value, str) else found.value
+    return bounded(content.bytes if isinstance(content, UUID) else bytes(content))
 
 
 def _key_of_float(value: float, kind: IcebergType) -> int:

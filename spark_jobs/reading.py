@@ -14,7 +14,7 @@ statistics say that no row of theirs can match it; what is left may hold rows th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,6 +33,7 @@ from distop.commit.metadata_files import TableFile
 from distop.commit.rollback import target_of
 from distop.commit.storage import StorageOptions
 from distop.errors import InvalidArgument, PreconditionFailed
+from distop.metastore.records import IndexRecord
 from distop.spark_jobs.row_filter import filter_columns, parse_filter
 
 
@@ -50,6 +51,8 @@ class PlannedFile:
     """All that the manifest says of it: statistics, split offsets."""
     delete_files: tuple[DataFile, ...] = field(default=(), compare=False, repr=False)
     """Files that name rows of it which are gone; programs other than distop write such."""
+    row_groups: tuple[int, ...] | None = field(default=None, compare=False)
+    """Those that may hold a row that is asked for, where an index could tell; ``None``: all."""
 
     @property
     def spec_id(self) -> int:
@@ -82,6 +85,8 @@ class TableSnapshot:
     snapshot: Snapshot | None
     """``None`` of a table that nothing was published to: it has no files."""
     storage: StorageOptions = field(default_factory=dict)
+    indexes: tuple[IndexRecord, ...] = ()
+    """Of the table, of whatever age: planning leaves out files by them."""
 
     @property
     def id(self) -> int | None:
@@ -104,13 +109,17 @@ class TableSnapshot:
 
     # -- planning --------------------------------------------------------------------------------------
 
-    def plan_files(self, where: str | BooleanExpression | None = None) -> list[PlannedFile]:
+    def plan_files(
+        self, where: str | BooleanExpression | None = None, *, use_indexes: bool = True
+    ) -> list[PlannedFile]:
         """The files that may hold rows for which ``where`` is true, sorted by path.
 
         Parameters
         ----------
         where:
             A filter as :func:`distop.spark_jobs.row_filter.parse_filter` reads it; ``None``: all rows.
+        use_indexes:
+            Whether the table's indexes are asked, if the filter names values of their columns.
 
         Raises
         ------
@@ -121,10 +130,11 @@ class TableSnapshot:
         """
         if self.snapshot is None:
             return []
-        planner = ManifestGroupPlanner(self.metadata, self.io, self.expression(where))
+        expression = self.expression(where)
+        planner = ManifestGroupPlanner(self.metadata, self.io, expression)
         try:
             tasks = planner.plan_files(self.snapshot.manifests(self.io))
-            return sorted(map(PlannedFile.of, tasks), key=lambda file: file.path)
+            files = sorted(map(PlannedFile.of, tasks), key=lambda file: file.path)
         except ValueError as error:
             if "equality deletes" not in str(error):
                 raise InvalidArgument(
@@ -134,6 +144,27 @@ class TableSnapshot:
                 f"the table at {self.metadata.location} has equality deletes, which cannot be read here",
                 hint="rewrite them with the program that has written them",
             ) from error
+        return self._narrowed(files, expression) if self.indexes and use_indexes else files
+
+    def _narrowed(self, files: list[PlannedFile], expression: BooleanExpression) -> list[PlannedFile]:
+        """Those of some files that an index does not rule out."""
+        from distop.commit.index_filter import narrowed_by
+        from distop.commit.index_lookup import narrow
+
+        paths = [file.path for file in files]
+        root = self.metadata.location.rstrip("/")
+
+        def ask(column: str, values: Sequence[Any]) -> dict[str, frozenset[int] | None] | None:
+            try:
+                found = narrow(self.indexes, self.io, root, self.schema, column, values, paths)
+            except InvalidArgument:
+                return None  # whether the filter makes sense is for the rows to say
+            return None if found is None else found.files
+
+        left = narrowed_by(expression, ask)
+        if left is None:
+            return files
+        return [_within(file, left[file.path]) for file in files if file.path in left]
 
     def plan_added(self) -> list[PlannedFile]:
         """The files that this very snapshot has added."""
@@ -215,6 +246,7 @@ def open_snapshot(
     snapshot_id: int | None = None,
     as_of_ms: int | None = None,
     branch: str | None = None,
+    indexes: Iterable[IndexRecord] = (),
 ) -> TableSnapshot:
     """A snapshot of the table whose metadata file this is: the present one, or the one that is named.
 
@@ -224,6 +256,8 @@ def open_snapshot(
         The snapshot that was present at this time, in milliseconds since the Unix epoch.
     branch:
         The snapshot that a branch or a tag names.
+    indexes:
+        The table's indexes, see :func:`distop.metastore.indexes.read_indexes`.
 
     Raises
     ------
@@ -232,7 +266,17 @@ def open_snapshot(
     CorruptRecord
         The metadata file is missing or damaged.
     """
-    storage = dict(storage or {})
+    found = _opened(metadata_location, dict(storage or {}), snapshot_id, as_of_ms, branch)
+    return replace(found, indexes=tuple(indexes))
+
+
+def _opened(
+    metadata_location: str,
+    storage: StorageOptions,
+    snapshot_id: int | None,
+    as_of_ms: int | None,
+    branch: str | None,
+) -> TableSnapshot:
     if sum(given is not None for given in (snapshot_id, as_of_ms, branch)) > 1:
         raise InvalidArgument(
             "a snapshot is named twice: by id, by time or by branch, one of them",
@@ -254,6 +298,13 @@ def open_snapshot(
             f"the table at {metadata.location} has no branch {branch!r}", details={"field": "branch"}
         )
     return _at(metadata, found, storage)
+
+
+def _within(file: PlannedFile, groups: frozenset[int] | None) -> PlannedFile:
+    # Rows that delete files name are counted from the beginning of the file.
+    if groups is None or file.delete_files:
+        return file
+    return replace(file, row_groups=tuple(sorted(groups)))
 
 
 def _at(metadata: TableMetadata, snapshot: Snapshot, storage: StorageOptions) -> TableSnapshot:
