@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from distop.errors.base import Conflict, InvalidArgument, PreconditionFailed
+from distop.errors.base import Conflict, InvalidArgument, PreconditionFailed, Unavailable
 from distop.errors.jobs import JobFailed
 
 
@@ -72,3 +72,18 @@ class BadRow(JobFailed):
 
     code = "BAD_ROW"
     default_hint = "correct the file, or choose on_bad_rows=quarantine"
+
+
+class KafkaUnavailable(Unavailable):
+    """The brokers of a Kafka cluster do not answer, or not with what is needed."""
+
+    code = "KAFKA_UNAVAILABLE"
+    retryable = True
+    default_hint = "see whether the brokers run and can be reached from here, then try again"
+
+
+class OffsetsLost(JobFailed):
+    """Records of a Kafka topic that were to be ingested are not in the topic any more."""
+
+    code = "OFFSETS_LOST"
+    default_hint = "what is missing is gone for good: leave it out with on_gap=skip"

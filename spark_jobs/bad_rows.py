@@ -85,6 +85,13 @@ def _edges(count: int, bad: int | None) -> list[int]:
     return sorted({0, count // 2, count})
 
 
+class RowPlace(Protocol):
+    """Where a row stands in its source; as text, for people."""
+
+    def facts(self) -> dict[str, Any]:
+        """The same for programs: first the source, last the place within it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a row stands: the URL of its file, and its line (CSV, JSON) or row (Parquet), counted from 1."""
@@ -96,6 +103,9 @@ class Place:
     def __str__(self) -> str:
         return f"{self.file}, {self.unit} {self.number}"
 
+    def facts(self) -> dict[str, Any]:
+        return {"file": self.file, self.unit: self.number}
+
 
 class BadRowPolicy(ABC):
     """What becomes of bad rows."""
@@ -105,7 +115,7 @@ class BadRowPolicy(ABC):
     """Where they are kept, once there are any."""
 
     @abstractmethod
-    def reject(self, place: Place, reason: str, raw: str) -> None:
+    def reject(self, place: RowPlace, reason: str, raw: str) -> None:
         """One bad row.
 
         Raises
@@ -124,15 +134,16 @@ class BadRowPolicy(ABC):
 class Fail(BadRowPolicy):
     """The first bad row fails the job."""
 
-    def reject(self, place: Place, reason: str, raw: str) -> None:
+    def reject(self, place: RowPlace, reason: str, raw: str) -> None:
         self.count += 1
         raise BadRow(
-            f"{place}: {_shorten(reason)}", details={"file": place.file, place.unit: str(place.number)}
+            f"{place}: {_shorten(reason)}",
+            details={name: str(value) for name, value in place.facts().items()},
         )
 
 
 class Quarantine(BadRowPolicy):
-    """Bad rows go into a file of JSON lines: ``file``, ``line`` or ``row``, ``reason`` and ``raw``.
+    """Bad rows go into a file of JSON lines: where they stand (``file``, ``line``), ``reason`` and ``raw``.
 
     Parameters
     ----------
@@ -147,19 +158,14 @@ class Quarantine(BadRowPolicy):
         self._target = path
         self._stream: OutputStream | None = None
 
-    def reject(self, place: Place, reason: str, raw: str) -> None:
+    def reject(self, place: RowPlace, reason: str, raw: str) -> None:
         if self._stream is None:
             self._stream = self._io.new_output(self._target).create(overwrite=True)
             self.path = self._target
             logger.info(
                 "rows_quarantined", extra={"path": self._target, "first": str(place), "reason": reason}
             )
-        entry: dict[str, Any] = {
-            "file": place.file,
-            place.unit: place.number,
-            "reason": _shorten(reason),
-            "raw": raw,
-        }
+        entry = {**place.facts(), "reason": _shorten(reason), "raw": raw}
         self._stream.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
         self.count += 1
 

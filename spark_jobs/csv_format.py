@@ -22,7 +22,7 @@ from distop.spark_jobs.formats import FileUnusable, Wanted
 from distop.spark_jobs.line_reader import last_line_end
 from distop.spark_jobs.sources import OpenFile
 from distop.spark_jobs.text_file import TextFile, has_lone_return
-from distop.spark_jobs.text_rows import TextRows, split_lines
+from distop.spark_jobs.text_rows import Lines, TextRows, split_lines
 
 _FIELD_COUNT = re.compile(
     r"CSV parse error: Row #(?P<row>\d+): Expected (?P<expected>\d+) columns, got (?P<found>\d+)"
@@ -130,15 +130,8 @@ class CsvFile:
         self, text: TextFile, names: list[str], first: int, options: CsvOptions, schema: pa.Schema
     ) -> None:
         self._text = text
-        # Columns without a name are never wanted, but Arrow must be able to tell them apart.
-        self._arrow_names = [name or f"\0{index}" for index, name in enumerate(names)]
         self._first = first
-        self._quoting = options.quoting
-        self._multiline = options.multiline
-        self._schema = schema
-        self._parse_options = parse_options(options)
-        types = {field.name: text_type(field.type) for field in schema}
-        self._convert_options = convert_options(options, schema.names, types)
+        self._records = CsvRecords(names, options, schema)
 
     def blocks(self, start: int, end: int | None) -> Iterator[TextRows]:
         """Rows of a range of bytes."""
@@ -146,6 +139,37 @@ class CsvFile:
 
     def convert(self, rows: TextRows) -> pa.Table:
         """The wanted columns of some rows."""
+        return self._records.convert(rows)
+
+
+class CsvRecords:
+    """Converts records of text, wherever they come from.
+
+    Parameters
+    ----------
+    names:
+        All columns of a record.
+    schema:
+        The wanted ones.
+    """
+
+    def __init__(self, names: list[str], options: CsvOptions, schema: pa.Schema) -> None:
+        # Columns without a name are never wanted, but Arrow must be able to tell them apart.
+        self._arrow_names = [name or f"\0{index}" for index, name in enumerate(names)]
+        self._quoting = options.quoting
+        self._multiline = options.multiline
+        self._schema = schema
+        self._parse_options = parse_options(options)
+        types = {field.name: text_type(field.type) for field in schema}
+        self._convert_options = convert_options(options, schema.names, types)
+
+    def convert(self, rows: Lines) -> pa.Table:
+        """The wanted columns of some rows.
+
+        Raises
+        ------
+        Unconvertible
+        """
         data = rows.data
         self._check_closed(data)
         table = self._parsed(data)
@@ -174,7 +198,7 @@ class CsvFile:
         except pa.ArrowInvalid as error:
             raise self._explained(str(error)) from None
 
-    def _check_count(self, parsed: int, rows: TextRows) -> None:
+    def _check_count(self, parsed: int, rows: Lines) -> None:
         """Every record is one row: neither more, at a carriage return, nor less, at a quoted newline."""
         data = rows.data
         lone_return = has_lone_return(data)

@@ -1,16 +1,14 @@
-"""``ingest``: files into a table, each row once."""
+"""``ingest``: files or a topic into a table, each row once."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import Any
 
 from distop.commit.staging import RULES
 from distop.errors import ArgumentTooLarge
-from distop.metastore.records import OperationArg, StepRecord, TableRecord
+from distop.metastore.records import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.job import JobContext
 from distop.operations.side_by_side import beside
@@ -23,19 +21,17 @@ from distop.spark_jobs.ingest_argument import (
     parse_argument,
 )
 from distop.spark_jobs.ingest_plan import FileEntry, IngestPlan
+from distop.spark_jobs.ingest_target import NOTHING, check_target, ignored, layout_of_table, target_of
+from distop.spark_jobs.kafka_argument import parse_kafka
 from distop.spark_jobs.partial_ingest import first_files, may_fail_in_part, with_jobs
-from distop.spark_jobs.save_modes import check_mode, is_ignored, on_conflict, steps_of
+from distop.spark_jobs.save_modes import is_ignored, steps_of
 from distop.spark_jobs.sources import COMPRESSIONS, MAX_PATHS, FoundSource, OpenFile, find_files
-from distop.spark_jobs.splits import Extent, cut
-
-if TYPE_CHECKING:
-    from distop.commit.layout import Layout
+from distop.spark_jobs.splits import MAX_SPLITS, Extent, cut
 
 FOOTER_READERS = 8
 """Footers of large Parquet files read at a time."""
 FOOTER_SECONDS = 20.0
 """Longest time that reading them may take."""
-MAX_SPLITS = 100_000
 
 _FORMATS: dict[str, Format] = {
     ".csv": "csv",
@@ -49,10 +45,11 @@ _FORMATS: dict[str, Format] = {
 
 
 class Ingest(DistributedOperation):
-    """Reads CSV, JSON lines or Parquet files and appends their rows to a table, or replaces its rows by them.
+    """Reads CSV, JSON lines or Parquet files, or records of a Kafka topic, and appends their rows to a table,
+    or replaces its rows by them.
 
-    What is read is fixed when the operation starts: the files, where they are cut, the columns and their
-    types. A file that has changed since fails the operation. See
+    What is read is fixed when the operation starts: the files and where they are cut, or the offsets; the
+    columns and their types. A file that has changed since fails the operation. See
     :class:`~distop.spark_jobs.ingest_argument.IngestArgument` for the argument.
     """
 
@@ -76,22 +73,20 @@ class Ingest(DistributedOperation):
         ArgumentTooLarge
             There are too many files for one operation.
         """
-        from distop.commit.outputs import output_of
-        from distop.spark_jobs.audit import rules_of
-        from distop.spark_jobs.row_filter import arrow_filter, filter_columns, parse_filter
         from distop.spark_jobs.schema_inference import take_sample
-        from distop.spark_jobs.source_columns import choose_columns
         from distop.spark_jobs.source_watermarks import watermark_moves
 
         if request.partitions is not None:
             raise invalid("partitions", "ingest makes its own partitions", "choose what to ingest with paths")
         argument = parse_argument(request.argument)
-        check_mode(request, argument)
-        conflicts = on_conflict(argument)
+        check_target(request, argument)
         in_part = may_fail_in_part(argument, request.options)
         if is_ignored(request, argument):
-            return Plan(argument=_ignored(request))
-        expression = None if argument.filter is None else parse_filter(argument.filter)
+            return Plan(argument=ignored(request))
+        if argument.kafka is not None:
+            from distop.spark_jobs.kafka_plan import plan_kafka
+
+            return plan_kafka(request, argument, parse_kafka(argument.kafka), in_part=in_part)
         found = find_files(argument.path_list())
         moves = watermark_moves(
             found,
@@ -105,18 +100,9 @@ class Ingest(DistributedOperation):
         check_format_options(request.argument, file_format)
         options = _csv_options(argument, found)
         files = [OpenFile.at(found.url, file.path) for file in found.files]
-        table = _layout_of_table(request)
-        columns = choose_columns(
-            argument,
-            file_format,
-            take_sample(file_format, files, options, check_newlines=argument.multiline is None),
-            None if table is None else table.schema,
-            set() if expression is None else filter_columns(expression),
-        )
-        if expression is not None:
-            arrow_filter(expression, columns.schema)
-        layout = table or _new_layout(request.table, columns.target_schema())
-        output_of(request.table.format).check(layout)
+        table = layout_of_table(request)
+        sample = take_sample(file_format, files, options, check_newlines=argument.multiline is None)
+        target = target_of(request, argument, file_format, sample, table=table)
         extents = _extents(found, files, file_format, options, argument.split_bytes)
         cuts = cut(extents, argument.split_bytes, first_files(found) if in_part else ())
         if in_part:
@@ -130,34 +116,26 @@ class Ingest(DistributedOperation):
                 for file, extent in zip(found.files, extents, strict=True)
             ],
             cuts=cuts,
-            columns=msgspec.json.decode(columns.schema.model_dump_json()),
-            extra_columns="ignore" if argument.columns is not None else argument.extra_columns,
-            filter=argument.filter,
-            layout=layout.to_json(),
-            targets=columns.targets,
-            on_bad_rows=argument.on_bad_rows,
-            mode=argument.mode,
-            output=request.table.format,
-            rules=rules_of(request.table.options, argument.audit, layout),
-            on_conflict=conflicts,
-            expected_snapshot_id=_current_snapshot(request),
+            **target,
         )
         return Plan(argument=plan.to_argument(), partition_count=len(plan.cuts) - 1, watermarks=moves)
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """As the table's format and the mode have it; the verdict on rules that rows had to keep before them,
-        and a report on the rows that could not be read behind."""
+        and a report on what was read besides rows behind."""
+        if operation.argument.get(NOTHING):
+            return [StepRecord(step="ingest.report")]
         steps = list(steps_of(operation))
         if operation.argument.get(RULES):
             # First: what it refuses has been neither prepared nor executed.
             steps.insert(0, StepRecord(step="rules.verdict"))
-        if operation.argument.get("onBadRows") == "quarantine":
+        if operation.argument.get("onBadRows") == "quarantine" or "kafka" in operation.argument:
             steps.append(StepRecord(step="ingest.report"))
         return steps
 
     def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any] | None:
         """The paths of both, if nothing else tells them apart and appending is what they do."""
-        if first.get("mode", "append") != "append":
+        if first.get("mode", "append") != "append" or "paths" not in first or "paths" not in second:
             return None
         rest, other = ({**one, "paths": None} for one in (first, second))
         paths = [*_paths_of(first), *_paths_of(second)]
@@ -227,40 +205,6 @@ def _csv_options(argument: IngestArgument, found: FoundSource) -> CsvOptions:
         null_values=argument.null_values,
         multiline=bool(argument.multiline),
     )
-
-
-def _layout_of_table(request: PlanRequest) -> Layout | None:
-    """The table's layout, if it has one: published, or given when it was created."""
-    from distop.commit.layout import parse_schema
-    from distop.commit.outputs import output_of
-
-    published = output_of(request.table.format).layout(request.table, request.head)
-    schema = request.table.options.get("schema")
-    if published is not None or schema is None:
-        return published
-    return _new_layout(request.table, parse_schema(schema))
-
-
-def _ignored(request: PlanRequest) -> dict[str, Any]:
-    """The plan of an operation that leaves the table as it is; without jobs."""
-    layout = _layout_of_table(request)
-    output = request.table.format
-    recorded = None if layout is None else layout.to_json()
-    return {"mode": "ignore", "ignored": True, "output": output, "layout": recorded}
-
-
-def _new_layout(table: TableRecord, schema: Any) -> Layout:
-    from distop.commit.layout import DEFAULT_PROPERTIES, Layout
-
-    options = table.options
-    properties = {**DEFAULT_PROPERTIES, **(options.get("properties") or {})}
-    return Layout.create(schema, options.get("partitionBy", ()), properties)
-
-
-def _current_snapshot(request: PlanRequest) -> str | None:
-    if request.head is None or request.head.snapshot_id is None:
-        return None
-    return str(request.head.snapshot_id)
 
 
 def _extents(

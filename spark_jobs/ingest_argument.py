@@ -28,9 +28,11 @@ CSV_OPTIONS = frozenset({"header", "delimiter", "quote", "null_values", "encodin
 class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What to ingest, and how."""
 
-    paths: str | list[str]
+    paths: str | list[str] = []
     """Files, folders (read with all their sub-folders) and globs: absolute local paths or URLs that fsspec
     knows. Inside folders, names that begin with ``_`` or ``.`` and empty files are passed over."""
+    kafka: dict[str, Any] | None = None
+    """A Kafka topic in place of ``paths``; see :class:`~distop.spark_jobs.kafka_argument.KafkaArgument`."""
     format: Format | None = None
     """Default: what the file names say (``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson``, ``.json``, ``.parquet``,
     the text ones also with ``.gz``, ``.bz2``, ``.xz``, ``.zst`` or ``.lz4`` behind)."""
@@ -146,7 +148,10 @@ def _list_hint(value: Any, message: str) -> str:
 
 def _check_source(argument: IngestArgument) -> None:
     paths = argument.path_list()
-    if not paths or not all(paths):
+    if argument.kafka is not None:
+        if paths:
+            raise invalid("paths", "paths and kafka are both given", "start one operation for each")
+    elif not paths or not all(paths):
         raise invalid("paths", "paths is empty" if not paths else "a path is empty")
     if argument.source is not None and not argument.source.strip():
         raise invalid("source", "source is empty")

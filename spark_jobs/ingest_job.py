@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import msgspec
-import pyarrow as pa
 from pyiceberg.io import FileIO
-from pyiceberg.schema import Schema
 
 from distop.commit.layout import file_io
 from distop.commit.outputs import output_of
@@ -19,21 +16,12 @@ from distop.commit.staging import quarantine_folder
 from distop.errors import JobFailed
 from distop.operations.job import JobContext
 from distop.spark_jobs.audit import JobAudit
-from distop.spark_jobs.bad_rows import (
-    BadRowPolicy,
-    Fail,
-    Place,
-    Quarantine,
-    Rows,
-    Unconvertible,
-    convert_good_rows,
-)
-from distop.spark_jobs.column_types import convert
-from distop.spark_jobs.formats import FileReader, FileUnusable, reader_for
+from distop.spark_jobs.bad_rows import BadRowPolicy, Fail, Place, Quarantine, Rows
+from distop.spark_jobs.formats import FileUnusable, reader_for
 from distop.spark_jobs.ingest_plan import FileEntry, IngestPlan
-from distop.spark_jobs.row_filter import arrow_filter, parse_filter
 from distop.spark_jobs.sources import OpenFile
 from distop.spark_jobs.splits import Piece
+from distop.spark_jobs.table_rows import Converted, GoodRows
 
 MAX_RESULT_BYTES = 800
 """A job's record has room for 1 KiB, and holds the attempt's name and the time besides the result."""
@@ -41,67 +29,11 @@ QUARANTINE = "quarantine"
 """Field of the result: the file that bad rows are kept in, below the table's location."""
 
 
-@dataclass(frozen=True, slots=True)
-class Converted:
-    """Rows as the table takes them.
-
-    Parameters
-    ----------
-    read:
-        How many there were before the filter.
-    source:
-        URL of the file they are from.
-    """
-
-    read: int
-    table: pa.Table
-    source: str = ""
-
-
-class TableRows:
-    """From the columns of a source to those of the table: filter, projection, types."""
-
-    def __init__(self, plan: IngestPlan) -> None:
-        self._plan = plan
-        self._schema: pa.Schema = plan.table_layout.arrow_schema
-        self._targets = frozenset(plan.targets)
-
-    @cached_property
-    def _filter(self) -> Any:
-        if self._plan.filter is None:
-            return None
-        return arrow_filter(parse_filter(self._plan.filter), Schema.model_validate(self._plan.columns))
-
-    def none(self) -> pa.Table:
-        """No rows."""
-        return self._schema.empty_table()
-
-    def of(self, source: pa.Table) -> Converted:
-        """Rows for the table.
-
-        Raises
-        ------
-        Unconvertible
-            A value does not fit its column, or is missing where the table requires one.
-        """
-        kept = source if self._filter is None else source.filter(self._filter)
-        columns = [self._column(kept, field) for field in self._schema]
-        return Converted(source.num_rows, pa.table(columns, schema=self._schema))
-
-    def _column(self, rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
-        if field.name not in self._targets:
-            return pa.nulls(rows.num_rows, field.type)
-        values = convert(rows.column(field.name), field.type, field.name)
-        if not field.nullable and values.null_count:
-            raise Unconvertible(f"column {field.name!r} is required and has no value")
-        return values
-
-
 def run_job(job: JobContext) -> dict[str, Any]:
     """Do one job; see :meth:`distop.spark_jobs.ingest.Ingest.start_or_resume_job` for its result."""
     plan = IngestPlan.of(job.operation)
     policy = _policy(plan, job)
-    split = SplitReader(plan, policy, job)
+    split = _split(plan, policy, job)
     with output_of(plan.output).writer(plan.table_layout, job) as writer, JobAudit(plan.rules, job) as audit:
         try:
             read = 0
@@ -118,12 +50,31 @@ def run_job(job: JobContext) -> dict[str, Any]:
             raise
     result["rowsRead"] = read
     result["badRows"] = policy.count
+    result.update(split.facts)
     if policy.path is not None:
         result[QUARANTINE] = policy.path.removeprefix(job.operation.location).lstrip("/")
     if "manifest" in result and len(msgspec.json.encode(result)) > MAX_RESULT_BYTES:
         # The manifest says it, too; here it only saves the commit from opening it.
         result.pop("partitions", None)
     return result
+
+
+class Split(Protocol):
+    """What one job is to read."""
+
+    facts: dict[str, int]
+    """What there is to say about it besides the rows; complete when all have been read."""
+
+    def rows(self) -> Generator[Converted, None, None]:
+        """All rows, in blocks; stops between them once the job is cancelled."""
+
+
+def _split(plan: IngestPlan, policy: BadRowPolicy, job: JobContext) -> Split:
+    if plan.kafka is None:
+        return SplitReader(plan, policy, job)
+    from distop.spark_jobs.kafka_split import KafkaSplit
+
+    return KafkaSplit(plan, plan.kafka, policy, job)
 
 
 def _table_io(job: JobContext) -> FileIO:
@@ -149,10 +100,10 @@ class SplitReader:
 
     def __init__(self, plan: IngestPlan, policy: BadRowPolicy, job: JobContext) -> None:
         self._plan = plan
-        self._policy = policy
         self._job = job
         self._format = reader_for(plan)
-        self._table_rows = TableRows(plan)
+        self._good_rows = GoodRows(plan, policy, job)
+        self.facts: dict[str, int] = {}
 
     def rows(self) -> Generator[Converted, None, None]:
         """All rows of the split, in blocks; stops between them once the job is cancelled.
@@ -173,24 +124,14 @@ class SplitReader:
                 end = None if piece.end == entry.length else piece.end
                 for block in opened.blocks(piece.start, end):
                     self._job.raise_if_cancelled()
-                    yield self._converted(opened, block, file.url)
+                    yield self._good_rows.of(
+                        block, file.url, opened.convert, partial(self._place, url=file.url)
+                    )
             # What was read is what was planned only if it is so until the end.
             _check_unchanged(file, entry)
 
-    def _converted(self, opened: FileReader[Any], block: Rows, url: str) -> Converted:
-        def whole(rows: Rows) -> Converted:
-            return replace(self._table_rows.of(opened.convert(rows)), source=url)
-
-        def reject(rows: Rows, reason: str) -> None:
-            # One at a time, these take long where many are bad.
-            self._job.raise_if_cancelled()
-            self._policy.reject(Place(url, rows.number(), self._format.row_unit), reason, rows.raw())
-
-        parts = list(convert_good_rows(block, whole, reject))
-        if len(parts) == 1:
-            return parts[0]
-        tables = [part.table for part in parts] or [self._table_rows.none()]
-        return Converted(sum(part.read for part in parts), pa.concat_tables(tables).combine_chunks(), url)
+    def _place(self, rows: Rows, url: str) -> Place:
+        return Place(url, rows.number(), self._format.row_unit)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ took the operation over, cut the files where the first one did and read the colu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import msgspec
 from distop.errors import ArgumentTooLarge, CorruptRecord
 from distop.metastore.records import OperationArg
 from distop.spark_jobs.csv_options import CsvOptions
+from distop.spark_jobs.kafka_offsets import OffsetRange
 from distop.spark_jobs.rules import RuleSet
 from distop.spark_jobs.splits import Line, Piece
 
@@ -46,16 +48,39 @@ class FileEntry(msgspec.Struct, array_like=True, frozen=True):
         return self.size if self.units is None else self.units
 
 
+class KafkaSource(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """What is read of a topic; see :class:`~distop.spark_jobs.kafka_argument.KafkaArgument`."""
+
+    url: str
+    """Names the topic and its cluster, to people."""
+    servers: str
+    topic: str
+    ranges: list[OffsetRange]
+    value: str
+    """The format of the values."""
+    value_column: str = "value"
+    metadata: dict[str, str] = {}
+    skip_gaps: bool = False
+    skipped: int = 0
+    """How many offsets were gone at the start."""
+    keep_tombstones: bool = False
+    timeout_s: float = 30.0
+    config: dict[str, Any] = {}
+    """As it was given: secrets by reference."""
+
+
 class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
     """See the module."""
 
     format: str
     csv: CsvOptions = msgspec.field(default_factory=CsvOptions)
-    folder: str
+    folder: str = ""
     """URL of the folder that holds all files."""
-    files: list[FileEntry]
+    files: list[FileEntry] = []
+    kafka: KafkaSource | None = None
+    """In place of files."""
     cuts: list[int]
-    """Where splits begin on the line of all files' units, and where the last one ends."""
+    """Where splits begin on the line of all files' units (or offsets), and where the last one ends."""
     columns: dict[str, Any]
     """The Iceberg schema of the columns that are read from the files."""
     extra_columns: str
@@ -84,11 +109,14 @@ class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
         """
         size = len(msgspec.json.encode(self))
         if size > MAX_PLAN_BYTES:
+            field, parts, hint = "paths", "files", "name fewer paths in one operation, or raise split_bytes"
+            if self.kafka is not None:
+                field, parts, hint = "kafka", "ranges", "raise kafka.records_per_job, or take less at a time"
             raise ArgumentTooLarge(
-                f"the plan of {len(self.files)} files in {len(self.cuts) - 1} splits takes {size} bytes, "
+                f"the plan of {len(self._parts)} {parts} in {len(self.cuts) - 1} splits takes {size} bytes, "
                 f"at most {MAX_PLAN_BYTES} are kept",
-                hint="name fewer paths in one operation, or raise split_bytes",
-                details={"field": "paths"},
+                hint=hint,
+                details={"field": field},
             )
         argument: dict[str, Any] = msgspec.to_builtins(self)
         return argument
@@ -120,7 +148,11 @@ class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
 
     @cached_property
     def _line(self) -> Line:
-        return Line(file.length for file in self.files)
+        return Line(part.length for part in self._parts)
+
+    @property
+    def _parts(self) -> Sequence[FileEntry | OffsetRange]:
+        return self.files if self.kafka is None else self.kafka.ranges
 
     @cached_property
     def source_columns(self) -> pa.Schema:

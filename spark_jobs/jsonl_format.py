@@ -19,7 +19,7 @@ from distop.spark_jobs.column_types import convert, json_type
 from distop.spark_jobs.formats import FileUnusable, Wanted
 from distop.spark_jobs.sources import OpenFile
 from distop.spark_jobs.text_file import TextFile
-from distop.spark_jobs.text_rows import TextRows
+from distop.spark_jobs.text_rows import Lines, TextRows
 
 _IN_ROW = re.compile(r" in row \d+$")
 _OTHER_KIND = re.compile(r"Column\(/(?P<column>.*)\) changed from (?P<wanted>\w+) to (?P<found>\w+)")
@@ -79,11 +79,7 @@ class JsonLinesFile:
     def __init__(self, text: TextFile, first: int, wanted: Wanted) -> None:
         self._text = text
         self._first = first
-        self._schema = wanted.schema
-        self._parse_options = ParseOptions(
-            explicit_schema=pa.schema([(field.name, json_type(field.type)) for field in wanted.schema]),
-            unexpected_field_behavior="error" if wanted.strict else "ignore",
-        )
+        self._objects = JsonObjects(wanted)
 
     def blocks(self, start: int, end: int | None) -> Iterator[TextRows]:
         """Rows of a range of bytes."""
@@ -91,6 +87,26 @@ class JsonLinesFile:
 
     def convert(self, rows: TextRows) -> pa.Table:
         """The wanted columns of some rows."""
+        return self._objects.convert(rows)
+
+
+class JsonObjects:
+    """Converts lines of text, wherever they come from."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._schema = wanted.schema
+        self._parse_options = ParseOptions(
+            explicit_schema=pa.schema([(field.name, json_type(field.type)) for field in wanted.schema]),
+            unexpected_field_behavior="error" if wanted.strict else "ignore",
+        )
+
+    def convert(self, rows: Lines) -> pa.Table:
+        """The wanted columns of some rows.
+
+        Raises
+        ------
+        Unconvertible
+        """
         data = rows.data
         count = _checked_objects(data)
         lines = data.count(b"\n") + (not data.endswith(b"\n"))

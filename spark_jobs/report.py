@@ -8,10 +8,12 @@ from distop.commit.staging import format_of, quarantine_folder
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.operations.job import staging_folder
 from distop.spark_jobs.ingest_job import QUARANTINE
+from distop.spark_jobs.ingest_target import NOTHING
 
 
 class IngestReport(TransactionalStep):
-    """Adds to the facts of an operation how many rows were bad, and in which folder its quarantine files are.
+    """Adds to the facts of an operation how many rows were bad, and in which folder its quarantine files are;
+    of a topic also how many records had no value, and how many offsets were gone.
 
     Changes nothing; facts become visible with everything else in the transaction that finishes the operation.
     """
@@ -19,8 +21,17 @@ class IngestReport(TransactionalStep):
     def prepare(self, context: FinishContext) -> Contribution:
         operation = context.view.arg
         results = [job.result for job in context.view.jobs.values() if job.state == "success"]
-        bad = sum(int(result.get("badRows", 0)) for result in results)
+
+        def total(name: str) -> int:
+            return sum(int(result.get(name, 0)) for result in results)
+
+        bad = total("badRows")
         facts: dict[str, Any] = {"badRows": bad}
+        if operation.argument.get(NOTHING):
+            facts["rows"] = 0
+        if (source := operation.argument.get("kafka")) is not None:
+            facts["tombstones"] = total("tombstones")
+            facts["offsetsSkipped"] = total("offsetsSkipped") + int(source.get("skipped", 0))
         # With mode "ignore" nobody can say here whether the files are kept.
         if bad and operation.argument.get("mode") != "ignore":
             folder = staging_folder(operation, quarantine_folder(format_of(operation)))

@@ -42,10 +42,13 @@ T = TypeVar("T")
 class Sample(Protocol):
     """What is known of a source without reading all of it."""
 
-    names: list[str]
-    """Its columns, in the order of the first file."""
-    complete: bool
-    """Whether there can be no others."""
+    @property
+    def names(self) -> list[str]:
+        """Its columns, in the order of the first file."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether there can be no others."""
 
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
         """Types of some of its columns, as a table holds them."""
@@ -72,32 +75,45 @@ def take_sample(
     count = min(len(files), SAMPLE_FILES)
     chosen = [files[last * number // max(1, count - 1)] for number in range(count)]
     if file_format == "csv":
-        return CsvSample(chosen, options, check_newlines=check_newlines)
-    return JsonSample(chosen) if file_format == "jsonl" else ParquetSample(chosen)
+        return CsvSample.of(chosen, options, check_newlines=check_newlines)
+    return JsonSample.of(chosen) if file_format == "jsonl" else ParquetSample(chosen)
 
 
 class CsvSample:
-    """The header of the first file, and types guessed from the beginnings of all."""
+    """Names of columns, and types guessed from some records.
+
+    Parameters
+    ----------
+    heads:
+        Text of whole records, each with the names of its columns.
+    """
 
     complete = True
 
-    def __init__(self, files: Sequence[OpenFile], options: CsvOptions, *, check_newlines: bool) -> None:
+    def __init__(self, heads: Sequence[tuple[list[str], bytes]], options: CsvOptions) -> None:
         self._options = options
-        self._size = SAMPLE_BYTES // len(files)
-        self._heads = [looked_into(file, self._head) for file in files]
-        self.names = next((names for names, _ in self._heads if names), [])
-        for file, (_, head) in zip(files, self._heads, strict=True):
-            if check_newlines and options.quoting.holds_newline(head):
+        self._heads = heads
+        self.names = next((names for names, _ in heads if names), [])
+
+    @classmethod
+    def of(cls, files: Sequence[OpenFile], options: CsvOptions, *, check_newlines: bool) -> CsvSample:
+        """Of the beginnings of all files."""
+        size = SAMPLE_BYTES // len(files)
+
+        def head(file: OpenFile) -> tuple[list[str], bytes]:
+            text = csv_text(file.text(), options)
+            names, first = read_header(text, options)
+            return names, text.head(first, size)
+
+        heads = [looked_into(file, head) for file in files]
+        for file, (_, records) in zip(files, heads, strict=True):
+            if check_newlines and options.quoting.holds_newline(records):
                 raise invalid(
                     "multiline",
                     f"{file.url} has a newline within quotes",
                     "set multiline to true if values may hold newlines (then no file is split), else false",
                 )
-
-    def _head(self, file: OpenFile) -> tuple[list[str], bytes]:
-        text = csv_text(file.text(), self._options)
-        names, first = read_header(text, self._options)
-        return names, text.head(first, self._size)
+        return cls(heads, options)
 
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
         found: dict[str, list[pa.DataType]] = {column: [] for column in columns}
@@ -162,21 +178,32 @@ def _is_number(dtype: pa.DataType) -> bool:
 
 
 class JsonSample:
-    """The keys and values of the first objects of each file."""
+    """The keys and values of some objects.
+
+    Parameters
+    ----------
+    lines:
+        One object each.
+    """
 
     complete = False
 
-    def __init__(self, files: Sequence[OpenFile]) -> None:
+    def __init__(self, lines: Iterable[bytes]) -> None:
         self._values: dict[str, list[Any]] = {}
-        self._size = SAMPLE_BYTES // len(files)
-        for file in files:
-            for line in looked_into(file, self._lines):
-                self._add(line)
+        for line in lines:
+            self._add(line)
         self.names = list(self._values)
 
-    def _lines(self, file: OpenFile) -> list[bytes]:
-        text = json_text(file.text())
-        return text.head(first_of_data(text), self._size).splitlines()
+    @classmethod
+    def of(cls, files: Sequence[OpenFile]) -> JsonSample:
+        """Of the first objects of each file."""
+        size = SAMPLE_BYTES // len(files)
+
+        def lines(file: OpenFile) -> list[bytes]:
+            text = json_text(file.text())
+            return text.head(first_of_data(text), size).splitlines()
+
+        return cls(line for file in files for line in looked_into(file, lines))
 
     def _add(self, line: bytes) -> None:
         try:

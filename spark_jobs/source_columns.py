@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,7 +43,13 @@ class SourceColumns:
 
 
 def choose_columns(
-    argument: IngestArgument, file_format: Format, sample: Sample, table: Schema | None, filtered: set[str]
+    argument: IngestArgument,
+    file_format: Format,
+    sample: Sample,
+    table: Schema | None,
+    filtered: set[str],
+    *,
+    beside: Collection[str] = (),
 ) -> SourceColumns:
     """Decide about columns.
 
@@ -53,6 +59,8 @@ def choose_columns(
         The schema of the table; ``None`` if the source determines it.
     filtered:
         Columns that the filter speaks of.
+    beside:
+        Columns whose values do not have to be written in the format.
 
     Raises
     ------
@@ -63,17 +71,18 @@ def choose_columns(
     declared = _declared(argument)
     declared_names = [] if declared is None else [field.name for field in declared.columns]
     if sample.complete:
-        _check_known("schema", declared_names, sample.names)
-    known = list(dict.fromkeys([*sample.names, *declared_names]))
+        _check_known("schema", declared_names, [*sample.names, *beside])
+    known = list(dict.fromkeys([*sample.names, *declared_names, *beside]))
     _check_known("columns", argument.columns or [], known)
     _check_known("filter", sorted(filtered), known)
-    targets = _targets(argument, declared, sample)
+    targets = list(dict.fromkeys([*_targets(argument, declared, sample), *beside]))
     if table is not None:
         _check_against(targets, table, named=argument.columns is not None)
     read = [*targets, *sorted(filtered.difference(targets))]
     types = _types(read, declared, table if file_format != "parquet" else None, sample)
     for name, dtype in types.items():
-        _check_readable(name, dtype, file_format)
+        if name not in beside:
+            _check_readable(name, dtype, file_format)
     if table is not None:
         _check_convertible(targets, types, table)
     schema = Layout.create(pa.schema([_field(name, dtype, declared) for name, dtype in types.items()])).schema

@@ -12,6 +12,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+MAX_SPLITS = 100_000
+"""Into how many jobs one operation may be cut."""
+
 
 @dataclass(frozen=True, slots=True)
 class Extent:

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO, Self
+from typing import BinaryIO, Protocol, Self
 
 from distop.spark_jobs.line_reader import BLOCK_BYTES, Block
+
+
+class Lines(Protocol):
+    """Records as lines of text, as converters take them."""
+
+    @property
+    def data(self) -> bytes:
+        """The text of the records."""
+
+    def __len__(self) -> int:
+        """How many records there are."""
 
 
 class LineCounter:

@@ -10,6 +10,7 @@ import pytest
 from distop.metastore.embedded import EtcdProcess
 from support.fixtures import client as client
 from support.fixtures import etcd_config as etcd_config
+from support.kafka import brokers as brokers
 from support.s3 import s3 as s3
 from support.s3 import s3_endpoint as s3_endpoint
 from support.s3 import s3_in_environment as s3_in_environment

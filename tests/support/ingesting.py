@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +25,7 @@ from distop.metastore.records import (
     Head,
     JobRecord,
     OperationArg,
+    OperationOptions,
     TableRecord,
     Watermarks,
     decode,
@@ -109,7 +110,15 @@ class Ingesting:
 
     def start(self, **argument: Any) -> OperationArg:
         """Plan, and record the plan as etcd would keep it."""
-        plan = self.operation.plan(self.request(**argument))
+        return self._recorded(self.request(**argument))
+
+    def start_in_part(self, **argument: Any) -> OperationArg:
+        """The same where jobs may fail."""
+        options = OperationOptions(max_failed_partitions=-1)
+        return self._recorded(replace(self.request(**argument), options=options))
+
+    def _recorded(self, request: PlanRequest) -> OperationArg:
+        plan = self.operation.plan(request)
         arg = OperationArg(
             table="flights",
             type="ingest",
@@ -135,12 +144,20 @@ class Ingesting:
 
     def finish(self, arg: OperationArg, jobs: dict[str, JobRecord]) -> dict[str, Any]:
         """Publish; the facts of the commit."""
-        staged = Staged(arg, Layout.from_json(arg.argument["layout"]), jobs)
+        staged = self._staged(arg, jobs)
         facts: dict[str, Any] = {}
         for record in self.operation.commit_steps(arg):
             facts |= self.table.publish(staged, STEPS[record.step](record.argument)).facts
-        self.table.publish(staged, WatermarkStep())
+        self.move_watermarks(arg, jobs)
         return facts
+
+    def move_watermarks(self, arg: OperationArg, jobs: dict[str, JobRecord]) -> None:
+        """The part of publishing that speaks of the source."""
+        self.table.publish(self._staged(arg, jobs), WatermarkStep())
+
+    def _staged(self, arg: OperationArg, jobs: dict[str, JobRecord]) -> Staged:
+        layout = arg.argument["layout"]
+        return Staged(arg, self.table.layout if layout is None else Layout.from_json(layout), jobs)
 
     def ingest(self, **argument: Any) -> dict[str, JobRecord]:
         """All of it; the records of the jobs."""

@@ -21,6 +21,7 @@ from distop.operations.registry import GROUP
 from distop.operations.side_by_side import beside
 from distop.spark_jobs.compact_argument import CompactArgument
 from distop.spark_jobs.ingest_argument import IngestArgument
+from distop.spark_jobs.kafka_argument import KafkaArgument
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -121,6 +122,13 @@ def test_what_runs_beside_what_is_documented() -> None:
     assert documented == {name: set(beside(name)) for name in documented}, REMEDY
     for name, kind in provisioned.items():
         assert kind.compatible_types == beside(name), f"{name} is to name those of operations/side_by_side.py"
+
+
+def test_every_field_of_kafka_is_documented() -> None:
+    text = (ROOT / "docs" / "ingest.md").read_text().partition("## Kafka")[2].partition("\n## ")[0]
+    assert {row[0] for row in rows(text)} == {
+        field.encode_name for field in msgspec.structs.fields(KafkaArgument)
+    }, REMEDY
 
 
 def test_every_metric_is_documented() -> None:

@@ -1,0 +1,134 @@
+"""What a plan of an ingest says of the table, wherever the rows come from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from distop.metastore.records import TableRecord
+from distop.operations.api import PlanRequest
+from distop.spark_jobs.ingest_argument import Format, IngestArgument
+from distop.spark_jobs.save_modes import check_mode, on_conflict
+
+if TYPE_CHECKING:
+    from distop.commit.layout import Layout
+    from distop.spark_jobs.schema_inference import Sample
+
+
+NOTHING = "nothing"
+"""Field of the recorded plan of an operation that found nothing new."""
+
+
+def check_target(request: PlanRequest, argument: IngestArgument) -> None:
+    """Check what can be checked before anybody has looked at the source.
+
+    Raises
+    ------
+    InvalidArgument
+        The table's format does not have the mode; the filter is none.
+    """
+    from distop.spark_jobs.row_filter import parse_filter
+
+    check_mode(request, argument)
+    on_conflict(argument)
+    if argument.filter is not None:
+        parse_filter(argument.filter)
+
+
+def target_of(
+    request: PlanRequest,
+    argument: IngestArgument,
+    file_format: Format,
+    sample: Sample,
+    *,
+    table: Layout | None,
+    beside: Collection[str] = (),
+) -> dict[str, Any]:
+    """The fields of an :class:`~distop.spark_jobs.ingest_plan.IngestPlan` that do not say what is read.
+
+    Parameters
+    ----------
+    file_format:
+        How the values of the source's columns are written.
+    table:
+        The table's layout, if it has one.
+    beside:
+        Columns whose values are not written so, but known as they are.
+
+    Raises
+    ------
+    InvalidArgument
+        Columns, types, filter and table do not go together.
+    """
+    from distop.commit.outputs import output_of
+    from distop.spark_jobs.audit import rules_of
+    from distop.spark_jobs.row_filter import arrow_filter, filter_columns, parse_filter
+    from distop.spark_jobs.source_columns import choose_columns
+
+    expression = None if argument.filter is None else parse_filter(argument.filter)
+    columns = choose_columns(
+        argument,
+        file_format,
+        sample,
+        None if table is None else table.schema,
+        set() if expression is None else filter_columns(expression),
+        beside=beside,
+    )
+    if expression is not None:
+        arrow_filter(expression, columns.schema)
+    layout = table or new_layout(request.table, columns.target_schema())
+    output_of(request.table.format).check(layout)
+    return {
+        "columns": msgspec.json.decode(columns.schema.model_dump_json()),
+        "extra_columns": "ignore" if argument.columns is not None else argument.extra_columns,
+        "filter": argument.filter,
+        "layout": layout.to_json(),
+        "targets": columns.targets,
+        "on_bad_rows": argument.on_bad_rows,
+        "mode": argument.mode,
+        "output": request.table.format,
+        "rules": rules_of(request.table.options, argument.audit, layout),
+        "on_conflict": on_conflict(argument),
+        "expected_snapshot_id": current_snapshot(request),
+    }
+
+
+def layout_of_table(request: PlanRequest) -> Layout | None:
+    """The table's layout, if it has one: published, or given when it was created."""
+    from distop.commit.layout import parse_schema
+    from distop.commit.outputs import output_of
+
+    published = output_of(request.table.format).layout(request.table, request.head)
+    schema = request.table.options.get("schema")
+    if published is not None or schema is None:
+        return published
+    return new_layout(request.table, parse_schema(schema))
+
+
+def ignored(request: PlanRequest) -> dict[str, Any]:
+    """The plan of an operation that leaves the table as it is; without jobs."""
+    layout = layout_of_table(request)
+    recorded = None if layout is None else layout.to_json()
+    return {"mode": "ignore", "ignored": True, "output": request.table.format, "layout": recorded}
+
+
+def nothing(request: PlanRequest, layout: Layout | None) -> dict[str, Any]:
+    """The plan of an operation that has found nothing new; without jobs. The table stays as it is."""
+    recorded = None if layout is None else layout.to_json()
+    return {NOTHING: True, "mode": "append", "output": request.table.format, "layout": recorded}
+
+
+def new_layout(table: TableRecord, schema: Any) -> Layout:
+    from distop.commit.layout import DEFAULT_PROPERTIES, Layout
+
+    options = table.options
+    properties = {**DEFAULT_PROPERTIES, **(options.get("properties") or {})}
+    return Layout.create(schema, options.get("partitionBy", ()), properties)
+
+
+def current_snapshot(request: PlanRequest) -> str | None:
+    if request.head is None or request.head.snapshot_id is None:
+        return None
+    return str(request.head.snapshot_id)
