@@ -59,18 +59,19 @@ def only_replaced(file: TableFile, since: int | None) -> bool:
         Id of that snapshot; ``None``: before the first one.
     """
     snapshot = file.metadata.current_snapshot()
+    if since is None:
+        return snapshot is None
     for _ in range(MAX_REPLACEMENTS):
         if snapshot is None or snapshot.snapshot_id == since:
-            break
+            return snapshot is not None
         if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
-            break
+            return False
         parent = snapshot.parent_snapshot_id
         if parent == since:
             return True
+        # Of a past that has expired nothing is known, the parent included.
         snapshot = None if parent is None else file.snapshot(parent)
-        if snapshot is None:
-            return False  # what came before has expired
-    return (None if snapshot is None else snapshot.snapshot_id) == since
+    return False
 
 
 def is_ignored(context: FinishContext) -> bool:
