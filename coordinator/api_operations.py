@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import grpc.aio
 
-from distop.coordinator.ends import Ends
 from distop.coordinator.listing import list_operations
+from distop.coordinator.memory import Memory
 from distop.coordinator.metrics import Metrics
 from distop.coordinator.planning import Planner
 from distop.coordinator.requests import seconds
@@ -31,9 +31,13 @@ from distop.coordinator.views import (
 )
 from distop.errors import (
     Compacted,
+    DeadlineExceeded,
+    DistopError,
     EtcdUnavailable,
     OperationNotFound,
+    OutcomeUnknown,
     PreconditionFailed,
+    Unavailable,
 )
 from distop.metastore.active import active_operations
 from distop.metastore.audit import audit_put, prune_softly
@@ -54,9 +58,12 @@ from distop.metastore.records import (
     ResolveRecord,
 )
 from distop.metastore.starting import (
+    GuessedWrong,
     StartRequest,
+    TableState,
     answered_before,
     check_not_paused,
+    operation_in_the_way,
     read_table_state,
     start,
 )
@@ -85,10 +92,10 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         planner: Planner,
         metrics: Metrics | None = None,
         stopping: asyncio.Event | None = None,
-        ends: Ends | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self._client = client
-        self._ends = ends or Ends()
+        self._memory = memory or Memory()
         self._stopping = stopping or asyncio.Event()
         self._metrics = metrics or Metrics()
         self._planner = planner
@@ -100,8 +107,6 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         self, request: pb.StartOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
         body = StartBody.of(request, self._registry)
-        kind = self._registry.get(body.type)
-        keys = self._client.keyspace.table(body.table)
         wanted = StartRequest(
             table=body.table,
             type=body.type,
@@ -109,7 +114,38 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             request_id=request.request_id or uuid.uuid4().hex,
             digest=body.digest,
         )
+        left_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
+        if (state := self._guess(wanted)) is not None:
+            try:
+                return await self._start(body, wanted, state, request.started_by, left_s)
+            except (Unavailable, OutcomeUnknown, DeadlineExceeded):
+                raise
+            except (GuessedWrong, DistopError):
+                # What is wrong, if anything, can only be said of what was read.
+                if (turn := self._memory.turns.get(body.table)) is not None:
+                    turn.forget()
+        keys = self._client.keyspace.table(body.table)
         state = await read_table_state(self._client, keys, body.type, wanted.request_id)
+        return await self._start(body, wanted, state, request.started_by, left_s)
+
+    def _guess(self, wanted: StartRequest) -> TableState | None:
+        """What a start would read, if the table is led here and it is certain enough; spares the read."""
+        turn = self._memory.turns.get(wanted.table)
+        state = turn.guess(wanted.type) if turn is not None else None
+        if state is None or self._registry.get(wanted.type).sees_active:
+            return None
+        in_the_way = operation_in_the_way(state.run_ops_kv.value, wanted, self._compatible(wanted.type))
+        return state if in_the_way is None else None
+
+    def _compatible(self, type_name: str) -> Callable[[str], bool]:
+        return partial(self._registry.compatible, self._registry.get(type_name))
+
+    async def _start(
+        self, body: StartBody, wanted: StartRequest, state: TableState, started_by: str, left_s: float
+    ) -> pb.Operation:
+        """Start it on a table as it stands, or show what this request has started before."""
+        kind = self._registry.get(body.type)
+        keys = self._client.keyspace.table(body.table)
         operation = answered_before(state, wanted)
         if operation is None:
             check_not_paused(state)
@@ -126,7 +162,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                     object=body.object,
                     index=await read_index(self._client, keys, body.object),
                 ),
-                min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S),
+                left_s,
             )
             started_at = time.time()
             unique = uuid.uuid4().hex[:12]
@@ -143,19 +179,15 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                     then=body.then,
                     request_id=wanted.request_id,
                     started_at=started_at,
-                    started_by=request.started_by,
+                    started_by=started_by,
                 )
 
-            started = await start(
-                self._client,
-                keys,
-                state,
-                wanted,
-                make_arg,
-                compatible=lambda other: self._registry.compatible(kind, other),
-            )
+            compatible = self._compatible(body.type)
+            started = await start(self._client, keys, state, wanted, make_arg, compatible=compatible)
             operation = started.operation
             if started.arg is not None:
+                if (turn := self._memory.turns.get(body.table)) is not None:
+                    turn.started(state, started.arg, started.revision)
                 self._metrics.operation_started(body.type)
                 log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
                 tracked = Tracked(keys.operation(operation), started.arg, RUNNING, started.revision)
@@ -265,7 +297,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         keys = table.operation(operation)
         start, end = keys.prefix, prefix_end(keys.prefix)
         if request.states_only:
-            if (record := await self._ends.within(table.history(operation), SOON_S)) is not None:
+            if (record := await self._memory.ends.within(table.history(operation), SOON_S)) is not None:
                 message = from_record(operation, record)
                 yield pb.OperationUpdate(operation=message, revision=message.revision)
                 return
@@ -289,7 +321,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                     yield pb.OperationUpdate(operation=message, revision=message.revision)
                 if view is None:
                     return
-                refresh = functools.partial(refresh_pause, self._client, table, view)
+                refresh = partial(refresh_pause, self._client, table, view)
                 updates = live_updates(
                     changes, view, message.revision, heartbeat_s, self._stopping, ended, refresh
                 )

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakValueDictionary
 
 from distop.coordinator.applying import share_of
 from distop.coordinator.collector import Collector
 from distop.coordinator.follow_up import FollowUps
 from distop.coordinator.hooks import Hooks
+from distop.coordinator.memory import Memory
 from distop.coordinator.metrics import Metrics
 from distop.coordinator.ordering import failure_of
 from distop.coordinator.parking import MAX_ERROR_LENGTH, Parking
@@ -108,6 +108,7 @@ class Completion:
         hooks: Hooks | None = None,
         parking: Parking | None = None,
         metrics: Metrics | None = None,
+        memory: Memory | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._store = CommitStepStore()
@@ -120,11 +121,11 @@ class Completion:
         self._wall = wall
         self._follow_ups = FollowUps(client, Planner(registry, threads), wall)
         self.collector = Collector(client, threads)
-        self._turns: WeakValueDictionary[str, Turn] = WeakValueDictionary()
+        self.memory = memory or Memory()
 
     def turn(self, keys: TableKeys) -> Turn:
-        """The turns of a table; its driver tells it what it hears of ``runOps``."""
-        return self._turns.setdefault(keys.name, Turn())
+        """The turns of a table; its driver tells it what it hears."""
+        return self.memory.turns.setdefault(keys.name, Turn(keys))
 
     async def _blocking(self, call: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)

@@ -15,7 +15,6 @@ from contextlib import aclosing, suppress
 
 from distop.coordinator.completion import Completion
 from distop.coordinator.drainer import Drainer
-from distop.coordinator.ends import Ends
 from distop.coordinator.metrics import Metrics
 from distop.coordinator.planning import Planner
 from distop.coordinator.tracker import Action, Collect, Finish, Resolve, Seal, Tracked, Wait, decide
@@ -83,7 +82,6 @@ class TableDriver:
         planner: Planner | None = None,
         paused: Callable[[OperationId], bool] = lambda _: False,
         metrics: Metrics | None = None,
-        ends: Ends | None = None,
         clock: Callable[[], float] = boot_clock,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -95,12 +93,11 @@ class TableDriver:
         self._session = session
         self._completion = completion
         self._metrics = metrics or Metrics()
-        self._ends = ends or Ends()
         self._clock = clock
         self._wall = wall
         self._slots: dict[bytes, _Slot] = {}
         self._wake = asyncio.Event()
-        self._turn = completion.turn(keys)
+        self._turn, self._ends = completion.turn(keys), completion.memory.ends
         self._drainer: Drainer | None = None
         if planner is not None:
             self._drainer = Drainer(
@@ -272,10 +269,10 @@ class TableDriver:
             if operation is not None:
                 self._begin(self._keys.operation(operation), kv)
                 self.idle_since = None
-        elif kv.key == self._keys.run_ops:
-            self._turn.seen(kv)
         elif kv.key.startswith(self._keys.history_prefix):
             self._ends.told(kv)
+        else:
+            self._turn.seen(kv)
         if kv.key == self._keys.ordering or kv.key.startswith(self._keys.backlog_prefix):
             self._heed_backlog()
 

@@ -16,7 +16,6 @@ from contextlib import aclosing
 
 from distop.coordinator.completion import Completion
 from distop.coordinator.driver import TableDriver
-from distop.coordinator.ends import Ends
 from distop.coordinator.metrics import Led, Metrics
 from distop.coordinator.placement import eligible, preferred
 from distop.coordinator.planning import Planner
@@ -58,7 +57,6 @@ class Leadership:
         planner: Planner | None = None,
         linger_s: float = 5.0,
         metrics: Metrics | None = None,
-        ends: Ends | None = None,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
         self._client = client
@@ -69,7 +67,6 @@ class Leadership:
         self._planner = planner
         self._linger_s = linger_s
         self._metrics = metrics or Metrics()
-        self._ends = ends
         self._clock = clock
         self._members: dict[str, bool] = {}
         """All live coordinators, and whether each is draining."""
@@ -242,7 +239,6 @@ class Leadership:
             planner=self._planner,
             paused=self._pauses.holds,
             metrics=self._metrics,
-            ends=self._ends,
             clock=self._clock,
         )
         self._drivers[table] = driver

@@ -19,7 +19,7 @@ from distop.coordinator.api_backlog import BacklogService
 from distop.coordinator.api_cluster import ClusterService
 from distop.coordinator.api_operations import OperationService
 from distop.coordinator.api_tables import TableService
-from distop.coordinator.ends import Ends
+from distop.coordinator.memory import Memory
 from distop.coordinator.metrics import Metrics
 from distop.coordinator.planning import Planner
 from distop.errors import DistopError, Unavailable
@@ -114,18 +114,18 @@ async def start_server(
     threads: Executor,
     metrics: Metrics | None = None,
     stopping: asyncio.Event | None = None,
-    ends: Ends | None = None,
+    memory: Memory | None = None,
 ) -> tuple[grpc.aio.Server, int]:
     """Bind and start the server; returns it and its port.
 
-    ``stopping`` ends the streams of those who watch, so that a stop need not wait for them; ``ends`` is what
-    the leaders of this coordinator tell.
+    ``stopping`` ends the streams of those who watch, so that a stop need not wait for them; ``memory`` is
+    that of the leaders of this coordinator.
 
     Raises :class:`~distop.errors.Unavailable` when the address cannot be bound.
     """
     server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=_OPTIONS)
     distop_pb2_grpc.add_OperationServiceServicer_to_server(
-        OperationService(client, planner, metrics, stopping, ends), server
+        OperationService(client, planner, metrics, stopping, memory), server
     )
     distop_pb2_grpc.add_TableServiceServicer_to_server(TableService(client, threads), server)
     distop_pb2_grpc.add_BacklogServiceServicer_to_server(BacklogService(client, planner.registry), server)

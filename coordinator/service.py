@@ -21,9 +21,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from distop.coordinator.completion import Completion
-from distop.coordinator.ends import Ends
 from distop.coordinator.hooks import Hooks
 from distop.coordinator.leadership import Leadership
+from distop.coordinator.memory import Memory
 from distop.coordinator.metrics import Metrics
 from distop.coordinator.parking import MAX_COMMIT_ATTEMPTS, Parking
 from distop.coordinator.planning import Planner
@@ -121,9 +121,9 @@ class Coordinator:
         planning = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix=PLANNING)
         publishing = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix=PUBLISHING)
         planner = Planner(registry, planning, metrics)
-        ends = Ends()
+        memory = Memory()
         server, port = await start_server(
-            self.config.listen, client, planner, planning, metrics, self._stop, ends
+            self.config.listen, client, planner, planning, metrics, self._stop, memory
         )
         self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
         hooks = Hooks(PUBLISHING + "-hook")
@@ -134,6 +134,7 @@ class Coordinator:
             hooks=hooks,
             parking=Parking(client, max_attempts=self.config.max_commit_attempts),
             metrics=metrics,
+            memory=memory,
         )
         log.info("coordinator_listening", extra={"address": self.address})
         try:
@@ -142,7 +143,7 @@ class Coordinator:
                 self.web_address = web.address
             while not self._stop.is_set():
                 try:
-                    await self._incarnation(client, completion, planner, metrics, ends)
+                    await self._incarnation(client, completion, planner, metrics)
                 except EtcdDenied:
                     if not self.ready.is_set():
                         raise  # it will not pass by itself
@@ -172,7 +173,7 @@ class Coordinator:
         return WebServer(self.config.web, self.config.etcd, metrics, lambda: self.member), metrics
 
     async def _incarnation(
-        self, client: EtcdClient, completion: Completion, planner: Planner, metrics: Metrics, ends: Ends
+        self, client: EtcdClient, completion: Completion, planner: Planner, metrics: Metrics
     ) -> None:
         """Lead tables under one lease, until stopped or until the lease is lost."""
         session = await LeaseSession(client, self.config.lease_ttl_s).start()
@@ -195,7 +196,6 @@ class Coordinator:
                 planner=planner,
                 linger_s=self.config.linger_s,
                 metrics=metrics,
-                ends=ends,
             )
             metrics.incarnation(leadership.led)
             leading = asyncio.create_task(leadership.run(), name="leadership")

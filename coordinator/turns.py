@@ -1,26 +1,32 @@
-"""Finishes of one table, one at a time.
+"""Finishes of one table, one at a time, and what its leader remembers of it.
 
-All of them change ``runOps``. Taking turns, those of one leader do not make each other lose; and since nearly
-all changes of it are the leader's own or come by its watch, it need not be read each time. What is remembered
-may be wrong: the finishing transaction compares it.
+All finishes change ``runOps``. Taking turns, those of one leader do not make each other lose; and since
+nearly all changes of it are the leader's own or come by its watch, it need not be read each time. The same
+goes for what a start reads. What is remembered may be wrong: the transactions compare it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
-from distop.metastore.keyspace import OperationId
-from distop.metastore.starting import slots_without
+from distop.metastore.keyspace import OperationId, TableKeys
+from distop.metastore.records import OperationArg
+from distop.metastore.starting import TableState, slots_without
 from distop.metastore.txn import KeyValue
 
 
 class Turn:
-    """Whose turn it is, and the newest ``runOps`` that is known."""
+    """Whose turn it is, and what is known."""
 
-    def __init__(self) -> None:
+    def __init__(self, keys: TableKeys) -> None:
         self.lock = asyncio.Lock()
+        self._keys = keys
         self._run_ops: KeyValue | None = None
         self._revision = 0
+        self._state: TableState | None = None
+        self._instances: dict[bytes, KeyValue] = {}
+        """The next instance of each type that was started, by key."""
 
     @property
     def run_ops(self) -> KeyValue | None:
@@ -28,9 +34,15 @@ class Turn:
         return self._run_ops
 
     def seen(self, kv: KeyValue) -> None:
-        """It was written, as an event says; late news change nothing."""
-        if kv.mod_revision > self._revision:
-            self._run_ops, self._revision = kv, kv.mod_revision
+        """A key of the table was written, as an event says; late news change nothing."""
+        if kv.key == self._keys.run_ops:
+            if kv.mod_revision > self._revision:
+                self._run_ops, self._revision = kv, kv.mod_revision
+        elif (instance := self._instances.get(kv.key)) is not None:
+            if kv.mod_revision > instance.mod_revision:
+                self._instances[kv.key] = kv
+        elif kv.key in (self._keys.table, self._keys.head, self._keys.watermarks, self._keys.pause):
+            self._state = None
 
     def finished(self, before: KeyValue, operation: OperationId, revision: int) -> None:
         """An operation was taken out of it."""
@@ -41,4 +53,19 @@ class Turn:
 
     def forget(self) -> None:
         """It was not what was remembered."""
-        self._run_ops = None
+        self._run_ops = self._state = None
+
+    def started(self, state: TableState, arg: OperationArg, revision: int) -> None:
+        """An operation was started on a table that was as ``state`` says."""
+        self._state = state
+        key = self._keys.next_instance(arg.type)
+        self._instances[key] = KeyValue(key, str(arg.instance + 1).encode(), revision, 0)
+
+    def guess(self, type_name: str) -> TableState | None:
+        """What the next start of a type would read, most likely; ``None``: no idea."""
+        instance = self._instances.get(self._keys.next_instance(type_name))
+        if self._state is None or self._run_ops is None or instance is None:
+            return None
+        return replace(
+            self._state, run_ops_kv=self._run_ops, next_instance_kv=instance, request=None, guessed=True
+        )

@@ -83,6 +83,10 @@ class TableState:
     revision: int
     pause: PauseRecord | None = None
     """Why nothing may start."""
+    planned_on: tuple[KeyValue, ...] = ()
+    """What planning looks at besides, as it was read."""
+    guessed: bool = False
+    """Not read, but remembered from earlier: all of it is compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +137,7 @@ async def read_table_state(
         request=decode(request.value, RequestRecord, request.key) if request.exists else None,
         revision=result.revision,
         pause=decode(pause.value, PauseRecord, pause.key) if pause.exists else None,
+        planned_on=(head, watermarks),
     )
 
 
@@ -215,6 +220,7 @@ def start_txn(keys: TableKeys, state: TableState, arg: OperationArg, request: St
             unchanged(state.next_instance_kv),
             absent(keys.request(request.request_id)),
             absent(keys.pause),
+            *(unchanged(kv) for kv in state.planned_on if state.guessed),
         ),
         then=(
             Put(keys.run_ops, slots_with(state.run_ops_kv.value, arg.id)),
@@ -246,6 +252,10 @@ def _new_operation(keys: TableKeys, arg: OperationArg, request: StartRequest) ->
     )
 
 
+class GuessedWrong(Exception):
+    """The table is not as it was thought to be. Nothing was written: read it, plan again."""
+
+
 async def start(
     client: EtcdClient,
     keys: TableKeys,
@@ -260,7 +270,7 @@ async def start(
     Parameters
     ----------
     state:
-        What was read before planning; read again whenever the transaction loses a race.
+        What was read before planning, or guessed; read again whenever the transaction loses a race.
     make_arg:
         The operation's argument for an instance number.
 
@@ -272,6 +282,8 @@ async def start(
         As they say; nothing was written.
     OutcomeUnknown
         etcd stopped answering half-way; repeating the same request is safe.
+    GuessedWrong
+        As it says.
     """
     in_doubt = False
     for tries in range(MAX_TRIES):
@@ -302,6 +314,8 @@ async def start(
             in_doubt = True
         except (EtcdUnavailable, Exhausted) as error:
             raise (_not_known(request) if in_doubt else error) from error.__cause__
+        if state.guessed and not in_doubt:
+            raise GuessedWrong
         # Lost a race (or the reply): stand back, the longer the more there seem to be, so that many starters
         # do not march in step and do not spend their time on losing.
         await asyncio.sleep(random.uniform(0, min(FIRST_PAUSE_S * 1.3**tries, LONGEST_PAUSE_S)))
