@@ -123,7 +123,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             except (GuessedWrong, DistopError):
                 # What is wrong, if anything, can only be said of what was read.
                 if (turn := self._memory.turns.get(body.table)) is not None:
-                    turn.forget()
+                    turn.guessed_wrong()
         keys = self._client.keyspace.table(body.table)
         state = await read_table_state(self._client, keys, body.type, wanted.request_id)
         return await self._start(body, wanted, state, request.started_by, left_s)

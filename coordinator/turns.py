@@ -52,8 +52,8 @@ class Turn:
                 self._run_ops = KeyValue(before.key, left, revision, before.create_revision)
 
     def forget(self) -> None:
-        """It was not what was remembered."""
-        self._run_ops = self._state = None
+        """``runOps`` was not what was remembered."""
+        self._run_ops = None
 
     def started(self, state: TableState, arg: OperationArg, revision: int) -> None:
         """An operation was started on a table that was as ``state`` says."""
@@ -69,3 +69,7 @@ class Turn:
         return replace(
             self._state, run_ops_kv=self._run_ops, next_instance_kv=instance, request=None, guessed=True
         )
+
+    def guessed_wrong(self) -> None:
+        """A guess was not what stands in etcd, or led to what is better not believed."""
+        self._run_ops = self._state = None

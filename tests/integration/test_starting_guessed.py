@@ -87,15 +87,16 @@ async def test_what_others_have_started_meanwhile_counts(
         for _ in range(4):
             instances += [(await one(each, client)).instance for each in (service, other)]
         assert instances == list(range(1, 9))
-        standing = await other.start("t", "friend", {"partitions": 1})
         for each in (service, other):
+            await one(each, client)
+            standing = await each.start("t", "friend", {"partitions": 1})
             with pytest.raises(IncompatibleOperation) as caught:
                 await each.start("t", "noop", {"partitions": 1})
             assert caught.value.details["operation"] == str(standing)
-        beside = await service.start("t", "friendly", {"partitions": 1})
-        for operation in (standing, beside):
-            await mark(client, operation, "0")
-            assert (await service.ended(operation)).state == pb.SUCCEEDED
+            beside = await each.start("t", "friendly", {"partitions": 1})
+            for operation in (standing, beside):
+                await mark(client, operation, "0")
+                assert (await each.ended(operation)).state == pb.SUCCEEDED
 
 
 async def test_a_pause_holds_whoever_has_not_heard_of_it(
