@@ -9,6 +9,7 @@ import re
 from typing import Any, TypeAlias
 
 from distop.commit.partial import selection
+from distop.commit.staging import branch_of
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.errors import Exhausted, WatermarkConflict
 from distop.metastore.records import WatermarkMove, Watermarks, decode_watermarks, encode_plain
@@ -71,6 +72,9 @@ class WatermarkStep(TransactionalStep):
     """Moves the watermarks as the operation's argument says. No moves: contributes nothing (C8)."""
 
     def prepare(self, context: FinishContext) -> Contribution:
+        if branch_of(context.view.arg):
+            # They move when the branch is published; until then its snapshot carries them.
+            return Contribution()
         moves = selection(context.view.arg, context.view.jobs).moves
         if not any(moves.values()) or self._is_ignored(context):
             return Contribution()

@@ -50,15 +50,14 @@ def data_at(
     return data_of(file, file_io(metadata.location, {**(properties or {}), **metadata.properties}, storage))
 
 
-def only_replaced(file: TableFile, since: int | None) -> bool:
-    """Whether the table's rows are those of an earlier snapshot: nothing but replacements came after it.
+def only_replaced(file: TableFile, snapshot: Snapshot | None, since: int | None) -> bool:
+    """Whether the rows of a snapshot are those of an earlier one: nothing but replacements came after it.
 
     Parameters
     ----------
     since:
         Id of that snapshot; ``None``: before the first one.
     """
-    snapshot = file.metadata.current_snapshot()
     if since is None:
         return snapshot is None
     for _ in range(MAX_REPLACEMENTS):

@@ -16,6 +16,7 @@ from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
+from distop.commit.branches import ids_of_branches
 from distop.commit.content import recorded_properties
 from distop.commit.iceberg_steps import dropped_metadata
 from distop.commit.layout import file_io, load_metadata
@@ -38,7 +39,9 @@ EXPIRED_FROM, EXPIRED_TO = "expiredFrom", "expiredTo"
 def expired_snapshots(metadata: TableMetadata, *, older_than_ms: int, keep_last: int) -> list[Snapshot]:
     """Which snapshots are to be forgotten.
 
-    Never those that a branch or a tag names, nor the newest ``keep_last`` of each branch.
+    Never those that a branch or a tag names, nor the newest ``keep_last`` of each branch, nor any that a
+    branch has and the table does not (they carry the watermarks that move when it is published), nor the one
+    that these follow.
 
     Parameters
     ----------
@@ -49,6 +52,7 @@ def expired_snapshots(metadata: TableMetadata, *, older_than_ms: int, keep_last:
     """
     kept: set[int | None] = {ref.snapshot_id for ref in metadata.refs.values()}
     kept.add(metadata.current_snapshot_id)
+    kept |= ids_of_branches(metadata)
     branches = (ref for ref in metadata.refs.values() if ref.snapshot_ref_type == SnapshotRefType.BRANCH)
     for ref in branches:
         lineage = _lineage(metadata, metadata.snapshot_by_id(ref.snapshot_id))

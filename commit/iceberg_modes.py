@@ -56,7 +56,7 @@ class IcebergOverwritePartitions(IcebergStep):
     def _check_partitions(self, draft: Draft, layout: Layout, keys: Collection[Key]) -> None:
         """Refuse a table whose partitions in question have changed since the operation began."""
         current = draft.base.current_snapshot()
-        if not self.refuses or only_replaced(draft.file, self.expected):
+        if not self.refuses or only_replaced(draft.file, current, self.expected):
             return
         then = None if self.expected is None else draft.file.snapshot(self.expected)
         if self.expected is not None and then is None:

@@ -29,6 +29,7 @@ from pyiceberg.table.snapshots import (
 from pyiceberg.table.update import TableUpdate
 from pyiceberg.utils.properties import property_as_bool
 
+from distop.commit.branches import check_carried
 from distop.commit.content import is_live, only_replaced, writer_of
 from distop.commit.layout import Layout, check_format, file_io
 from distop.commit.merging import merged
@@ -36,11 +37,12 @@ from distop.commit.metadata_files import TableFile
 from distop.commit.partial import selection
 from distop.commit.provenance import provenance
 from distop.commit.snapshots import Draft, snapshot_id_of
+from distop.commit.staging import branch_of
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.commit.sweep import DROPPED_METADATA
 from distop.commit.takeover import Output, manifests_of, output_of, remove_all, take_over
 from distop.errors import Conflict, CorruptRecord, HeadConflict
-from distop.metastore.records import Head, OperationArg, decode, encode
+from distop.metastore.records import Head, OperationArg, decode, decode_watermarks, encode
 from distop.metastore.txn import Put, Txn, unchanged
 
 MAX_DROPPED = 100
@@ -88,18 +90,22 @@ class IcebergStep(TransactionalStep):
         check_fits(layout, base, arg)
         _check_unpublished(file, snapshot_id, arg)
         io = file_io(base.location, {**layout.properties, **base.properties}, arg.storage)
-        draft = Draft(io, file)
+        draft = Draft(io, file, branch_of(arg))
+        moves = selection(arg, context.view.jobs).moves
+        told = provenance(arg, moves)
+        if draft.branch:
+            check_carried(file, draft.branch, decode_watermarks(context.watermarks.value), moves, told)
         try:
             self.check(draft, layout, output, arg)
             change = self.change(draft, layout, output, snapshot_id)
+            if change is None and draft.branch and any(moves.values()):
+                change = _without_rows(draft)
             if change is None and file.location is not None:
                 return Contribution(facts=_facts(output))
             if change is None:
                 location = draft.write()
             else:
-                change.summary.additional_properties.update(
-                    provenance(arg, selection(arg, context.view.jobs).moves)
-                )
+                change.summary.additional_properties.update(told)
                 location = draft.add_snapshot(
                     snapshot_id,
                     change.manifests,
@@ -112,10 +118,10 @@ class IcebergStep(TransactionalStep):
             raise
         head = Head(
             metadata_location=location,
-            snapshot_id=snapshot_id if change is not None else None,
+            snapshot_id=snapshot_id if change is not None and not draft.branch else base.current_snapshot_id,
             operation=str(arg.id),
         )
-        facts = _facts(output)
+        facts = _facts(output) | ({"branch": draft.branch} if draft.branch else {})
         if change is not None:
             # A string: in JSON elsewhere, and in protobuf's Struct, a number would lose its last digits.
             facts |= {"snapshotId": str(snapshot_id), **change.facts}
@@ -132,8 +138,9 @@ class IcebergStep(TransactionalStep):
 
     def check(self, draft: Draft, layout: Layout, output: Output, arg: OperationArg) -> None:
         """Refuse a table that has moved, if the argument says so."""
-        if self.refuses and not only_replaced(draft.file, self.expected):
-            raise head_conflict(arg, self.expected, draft.base.current_snapshot())
+        current = draft.base.current_snapshot()
+        if self.refuses and not only_replaced(draft.file, current, self.expected):
+            raise head_conflict(arg, self.expected, current)
 
     @property
     def refuses(self) -> bool:
@@ -239,6 +246,16 @@ def check_fits(layout: Layout, base: TableMetadata, arg: OperationArg) -> None:
             "does not know",
             hint="start the operation again: it will use the table's present partitioning",
         )
+
+
+def _without_rows(draft: Draft) -> Change:
+    """A snapshot of a branch that brings no rows: watermarks of the branch stand nowhere else."""
+    parent = draft.base.current_snapshot()
+    manifests = [manifest for manifest in manifests_of(parent, draft.io) if is_live(manifest)]
+    summary = update_snapshot_summaries(
+        Summary(operation=Operation.APPEND), parent.summary if parent else None
+    )
+    return Change(manifests=manifests, summary=summary, facts={})
 
 
 def _check_unpublished(file: TableFile, snapshot_id: int, arg: OperationArg) -> None:

@@ -10,7 +10,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from distop.commit.partial import Moves
 from distop.errors import PreconditionFailed
-from distop.metastore.records import OperationArg, Watermarks
+from distop.metastore.records import OperationArg, WatermarkMove, Watermarks
 
 MAX_SUMMARY_WATERMARKS_BYTES = 16 << 10
 """Watermarks in a snapshot's summary: every metadata file repeats the summaries of all snapshots."""
@@ -38,6 +38,29 @@ def provenance(arg: OperationArg, moved: Moves) -> dict[str, str]:
             told[WATERMARKS] = _text({source: f"{len(moves)} partitions" for source, moves in moved.items()})
             del told[WATERMARKS_BEFORE]
     return {name: value for name, value in told.items() if value}
+
+
+def moves_of(snapshot: Snapshot) -> Moves:
+    """The watermarks that a snapshot stands for, as :func:`provenance` has written them.
+
+    Raises
+    ------
+    PreconditionFailed
+        There were too many of them, and it does not say.
+    """
+    told = snapshot.summary.additional_properties if snapshot.summary else {}
+    if WATERMARKS not in told:
+        return {}
+    if WATERMARKS_BEFORE not in told:
+        raise PreconditionFailed(f"snapshot {snapshot.snapshot_id} does not say which watermarks it moves")
+    before = _decoded(told[WATERMARKS_BEFORE])
+    return {
+        source: {
+            name: WatermarkMove(before=before.get(source, {}).get(name), after=after)
+            for name, after in partitions.items()
+        }
+        for source, partitions in _decoded(told[WATERMARKS]).items()
+    }
 
 
 def _text(value: object) -> str:

@@ -12,6 +12,7 @@ from uuid import uuid4
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile, write_manifest_list
 from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot, Summary
 from pyiceberg.table.update import (
@@ -22,6 +23,7 @@ from pyiceberg.table.update import (
 
 from distop.commit.layout import FORMAT_VERSION
 from distop.commit.metadata_files import TableFile
+from distop.errors import PreconditionFailed
 from distop.metastore.crashpoints import reached
 
 log = logging.getLogger(__name__)
@@ -45,12 +47,16 @@ class Draft:
     ----------
     file:
         What the table is now.
+    branch:
+        The branch that is written to; empty: the table itself.
     """
 
-    def __init__(self, io: FileIO, file: TableFile) -> None:
+    def __init__(self, io: FileIO, file: TableFile, branch: str = "") -> None:
         self.io = io
         self.file = file
-        self.base = file.metadata
+        self.branch = branch
+        self.base = _seen_from(file.metadata, branch)
+        """The table as the branch sees it: what a new snapshot follows is its current one."""
         self.dropped: list[str] = []
         """Metadata files that the log of earlier ones no longer names, after :meth:`write`."""
         self._uuid = uuid4()
@@ -105,7 +111,7 @@ class Draft:
             "schema-id": base.current_schema_id,
         }
         branch: dict[str, Any] = {
-            "ref-name": MAIN_BRANCH,
+            "ref-name": self.branch or MAIN_BRANCH,
             "type": SnapshotRefType.BRANCH,
             "snapshot-id": snapshot_id,
         }
@@ -141,3 +147,15 @@ class Draft:
                 pass
             except Exception as error:
                 log.warning("draft_not_removed", extra={"path": path, "error": str(error)})
+
+
+def _seen_from(metadata: TableMetadata, branch: str) -> TableMetadata:
+    ref = metadata.refs.get(branch)
+    if ref is None:
+        return metadata  # where a branch begins
+    if ref.snapshot_ref_type != SnapshotRefType.BRANCH:
+        raise PreconditionFailed(
+            f"{branch!r} is a tag of the table at {metadata.location}, and no branch",
+            details={"field": "branch"},
+        )
+    return metadata.model_copy(update={"current_snapshot_id": ref.snapshot_id})

@@ -19,6 +19,9 @@ RULES = "rules"
 """Field of an operation's argument: the rules that its jobs check. They leave their findings in the private
 folder."""
 
+BRANCH = "branch"
+"""Field of the argument of an operation that writes to a branch of its table: the branch's name."""
+
 PRIVATE = "_distop"
 """The folder below a table's location whose files are never part of the table."""
 
@@ -29,6 +32,11 @@ HIDDEN_QUARANTINE = "_quarantine"
 def format_of(operation: OperationArg) -> str:
     """The format of the table that an operation writes to."""
     return str(operation.argument.get(OUTPUT, ICEBERG))
+
+
+def branch_of(operation: OperationArg) -> str:
+    """The branch that an operation writes to; empty of one that writes to the table itself."""
+    return str(operation.argument.get(BRANCH) or "")
 
 
 def data_folder(table_format: str) -> str:

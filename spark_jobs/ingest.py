@@ -73,6 +73,7 @@ class Ingest(DistributedOperation):
         ArgumentTooLarge
             There are too many files for one operation.
         """
+        from distop.spark_jobs.branches import on_branch
         from distop.spark_jobs.schema_inference import take_sample
         from distop.spark_jobs.source_watermarks import watermark_moves
 
@@ -80,6 +81,7 @@ class Ingest(DistributedOperation):
             raise invalid("partitions", "ingest makes its own partitions", "choose what to ingest with paths")
         argument = parse_argument(request.argument)
         check_target(request, argument)
+        request = on_branch(request, argument)
         in_part = may_fail_in_part(argument, request.options)
         if is_ignored(request, argument):
             return Plan(argument=ignored(request))

@@ -81,6 +81,10 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What happens when others write to the table meanwhile: the operation is put on top of that, or fails.
     Default: ``rebase`` for ``append``, ``refuse`` for the modes that overwrite."""
 
+    branch: str | None = None
+    """Write to this branch of an Iceberg table: its readers see nothing of it before the branch is published.
+    One that does not exist begins at what the table holds."""
+
     source: str | None = None
     """Name under which watermarks are kept; default: the URL of the folder that holds all ``paths``."""
     watermark: dict[str, str] | None = None

@@ -95,6 +95,8 @@ class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     """The table's format."""
     rules: RuleSet | None = None
     """What the rows must keep."""
+    branch: str = ""
+    """The branch that is written to; empty: the table itself."""
     on_conflict: str = ""
     expected_snapshot_id: str | None = None
     """The snapshot at the start, to be compared if ``on_conflict`` is ``refuse``. A string, since it is

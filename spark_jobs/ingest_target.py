@@ -90,6 +90,7 @@ def target_of(
         "mode": argument.mode,
         "output": request.table.format,
         "rules": rules_of(request.table.options, argument.audit, layout),
+        "branch": argument.branch or "",
         "on_conflict": on_conflict(argument),
         "expected_snapshot_id": current_snapshot(request),
     }
@@ -114,10 +115,16 @@ def ignored(request: PlanRequest) -> dict[str, Any]:
     return {"mode": "ignore", "ignored": True, "output": request.table.format, "layout": recorded}
 
 
-def nothing(request: PlanRequest, layout: Layout | None) -> dict[str, Any]:
+def nothing(request: PlanRequest, layout: Layout | None, branch: str = "") -> dict[str, Any]:
     """The plan of an operation that has found nothing new; without jobs. The table stays as it is."""
     recorded = None if layout is None else layout.to_json()
-    return {NOTHING: True, "mode": "append", "output": request.table.format, "layout": recorded}
+    return {
+        NOTHING: True,
+        "mode": "append",
+        "branch": branch,
+        "output": request.table.format,
+        "layout": recorded,
+    }
 
 
 def new_layout(table: TableRecord, schema: Any) -> Layout:

@@ -69,7 +69,9 @@ def plan_kafka(
         found = new_ranges(kafka, topic, request.watermarks.get(name, {}), reingest=argument.reingest)
         moves = {name: found.moves}
         if not found.ranges:
-            record = nothing(request, table) | {"kafka": {"url": topic.url, "skipped": found.skipped}}
+            record = nothing(request, table, argument.branch or "") | {
+                "kafka": {"url": topic.url, "skipped": found.skipped}
+            }
             return Plan(argument=record, watermarks=moves)
         cuts = _cuts(found.ranges, kafka.records_per_job, apart=in_part)
         sample = KafkaSample(

@@ -107,7 +107,7 @@ class ExpireSnapshots(DistributedOperation):
             raise _invalid("keep_last", "keep_last must be at least 1")
         older_than = _older_than(argument.older_than)
         recorded = {"olderThanMs": int(older_than * 1000), "keepLast": argument.keep_last}
-        return Plan(argument={**_layout(request), **recorded})
+        return Plan(argument={**layout_of_head(request), **recorded})
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """One: metadata without them. Files go once that is certain."""
@@ -135,7 +135,7 @@ class RemoveOrphans(DistributedOperation):
             "dryRun": argument.dry_run,
             "busy": [staging_folder(one).rpartition("/")[2] for one in request.active],
         }
-        return Plan(argument={**_layout(request), **recorded}, partition_count=1)
+        return Plan(argument={**layout_of_head(request), **recorded}, partition_count=1)
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """One, which settles what is an orphan. Files go once that is certain."""
@@ -184,7 +184,7 @@ def parsed(request: PlanRequest, kind: type[A], *, partitions: bool = False) -> 
     return argument
 
 
-def _layout(request: PlanRequest) -> dict[str, Any]:
+def layout_of_head(request: PlanRequest) -> dict[str, Any]:
     """How the table's files are reached, as other operations record it."""
     if request.head is None:
         return {}

@@ -35,6 +35,8 @@ class ValidateArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     """Id of a snapshot; from JSON as a string, since numbers lose their last digits there."""
     as_of: str | None = None
     """The snapshot that was present at this time, such as ``2024-05-01T08:00:00Z``."""
+    publish: bool = False
+    """Publish the branch, if it keeps all rules: exactly the snapshot that was looked at."""
     report_only: bool = False
     """Succeed all the same, and only say which rules are broken."""
     samples: int = 5
@@ -63,6 +65,7 @@ class Validate(DistributedOperation):
         PreconditionFailed
             There is no such snapshot, or the table is no Iceberg table.
         """
+        from distop.spark_jobs.branches import branch_snapshot, check_publishing
         from distop.spark_jobs.maintenance import parsed
         from distop.spark_jobs.rule_parsing import parse_rules, shown_columns
         from distop.spark_jobs.snapshot_files import SnapshotGroups, recorded
@@ -74,6 +77,8 @@ class Validate(DistributedOperation):
             raise _invalid("group_bytes", "group_bytes must be at least 1")
         if request.options.max_failed_partitions:
             raise _invalid("max_failed_partitions", "a job that failed has not looked at its rows")
+        if argument.publish:
+            check_publishing(argument.branch, request.partitions is not None, argument.report_only)
         snapshot = _snapshot(request, argument)
         metadata = snapshot.metadata
         sources = [term.source_id for spec in metadata.partition_specs for term in spec.fields]
@@ -87,6 +92,9 @@ class Validate(DistributedOperation):
             "layout": {"properties": dict(metadata.properties)},
             RULES: msgspec.to_builtins(rules),
         }
+        if argument.publish and argument.branch is not None:
+            at = branch_snapshot(request, argument.branch)
+            frozen["publish"] = {"branch": argument.branch, "snapshotId": at}
         names: list[str] = []
         if snapshot.snapshot is not None:
             group_bytes = 0 if rules.has_unique else argument.group_bytes
@@ -102,8 +110,12 @@ class Validate(DistributedOperation):
         return Plan(argument=frozen, partitions=names)
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
-        """One: the verdict on what all jobs have found."""
-        return [StepRecord(step="rules.verdict")]
+        """The verdict on what all jobs have found; then the branch is published, if that was asked for."""
+        steps = [StepRecord(step="rules.verdict")]
+        if "publish" in operation.argument:
+            publish = operation.argument["publish"]
+            steps.append(StepRecord(step="iceberg.publish_branch", argument=publish))
+        return steps
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
         """Check one partition, or some files of it.

@@ -1,0 +1,235 @@
+"""Branches: written aside, validated, published or dropped. Coordinator, executor and etcd are real."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from distop.client import FollowUp, Operation, OperationState
+from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed
+from distop.metastore.config import EtcdConfig
+from support.executing import runner
+from support.lossy import LossyClient
+from support.waiting import eventually
+from support.whole import HEADER, Whole, coordinated, whole, write_csv
+
+RULES = ["id >= 0", {"unique": "id"}]
+
+
+@pytest_asyncio.fixture
+async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -> AsyncIterator[Whole]:
+    async with whole(etcd_config, tmp_path, client) as running:
+        yield running
+
+
+async def run(service: Whole, type_name: str, **argument: Any) -> Operation:
+    started = await service.client.start("t", type_name, argument)
+    return await service.client.wait(started.name, timeout_s=30)
+
+
+async def succeeds(service: Whole, type_name: str, **argument: Any) -> dict[str, Any]:
+    return dict((await run(service, type_name, **argument)).raise_for_outcome().facts)
+
+
+async def ingested(service: Whole) -> list[str]:
+    """The paths that have a watermark."""
+    marks = await service.client.watermarks("t")
+    return sorted(path for partitions in marks.values() for path in partitions)
+
+
+def source(service: Whole, name: str, start: int, rows: int = 10) -> Path:
+    return write_csv(service.folder / "src" / name, "1.csv", start, rows)
+
+
+def on_branch(service: Whole, branch: str) -> list[int]:
+    return sorted(service.table().scan().use_ref(branch).to_arrow()["id"].to_pylist())
+
+
+def refs(service: Whole) -> set[str]:
+    return set(service.table().metadata.refs)
+
+
+async def test_what_is_on_a_branch_is_seen_once_it_has_passed(service: Whole) -> None:
+    """P12, C8: rows and watermarks of a branch appear together, in the transaction that publishes it."""
+    await service.ingest(source(service, "first", 0))
+    folder = source(service, "aside", 100)
+    (folder / "2.csv").write_text(HEADER + "101,k2,2013-01-01\n")  # 101 is there twice, in one partition
+    staged = (await service.ingest(folder, branch="audit")).raise_for_outcome()
+    assert staged.facts["branch"] == "audit"
+    assert await asyncio.to_thread(service.ids) == list(range(10))
+    assert await asyncio.to_thread(on_branch, service, "audit") == [*range(10), 100, 101, *range(101, 110)]
+    assert await ingested(service) == ["first"]
+    with pytest.raises(AlreadyIngested):
+        await service.client.start("t", "ingest", {"paths": [str(folder)], "branch": "audit"})
+
+    broken = await run(service, "validate", branch="audit", rules=RULES, publish=True)
+    assert broken.error is not None
+    assert broken.error.code == "VALIDATION_FAILED"
+    assert "unique(id) by 1 row in 1 partition" in broken.error.message
+    assert await asyncio.to_thread(service.ids) == list(range(10))
+    assert await ingested(service) == ["first"]
+
+    assert (await succeeds(service, "drop_branch", branch="audit"))["droppedSnapshots"] == 1
+    assert await asyncio.to_thread(refs, service) == {"main"}
+    (folder / "2.csv").unlink()
+    (await service.ingest(folder, branch="audit")).raise_for_outcome()
+    (await service.ingest(source(service, "more", 200), branch="audit")).raise_for_outcome()
+    facts = await succeeds(service, "validate", branch="audit", rules=RULES, publish=True)
+    assert (facts["checkedRows"], facts["publishedSnapshots"], facts["branch"]) == (30, 2, "audit")
+    assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 110), *range(200, 210)]
+    assert await ingested(service) == ["aside", "first", "more"]
+    assert await asyncio.to_thread(refs, service) == {"main"}
+    with pytest.raises(AlreadyIngested):
+        await service.client.start("t", "ingest", {"paths": [str(folder)]})
+
+
+async def test_staging_validating_and_publishing_in_one_go(service: Whole) -> None:
+    """P12, O23: each starts the next, and the branch begins with the table itself, which is empty."""
+    publish = {"branch": "audit", "rules": RULES, "publish": True}
+    for number, folder in enumerate((source(service, "a", 0), source(service, "b", 100))):
+        started = await service.client.start(
+            "t",
+            "ingest",
+            {"paths": [str(folder)], "branch": "audit"},
+            then=FollowUp(type="validate", argument=publish),
+        )
+        first = (await service.client.wait(started.name, timeout_s=30)).raise_for_outcome()
+        last = (await service.client.wait(first.facts["followUp"], timeout_s=30)).raise_for_outcome()
+        assert last.facts["publishedSnapshots"] == 1
+        assert len(await asyncio.to_thread(service.ids)) == 10 * (number + 1)
+    assert await ingested(service) == ["a", "b"]
+    await service.at_rest()
+    assert service.data_files() == await asyncio.to_thread(service.published_files)
+
+
+async def test_a_table_that_was_written_to_meanwhile_is_not_overrun(service: Whole) -> None:
+    """P6, P16: a branch is published on what it began with, or refused by name; the table loses nothing."""
+    await service.ingest(source(service, "a", 0))
+    (await service.ingest(source(service, "b", 100), branch="audit")).raise_for_outcome()
+    (await service.ingest(source(service, "c", 200))).raise_for_outcome()
+    refused = await run(service, "publish_branch", branch="audit")
+    assert refused.error is not None
+    assert refused.error.code == "HEAD_CONFLICT"
+    assert "t/ingest/3" in refused.error.message
+    (await service.ingest(source(service, "b", 100))).raise_for_outcome()
+    again = {"paths": [str(source(service, "d", 300))], "branch": "audit"}
+    with pytest.raises(Exception, match="watermark") as raised:
+        await service.client.start("t", "ingest", again)
+    assert getattr(raised.value, "code", "") == "WATERMARK_CONFLICT"
+    await succeeds(service, "drop_branch", branch="audit")
+    assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 110), *range(200, 210)]
+
+
+async def test_exactly_what_was_looked_at_is_published(
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """P12: rows that come to the branch while it is validated keep it from being published."""
+    async with coordinated(etcd_config, tmp_path, client) as service:
+        async with runner(client):
+            await service.ingest(source(service, "a", 0), branch="audit")
+            await service.at_rest()
+        held = await service.client.start(
+            "t", "validate", {"rules": RULES, "branch": "audit", "publish": True}
+        )
+        async with runner(client, serving=["ingest"]):
+            (await service.ingest(source(service, "b", -5), branch="audit")).raise_for_outcome()
+        async with runner(client):
+            ended = await service.client.wait(held.name, timeout_s=30)
+            assert ended.error is not None
+            assert ended.error.code == "HEAD_CONFLICT"
+            assert not await ingested(service)
+            stale = await run(service, "publish_branch", branch="audit", snapshot="1")
+            assert stale.error is not None
+            assert stale.error.code == "HEAD_CONFLICT"
+
+
+async def test_modes_that_replace_rows_replace_those_of_the_branch(service: Whole) -> None:
+    """P5: an overwrite of a branch leaves the table as it is, until it is published."""
+    await service.ingest(source(service, "a", 0))
+    (await service.ingest(source(service, "b", 100), branch="next", mode="overwrite")).raise_for_outcome()
+    folder = source(service, "c", 201, 1)  # of kind k0
+    (await service.ingest(folder, branch="next", mode="overwrite_partitions")).raise_for_outcome()
+    assert await asyncio.to_thread(service.ids) == list(range(10))
+    # An ingest without rows: its watermark waits on the branch as well.
+    nothing = await service.ingest(source(service, "d", 300), branch="next", filter="id < 0")
+    assert nothing.raise_for_outcome().facts["rows"] == 0
+    facts = await succeeds(service, "publish_branch", branch="next")
+    assert facts["publishedSnapshots"] == 3
+    kept = [number for number in range(100, 110) if number % 3]
+    assert await asyncio.to_thread(service.ids) == [*kept, 201]
+    assert await ingested(service) == ["a", "b", "c", "d"]
+
+
+async def test_expiry_and_orphans_leave_branches_alone(service: Whole) -> None:
+    """P13: what only a branch holds stays, with the watermarks it carries; once dropped, it goes."""
+    await service.ingest(source(service, "a", 0))
+    for number, name in enumerate("bc"):
+        (await service.ingest(source(service, name, 100 * (number + 1)), branch="audit")).raise_for_outcome()
+    await service.at_rest()
+    files = service.data_files()
+
+    async def clean() -> None:
+        await succeeds(service, "expire_snapshots", older_than="0s")
+        await service.at_rest()
+        await succeeds(service, "remove_orphans", older_than="0s", dry_run=False)
+        await service.at_rest()
+
+    await clean()
+    assert service.data_files() == files
+    facts = await succeeds(service, "publish_branch", branch="audit")
+    assert facts["publishedSnapshots"] == 2
+    assert await ingested(service) == ["a", "b", "c"]
+    assert service.data_files() == await asyncio.to_thread(service.published_files) == files
+
+    (await service.ingest(source(service, "d", 300), branch="audit")).raise_for_outcome()
+    await succeeds(service, "drop_branch", branch="audit")
+    await clean()
+    await eventually_only(service, files)
+
+
+async def eventually_only(service: Whole, files: set[Path]) -> None:
+    async def left() -> bool:
+        return service.data_files() == files
+
+    await eventually(left, 20.0)
+
+
+async def test_what_makes_no_sense_on_a_branch(service: Whole) -> None:
+    """U3: refused at the start, with the field's name."""
+    await service.ingest(source(service, "a", 0))
+    paths = {"paths": [str(source(service, "b", 100))]}
+    for type_name, argument, field in (
+        ("ingest", {**paths, "branch": "main"}, "branch"),
+        ("ingest", {**paths, "branch": "a b"}, "branch"),
+        ("ingest", {**paths, "branch": "x", "mode": "ignore"}, "branch"),
+        ("validate", {"rules": RULES, "publish": True}, "publish"),
+        ("validate", {"rules": RULES, "publish": True, "branch": "x", "report_only": True}, "publish"),
+    ):
+        with pytest.raises(InvalidArgument) as raised:
+            await service.client.start("t", type_name, argument)
+        assert raised.value.details["field"] == field
+    for type_name in ("publish_branch", "drop_branch"):
+        with pytest.raises(PreconditionFailed, match="no branch 'x'"):
+            await service.client.start("t", type_name, {"branch": "x"})
+    with pytest.raises(InvalidArgument, match="branch, and validate"):
+        await service.client.start("t", "ingest", {**paths, "audit": {"rules": RULES}})
+
+
+async def test_a_branch_has_one_outcome_whatever_is_lost(service: Whole) -> None:
+    """P8: it ends as published once, and a second try finds no branch."""
+    await service.ingest(source(service, "a", 0), branch="audit")
+    names = [
+        (await service.client.start("t", "publish_branch", {"branch": "audit"}, request_id="again")).name
+        for _ in range(2)
+    ]
+    assert len(set(names)) == 1
+    ended = await service.client.wait(names[0], timeout_s=30)
+    assert ended.state is OperationState.SUCCEEDED
+    with pytest.raises(PreconditionFailed, match="no branch"):
+        await service.client.start("t", "publish_branch", {"branch": "audit"})
+    assert await asyncio.to_thread(service.ids) == list(range(10))
