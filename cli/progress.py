@@ -75,7 +75,7 @@ class ProgressView:
             text.append("  cancel requested", "yellow")
         elif operation.pause is not None:
             text.append(f"  paused {printable(paused(operation.pause))}", "yellow")
-        elif operation.jobs.total and not operation.runner and not operation.jobs.done and not operation.done:
+        elif _waits(operation):
             text.append("  waiting for an executor", "dim")
         return text
 
@@ -108,3 +108,9 @@ class ProgressView:
             lines.append(ProgressBar(jobs.total, jobs.done, width=min(options.max_width, 80)))
         lines += [Text(printable(failure), "red") for failure in self._failures]
         yield Group(*lines)
+
+
+def _waits(operation: Operation) -> bool:
+    """Whether there are jobs to be done, and nobody has begun."""
+    jobs = operation.jobs
+    return bool(jobs.total or jobs.counting) and not (operation.runner or jobs.done or operation.done)

@@ -33,9 +33,10 @@ def printable(text: str) -> str:
 
 
 def counts(jobs: JobCounts) -> str:
-    """``"40/100"``, or ``"40/100, 2 failed"``."""
+    """``"40/100"``, or ``"40/100, 2 failed"``; ``"0/?"`` while nobody knows how many there are."""
     failed = f", {jobs.failed:,} failed" if jobs.failed else ""
-    return f"{jobs.succeeded:,}/{jobs.total:,}{failed}"
+    total = "?" if jobs.counting and not jobs.total else f"{jobs.total:,}"
+    return f"{jobs.succeeded:,}/{total}{failed}"
 
 
 def paused(pause: Pause | None) -> str:

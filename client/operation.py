@@ -57,6 +57,9 @@ class JobCounts:
     total: int = 0
     succeeded: int = 0
     failed: int = 0
+    counting: bool = False
+    """Of a dynamic plan: nobody knows yet how many there are. ``total`` (0: unknown) and ``succeeded`` then say how
+    far Spark is."""
 
     @property
     def done(self) -> int:
@@ -192,7 +195,9 @@ class Operation:
             object=message.object,
             instance=message.instance,
             state=OperationState.from_proto(message.state),
-            jobs=JobCounts(message.jobs.total, message.jobs.succeeded, message.jobs.failed),
+            jobs=JobCounts(
+                message.jobs.total, message.jobs.succeeded, message.jobs.failed, message.jobs.counting
+            ),
             request_id=message.request_id,
             started_by=message.started_by,
             started_at=from_timestamp(message.started_at),
@@ -218,7 +223,9 @@ class Operation:
             object=self.object,
             instance=self.instance,
             state=self.state.to_proto(),
-            jobs=pb.JobCounts(total=jobs.total, succeeded=jobs.succeeded, failed=jobs.failed),
+            jobs=pb.JobCounts(
+                total=jobs.total, succeeded=jobs.succeeded, failed=jobs.failed, counting=jobs.counting
+            ),
             request_id=self.request_id,
             started_by=self.started_by,
             started_at=to_timestamp(self.started_at),

@@ -158,7 +158,7 @@ class DeltaOutput(Output):
     def lists_in_records(self, arg: OperationArg) -> bool:
         from distop.commit.delta_output import MAX_INLINE_JOBS
 
-        return arg.partition_count <= MAX_INLINE_JOBS
+        return not arg.dynamic and arg.partition_count <= MAX_INLINE_JOBS
 
     def file_list(self, layout: Layout, arg: OperationArg) -> FileList:
         from distop.commit.delta_output import DeltaFileList

@@ -88,7 +88,7 @@ def published(
         return None
     if history.outcome != "success" or history.facts.get(IGNORED) or operation.type in MAINTENANCE | READERS:
         return NOTHING
-    if len(jobs) != operation.partition_count:
+    if len(jobs) != _expected(operation, history):
         return None
     adopted_from = int(history.facts.get("adoptedFrom", 0))
     names = operation.partition_names()
@@ -107,6 +107,11 @@ def published(
     return Published(frozenset(stems), frozenset(joined))
 
 
+def _expected(operation: OperationArg, history: HistoryRecord) -> int:
+    """How many jobs there were; of a dynamic plan only its end knows."""
+    return history.partition_count if operation.dynamic else operation.partition_count
+
+
 def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, JobRecord]) -> int:
     """Remove what an ended operation has staged and not published; how many files that were.
 
@@ -123,7 +128,7 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
     if keep is not None:
         wanted = {**dict.fromkeys(kept_folders(format_of(operation)), keep), **wanted}
     else:
-        fields = {"operation": str(operation.id), "jobs": len(jobs), "expected": operation.partition_count}
+        fields = {"operation": str(operation.id), "jobs": len(jobs), "expected": _expected(operation, history)}
         log.info("sweep_skipped", extra=fields)
     if not wanted:
         return removed

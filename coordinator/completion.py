@@ -26,6 +26,7 @@ from distop.coordinator.parking import MAX_ERROR_LENGTH, Parking
 from distop.coordinator.planning import Planner
 from distop.coordinator.publication import (
     Base,
+    check_run,
     context_of,
     is_external,
     joined,
@@ -133,7 +134,12 @@ class Completion:
     # -- finish ----------------------------------------------------------------------------------------
 
     def publishes(self, arg: OperationArg) -> bool:
-        """Whether more than a history entry comes of it: outputs, watermarks, or the effect of a hook."""
+        """Whether more than a history entry comes of it: outputs, watermarks, or the effect of a hook.
+
+        Of a dynamic plan it does in any case: only a seal tells for certain which results count.
+        """
+        if arg.dynamic:
+            return True
         try:
             kind = self._registry.get(arg.type)
         except UnknownOperationType:
@@ -211,6 +217,8 @@ class Completion:
 
     async def _view(self, tracked: Tracked) -> OperationView:
         jobs = await read_jobs(self._client, tracked.keys)
+        if tracked.arg.dynamic and tracked.state == COMMITTING:
+            check_run(tracked.arg, jobs, tracked.run)
         return OperationView(arg=tracked.arg, jobs=jobs, token=f"{tracked.arg.id}/{tracked.arg.uuid}")
 
     async def _publish(
@@ -220,7 +228,7 @@ class Completion:
         steps = list(kind.commit_steps(tracked.arg))
         # Operations that publish nothing need not read what their jobs said.
         view = OperationView(arg=tracked.arg, jobs={}, token=str(tracked.arg.id))
-        if steps or _is_hooked(kind) or tracked.failed:
+        if steps or _is_hooked(kind) or tracked.failed or tracked.arg.dynamic:
             view = await self._view(tracked)
         if _is_hooked(kind):
             reached("hook.before")

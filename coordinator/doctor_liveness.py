@@ -95,7 +95,7 @@ def _operation(
             yield _notice("OPERATION_PAUSED", seen, str(one.id), f"{one.id} is paused{pause}")
         return
     quiet = now - one.last_change_at if one.last_change_at else 0.0
-    undone = one.arg.partition_count - one.jobs
+    undone = one.jobs_expected - one.jobs
     if one.state.value == RUNNING and undone > 0:
         yield from _jobs(seen, one, undone, quiet, patience)
     elif led and quiet > patience.quiet_leader_s and not _record(one.word("completion")):
@@ -120,7 +120,7 @@ def _jobs(
         "operation": str(one.id),
         "persists_s": patience.hand_over_s,
     }
-    left = f"{undone:,} of {one.arg.partition_count if one.arg else 0:,} jobs are left"
+    left = "its jobs are left" if one.counting else f"{undone:,} of {one.jobs_expected:,} jobs are left"
     runner = one.word("runner")
     dead = sum(count for lease, count in one.claims.items() if lease and lease not in seen.members.leases())
     if dead:

@@ -20,7 +20,7 @@ from distop.metastore.keyspace import (
     prefix_end,
     unescape,
 )
-from distop.metastore.records import JobRecord, MemberRecord, OperationArg, decode
+from distop.metastore.records import JobRecord, MemberRecord, OperationArg, RunRecord, decode
 from distop.metastore.txn import KeyValue
 
 PAGE = 5000
@@ -29,7 +29,7 @@ MAX_BATCHES = 20
 MAX_LEASELESS = 100
 """Claims without a lease that are named."""
 
-_WORDS = frozenset({"arg", "state", "runner", "cancel", "error", "commit", "completion", "resolve", "pause"})
+_WORDS = frozenset({"arg", "state", "runner", "cancel", "error", "commit", "completion", "resolve", "pause", "run"})
 """Keys directly below a root whose values are read."""
 
 
@@ -63,6 +63,24 @@ class OperationSeen:
     @property
     def state(self) -> KeyValue:
         return self.word("state")
+
+    run: RunRecord | None = None
+    """Of a dynamic plan: the run whose results count."""
+
+    @property
+    def counting(self) -> bool:
+        """Whether nobody knows yet how many jobs there are."""
+        return self.arg is not None and self.arg.dynamic and (self.run is None or self.run.count is None)
+
+    @property
+    def jobs_expected(self) -> int:
+        """Jobs that must have a result before it can be committed; of those not known yet: one more than there
+        are results."""
+        if self.arg is None:
+            return 0
+        if not self.arg.dynamic:
+            return self.arg.partition_count
+        return self.jobs + 1 if self.run is None or self.run.count is None else self.run.count
 
     @property
     def last_change_at(self) -> float:
@@ -295,6 +313,11 @@ async def _read_values(client: EtcdClient, one: OperationSeen, revision: int) ->
             one.arg = decode(one.word("arg").value, OperationArg, one.keys.arg)
         except CorruptRecord as error:
             one.unreadable = str(error)
+    if one.word("run").exists:
+        try:
+            one.run = decode(one.word("run").value, RunRecord, one.keys.run)
+        except CorruptRecord as error:
+            one.unreadable = one.unreadable or str(error)
     if one.newest.key.endswith(b".state") and one.newest.key != one.keys.state:
         kv = await client.get(one.newest.key, revision=revision)
         try:

@@ -70,7 +70,9 @@ class Followed:
             return None
         message = self._view.message(self._revision)
         # The jobs are in the grid: the view was shown none of their keys.
-        message.jobs.succeeded, message.jobs.failed = self.grid.succeeded, self.grid.failed
+        message.jobs.failed = self.grid.failed
+        if not message.jobs.counting:
+            message.jobs.succeeded = self.grid.succeeded
         return message, self.grid
 
     async def run(self) -> None:
@@ -103,7 +105,7 @@ class Followed:
     async def _list(self) -> int:
         """Read everything at one revision, page by page."""
         keys = self._keys
-        header = (keys.arg, keys.state, keys.runner, keys.cancel, keys.error)
+        header = (keys.arg, keys.state, keys.runner, keys.run, keys.cancel, keys.error)
         result = await self._client.txn(Txn(then=tuple(Get(key) for key in header)))
         found = [kv for index, key in enumerate(header) if (kv := result.one(index, key)).exists]
         revision = self._revision = result.revision
@@ -140,6 +142,7 @@ class Followed:
             if keys.partition_of(key) is None:
                 if event.kind == "put":
                     view.apply_put(event.kv)
+                    grid.apply_put(event.kv)  # which run counts
                 else:
                     view.apply_delete(event.kv)
             elif event.kind == "put":

@@ -10,7 +10,7 @@ from typing import Literal
 
 from distop.errors import CorruptRecord
 from distop.metastore.keyspace import OperationKeys
-from distop.metastore.records import JobRecord, OperationArg, decode
+from distop.metastore.records import JobRecord, OperationArg, RunRecord, decode
 from distop.metastore.txn import KeyValue
 
 WAITING, CLAIMED, SUCCEEDED, FAILED = ".", "r", "s", "f"
@@ -21,6 +21,9 @@ LEVELS = 4
 
 MAX_FAILURES = 20
 """Failures of which the text is kept."""
+
+MAX_DYNAMIC = 1_000_000
+"""Cells for the jobs of a dynamic plan, whose number nobody has checked."""
 
 _WAITING, _CLAIMED, _SUCCEEDED, _FAILED = (ord(state) for state in (WAITING, CLAIMED, SUCCEEDED, FAILED))
 
@@ -46,6 +49,7 @@ class JobGrid:
         self._names = arg.partitions
         self._index = None if self._names is None else {name: at for at, name in enumerate(self._names)}
         self._cells = bytearray((_WAITING,)) * arg.partition_count
+        self._dynamic, self._run = arg.dynamic, 0
         self.failures: dict[str, str] = {}
         """Partition -> why it failed; the first :data:`MAX_FAILURES` that were seen."""
         self.last_job_at = 0.0
@@ -68,6 +72,8 @@ class JobGrid:
 
     def apply_put(self, kv: KeyValue) -> None:
         """Any key below the operation's root was written; keys of no job change nothing."""
+        if self._dynamic and not self._heeds(kv):
+            return
         at, partition, word = self._place(kv.key)
         if word == "claim" and self._cells[at] == _WAITING:
             self._set(at, _CLAIMED)
@@ -89,6 +95,28 @@ class JobGrid:
         elif word == "state":
             self._set(at, _WAITING)
             self.failures.pop(partition, None)
+
+    def _heeds(self, kv: KeyValue) -> bool:
+        """Whether a key of a dynamic plan is one of the run that counts; makes room for its jobs."""
+        named, is_run = self._keys.partition_of(kv.key), kv.key == self._keys.run
+        try:
+            if is_run:
+                record = decode(kv.value, RunRecord, kv.key)
+                token, jobs = record.token, record.tasks if record.count is None else record.count
+            elif named is not None and named[1] == "state" and named[0].isdecimal():
+                token, jobs = decode(kv.value, JobRecord, kv.key).run, int(named[0]) + 1
+            else:
+                return False
+        except CorruptRecord:
+            return False
+        if token < self._run:
+            return False
+        if token > self._run:
+            self._run, self._cells = token, bytearray()
+            self.succeeded = self.failed = 0
+            self.failures.clear()
+        self._cells.extend((_WAITING,) * (min(jobs, MAX_DYNAMIC) - len(self._cells)))
+        return not is_run
 
     def _place(self, key: bytes) -> tuple[int, str, str]:
         """Index, partition and word of a job's key; the word is empty for any other key."""

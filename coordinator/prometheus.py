@@ -194,7 +194,7 @@ class _Led(Collector):
                 self.count(tracked, len(tracked.succeeded), len(tracked.failed))
                 kind = self._type(tracked.arg.type)
                 active[kind, tracked.state.decode(errors="replace")] += 1
-                unfinished[kind] += tracked.total - len(tracked.succeeded) - len(tracked.failed)
+                unfinished[kind] += max(0, tracked.total - tracked.done - len(tracked.failed))
         yield GaugeMetricFamily("distop_tables_led", "Tables led here", len(led))
         yield _family(
             GaugeMetricFamily("distop_operations_active", "Operations led here", labels=["type", "state"]),

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from distop.errors import PreconditionFailed
+from distop.errors import CorruptRecord, PreconditionFailed
 from distop.metastore.client import EtcdClient
 from distop.metastore.keyspace import OperationKeys, TableKeys
-from distop.metastore.records import JobRecord, OperationArg, StepRecord, TableRecord, decode
+from distop.metastore.records import JobRecord, OperationArg, RunRecord, StepRecord, TableRecord, decode
 from distop.metastore.sequence import CommitSequence
 from distop.metastore.txn import Get, KeyValue, Txn
 from distop.operations.api import OperationView
@@ -54,6 +54,19 @@ async def read_jobs(client: EtcdClient, keys: OperationKeys) -> Mapping[str, Job
         if named is not None and named[1] == "state":
             jobs[named[0]] = decode(kv.value, JobRecord, kv.key)
     return jobs
+
+
+def check_run(arg: OperationArg, jobs: Mapping[str, JobRecord], run: RunRecord) -> None:
+    """Raise :class:`~distop.errors.CorruptRecord` unless these are the results of the run that counts.
+
+    The seal has seen to that. This is a look at what is about to be published, since nothing else would show it.
+    """
+    others = sum(job.run != run.token for job in jobs.values())
+    if run.count != len(jobs) or others:
+        raise CorruptRecord(
+            f"{arg.id} has {len(jobs)} results, {others} of them of other runs; run {run.token} has {run.count}",
+            hint="nothing was published: distop doctor, and then distop resolve",
+        )
 
 
 def context_of(keys: TableKeys, base: Base, view: OperationView) -> FinishContext:

@@ -138,8 +138,20 @@ def operation_arg(
     follows: str = "",
     batches: Sequence[str] = (),
 ) -> OperationArg:
-    """The record of an operation that is to be started."""
+    """The record of an operation that is to be started.
+
+    Raises :class:`~distop.errors.InvalidArgument` if it may not be run as the options have it.
+    """
+    if plan.dynamic and options.max_failed_partitions:
+        raise InvalidArgument(
+            "jobs of a DataFrame may not fail: which rows are in a partition is not fixed, so nobody could tell "
+            "which ones are missing",
+            details={"field": "options.max_failed_partitions"},
+        )
     return OperationArg(
+        # Older versions must not take it for an operation without jobs.
+        version=2 if plan.dynamic else 1,
+        dynamic=plan.dynamic,
         table=table.name,
         type=kind.type,
         instance=instance,

@@ -20,6 +20,7 @@ from distop.metastore.records import (
     OperationArg,
     PauseRecord,
     ResolveRecord,
+    RunRecord,
     decode,
 )
 from distop.metastore.txn import KeyValue
@@ -60,10 +61,25 @@ class Tracked:
     """Whether its end has outputs, watermarks or a hook; if not, there is nothing a seal would freeze."""
     unreadable: dict[bytes, str] = field(default_factory=dict)
     """Marks that this version does not understand, and why. Such a job is neither done nor failed."""
+    run: RunRecord = field(default_factory=lambda: RunRecord(token=0))
+    """Of a dynamic plan: the run whose results count."""
 
     @property
     def total(self) -> int:
-        return self.arg.partition_count
+        """How many jobs there are; of a dynamic plan whose count is not sealed: as far as is known."""
+        if not self.arg.dynamic:
+            return self.arg.partition_count
+        return self.run.tasks if self.run.count is None else self.run.count
+
+    @property
+    def counting(self) -> bool:
+        """Whether nobody knows yet how many jobs there are."""
+        return self.arg.dynamic and self.run.count is None
+
+    @property
+    def done(self) -> int:
+        """Jobs that have ended well: the results that stand, or what the runner says before there are any."""
+        return max(len(self.succeeded), self.run.done) if self.counting else len(self.succeeded)
 
     def set_state(self, state: bytes, revision: int) -> None:
         """The state as of ``revision``; older news, such as a late event, changes nothing."""
@@ -86,10 +102,29 @@ class Tracked:
             # It concerns this operation alone: the leader of its table must be able to go on.
             self.unreadable[kv.key] = str(error)
             return
+        if self.arg.dynamic and not self._is_of_present_run(record.run):
+            return
         if record.state == "success":
             self.succeeded.add(kv.key)
         else:
             self.failed[kv.key] = record
+
+    def _is_of_present_run(self, token: int) -> bool:
+        """Whether a result counts. Tokens grow, and listings come in no order: one of a younger run says, as
+        its ``.run`` would, that the one before counts no more."""
+        if token > self.run.token:
+            self.set_run(RunRecord(token=token))
+        return token == self.run.token
+
+    def set_run(self, record: RunRecord) -> None:
+        """Which run's results count. That old ones are deleted need not be seen."""
+        if self.run.count is not None or record.token < self.run.token:
+            return
+        if record.token > self.run.token:
+            self.succeeded.clear()
+            self.failed.clear()
+            self.unreadable.clear()
+        self.run = record
 
     def _forget_job(self, key: bytes) -> None:
         self.succeeded.discard(key)
@@ -107,6 +142,11 @@ class Tracked:
                 self.pause = decode(kv.value, PauseRecord, kv.key)
             except CorruptRecord:
                 self.pause = PauseRecord()
+        elif kv.key == self.keys.run:
+            try:
+                self.set_run(decode(kv.value, RunRecord, kv.key))
+            except CorruptRecord as error:
+                self.unreadable[kv.key] = str(error)
         elif kv.key == self.keys.error:
             try:
                 self.error = decode(kv.value, ErrorRecord, kv.key)
@@ -124,11 +164,7 @@ class Tracked:
             self.apply_job(kv)
 
     def apply_delete(self, key: bytes, revision: int) -> None:
-        """Any key below the operation's root was deleted.
-
-        A deleted job state counts as not done: that is how a new run of a dynamic plan clears the marks of
-        the old one.
-        """
+        """Any key below the operation's root was deleted. A deleted job state counts as not done."""
         if key == self.keys.state:
             self.set_state(b"", revision)
         elif key == self.keys.pause:
@@ -212,7 +248,7 @@ def decide(tracked: Tracked, *, deadline_passed: bool, paused: bool = False) -> 
     failed = len(tracked.failed)
     if tracked.arg.options.too_many_failed(failed, tracked.total):
         return Seal(RUNNING, ABORTING, JobFailed.code, _why_failed(tracked))
-    if len(tracked.succeeded) + failed >= tracked.total:
+    if not tracked.counting and len(tracked.succeeded) + failed >= tracked.total:
         if paused:
             return _too_late(tracked) if deadline_passed else Wait()
         # Also when the deadline has just passed: the work is done.
@@ -248,5 +284,5 @@ def failed_partitions(tracked: Tracked, outcome: str) -> dict[str, Any]:
 
 def _too_late(tracked: Tracked) -> Seal:
     limit = tracked.arg.options.deadline_s
-    done = f"{len(tracked.succeeded)} of {tracked.total} jobs were done"
+    done = f"{tracked.done} of {'an unknown number of' if tracked.counting else tracked.total} jobs were done"
     return Seal(RUNNING, ABORTING, "DEADLINE_EXCEEDED", f"not finished within {limit:g} s: {done}")

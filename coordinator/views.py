@@ -98,7 +98,12 @@ def from_tracked(tracked: Tracked, runner: str, revision: int) -> pb.Operation:
         object=arg.object,
         instance=arg.instance,
         state=_LIVE.get(tracked.state, pb.OPERATION_STATE_UNSPECIFIED),
-        jobs=pb.JobCounts(total=tracked.total, succeeded=len(tracked.succeeded), failed=len(tracked.failed)),
+        jobs=pb.JobCounts(
+            total=tracked.total,
+            succeeded=tracked.done,
+            failed=len(tracked.failed),
+            counting=tracked.counting,
+        ),
         request_id=arg.request_id,
         started_by=arg.started_by,
         started_at=timestamp(arg.started_at),

@@ -161,7 +161,8 @@ def reason_of(reason: Reason) -> Child:
 def tally(jobs: pb.JobCounts, grid: JobGrid | None) -> str:
     """``"34 of 120 jobs done, 1 failed"``."""
     counting = grid is not None and not grid.complete
-    jobs_done = f"{jobs.succeeded:,} of {jobs.total:,} {'job' if jobs.total == 1 else 'jobs'} done"
+    total = "an unknown number of" if jobs.counting and not jobs.total else f"{jobs.total:,}"
+    jobs_done = f"{jobs.succeeded:,} of {total} {'job' if jobs.total == 1 else 'jobs'} done"
     parts = [f"at least {jobs_done}" if counting else jobs_done]
     if jobs.failed:
         parts.append(f"{jobs.failed:,} failed")
@@ -174,7 +175,7 @@ def bar(operation: pb.Operation, grid: JobGrid | None) -> Html:
     """The counts of an operation's jobs, in words and as a bar."""
     jobs = operation.jobs
     text = tally(jobs, grid)
-    share = jobs.succeeded / jobs.total if jobs.total else 1.0
+    share = jobs.succeeded / jobs.total if jobs.total else 0.0 if jobs.counting else 1.0
     # Only all of them are 100 %.
     percent = 100 if share == 1 else min(99, round(share * 100))
     return tag(

@@ -185,7 +185,8 @@ def _of_operation(
         )
     options = OperationOptions(max_failed_partitions=operation.max_failed_partitions)
     too_many = options.too_many_failed(jobs.failed, jobs.total)
-    done = f"{jobs.succeeded:,} of {_many(jobs.total, 'job')} done"
+    total = "an unknown number of jobs" if jobs.counting and not jobs.total else _many(jobs.total, "job")
+    done = f"{jobs.succeeded:,} of {total} done"
     if operation.HasField("pause") and not operation.cancel_requested and not too_many:
         held = _held_by(operation.pause, now)
         return Reason(Mood.STUCK, f"{name} is paused{held}: {done}; distop resume {operation.name}")
@@ -197,7 +198,7 @@ def _of_operation(
         )
     if jobs.failed:
         done += f", {jobs.failed:,} failed"
-    if jobs.succeeded + jobs.failed >= jobs.total:
+    if not jobs.counting and jobs.succeeded + jobs.failed >= jobs.total:
         return _led(f"{name} is about to commit: {done}", "publish it", leader, members)
     if operation.runner:
         return _running(operation, done, now, last_job_at)

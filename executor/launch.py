@@ -8,12 +8,14 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from distop.errors import DistopError
+from distop.errors import DistopError, InvalidArgument, JobFailed
 from distop.executor.ledger import Ledger, LocalPort
+from distop.executor.frame_task import FrameResult, run_frame_job
 from distop.executor.task import TaskSummary, Work, run_task
 from distop.metastore.runs import Run
 
@@ -32,6 +34,13 @@ class LaunchFailed(DistopError):
 
     code = "LAUNCH_FAILED"
     retryable = True
+
+
+class NeedsSpark(LaunchFailed):
+    """This executor has no Spark."""
+
+    code = "NEEDS_SPARK"
+    default_hint = "start an executor with a Spark master"
 
 
 class LauncherBroken(LaunchFailed):
@@ -70,6 +79,29 @@ class Launched(Protocol):
         """
 
 
+class LaunchedFrame(Protocol):
+    """A DataFrame being computed. Called on the runner's event loop."""
+
+    def cancel(self, reason: str) -> None:
+        """See :class:`Launched`."""
+
+    async def progress(self) -> tuple[int, int]:
+        """How many tasks there are to be, as far as is known, and how many have ended."""
+
+    async def wait(self) -> list[FrameResult]:
+        """What came of each partition of one computation, in their order.
+
+        Raises
+        ------
+        LaunchFailed
+            It could not be computed to its end, or not as one.
+        LauncherBroken
+            Nor will anything else be.
+        InvalidArgument, JobFailed
+            There is no such DataFrame, nor will there be when it is tried again.
+        """
+
+
 class Launcher(Protocol):
     """Runs the jobs of operations. Called on the runner's event loop."""
 
@@ -78,6 +110,9 @@ class Launcher(Protocol):
 
     def launch(self, launch: Launch) -> Launched:
         """Start tasks for these jobs; returns at once."""
+
+    def launch_frame(self, launch: Launch) -> LaunchedFrame:
+        """Begin to compute the DataFrame of a dynamic plan; returns at once."""
 
     async def close(self) -> None:
         """Free what it holds; nothing runs any more."""
@@ -124,6 +159,9 @@ class LocalLauncher:
 
     def launch(self, launch: Launch) -> LocalTasks:
         return LocalTasks(self._ledger, launch, self._slots)
+
+    def launch_frame(self, launch: Launch) -> LocalFrame:
+        return LocalFrame(self._ledger, launch, self._slots)
 
     async def close(self) -> None:
         """Threads that still run user code are daemons: they end with the process."""
@@ -181,3 +219,54 @@ class LocalTasks:
         self._running -= 1
         if not self._running and not self._ended.done():
             self._ended.set_result(None)
+
+
+class LocalFrame:
+    """The partitions of a dynamic plan in threads of this process, for types that can do without Spark."""
+
+    def __init__(self, ledger: Ledger, launch: Launch, slots: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._port = LocalPort(self._loop, ledger, launch.run)
+        self._work, self._slots = launch.work, slots
+        self._tasks = self._done = 0
+        self._ended: asyncio.Future[list[FrameResult]] = self._loop.create_future()
+        threading.Thread(target=self._run, name="distop-frame", daemon=True).start()
+
+    def cancel(self, reason: str) -> None:
+        self._port.end(reason)
+
+    async def progress(self) -> tuple[int, int]:
+        return self._tasks, self._done
+
+    async def wait(self) -> list[FrameResult]:
+        return await asyncio.shield(self._ended)
+
+    def _run(self) -> None:
+        try:
+            frame = self._work.operation.frame(None, self._work.arg)
+            self._tasks = len(frame)
+            with ThreadPoolExecutor(self._slots, thread_name_prefix="distop-partition") as pool:
+                results = list(pool.map(self._partition, range(len(frame)), frame))
+        except (LaunchFailed, InvalidArgument, JobFailed) as error:
+            self._tell(error)
+        except Exception as error:
+            log.warning("frame_failed", exc_info=True)
+            self._tell(LaunchFailed(f"a task failed: {error}"))
+        else:
+            self._tell(results)
+
+    def _partition(self, index: int, rows: Iterable[Any]) -> FrameResult:
+        result = run_frame_job(self._port, self._work, index, rows, f"t{index}")
+        self._done += 1
+        return result
+
+    def _tell(self, outcome: list[FrameResult] | DistopError) -> None:
+        def settle() -> None:
+            if isinstance(outcome, list):
+                self._ended.set_result(outcome)
+            else:
+                self._ended.set_exception(outcome)
+                self._ended.exception()  # whether or not anybody waits
+
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(settle)

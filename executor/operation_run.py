@@ -13,7 +13,7 @@ from dataclasses import replace
 from enum import Enum
 
 from distop.errors import DistopError
-from distop.executor.launch import Launch, Launched, Launcher, LauncherBroken, LaunchFailed
+from distop.executor.launch import Launch, Launched, LaunchedFrame, Launcher, LauncherBroken, LaunchFailed
 from distop.executor.ledger import Ledger
 from distop.executor.place import Place
 from distop.executor.scratch import Scratch
@@ -71,7 +71,7 @@ class OperationRun:
         self._work = Work(operation=operation, arg=taken.arg, run_token=taken.run.token, scratch=scratch)
         self._clock, self._rng = clock, rng
         self._ended = asyncio.Event()
-        self._launched: Launched | None = None
+        self._launched: Launched | LaunchedFrame | None = None
         self._given_up: asyncio.Future[None] | None = None
         self._given_up_left = 0
 
@@ -144,12 +144,12 @@ class OperationRun:
             partitions=partitions,
         )
         reached("launch.before")
-        self._launched = self._launcher.launch(launch)
+        launched = self._launched = self._launcher.launch(launch)
         reached("launch.middle")
         if self.over:
-            self._launched.cancel(self.over)
+            launched.cancel(self.over)
         try:
-            summary = await self._launched.wait()
+            summary = await launched.wait()
             reached("launch.after")
         except LauncherBroken:
             raise

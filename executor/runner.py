@@ -21,6 +21,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from distop.errors import CorruptRecord, DistopError
+from distop.executor.dynamic_run import DynamicOperationRun
 from distop.executor.launch import Launcher, LauncherBroken
 from distop.executor.ledger import Ledger
 from distop.executor.operation_run import End, OperationRun
@@ -309,7 +310,8 @@ class Runner:
                 "unfinished": len(taken.unfinished),
             },
         )
-        run = OperationRun(self._ledger, self._launcher, kind, taken, clock=self._clock, rng=self._rng)
+        runs = DynamicOperationRun if taken.arg.dynamic else OperationRun
+        run = runs(self._ledger, self._launcher, kind, taken, clock=self._clock, rng=self._rng)
         self._mine[operation] = run
         task = asyncio.create_task(self._see_through(operation, run), name=f"run-{operation}")
         self._working[task] = operation

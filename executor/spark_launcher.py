@@ -8,12 +8,14 @@ import os
 import re
 import socket
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from distop.errors import DistopError, InvalidArgument, JobFailed
 from distop.executor.dial import dial
-from distop.executor.launch import Launch, LauncherBroken, LaunchFailed, pack
+from distop.executor.launch import Launch, LaunchedFrame, LauncherBroken, LaunchFailed, pack
 from distop.executor.place import Place
 from distop.executor.spark_task import SparkTask
 from distop.executor.task import TaskSummary
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 SETTINGS = {
     # Without it every Python task waits 40 ms for Nagle's algorithm and delayed acknowledgements.
@@ -96,18 +99,34 @@ class SparkLauncher:
             self._sidecar = await asyncio.to_thread(dial, place, self._etcd.to_env())
 
     def launch(self, launch: Launch) -> SparkTasks:
+        session, task = self._ready(), self._task(launch)
+        return SparkTasks(session, launch, task, **self._named(launch))
+
+    def launch_frame(self, launch: Launch) -> LaunchedFrame:
+        from distop.executor.spark_frame import SparkFrame
+
+        session, task = self._ready(), self._task(launch)
+        return SparkFrame(session, launch, task, **self._named(launch))
+
+    def _ready(self) -> SparkSession:
         if self._session is None:
             raise LauncherBroken("Spark was not started")
-        self._launches += 1
-        task = SparkTask(
+        return self._session
+
+    def _task(self, launch: Launch) -> SparkTask:
+        return SparkTask(
             arg_value=launch.arg_value,
             run_token=launch.run.token,
             tried=launch.work.tried,
             types=os.environ.get(VARIABLE, ""),
             etcd=self._etcd.to_public_env(),
         )
+
+    def _named(self, launch: Launch) -> dict[str, str]:
+        """The job group, and the pool that the launch runs in."""
+        self._launches += 1
         name = f"distop {launch.work.arg.id} run {launch.run.token} launch {self._launches}"
-        return SparkTasks(self._session, launch, task, name=name, pool=f"distop-{self._launches % POOLS}")
+        return {"name": name, "pool": f"distop-{self._launches % POOLS}"}
 
     async def close(self) -> None:
         """Stop the session, if it is ours."""
@@ -118,18 +137,16 @@ class SparkLauncher:
                 await asyncio.to_thread(self._session.stop)
 
 
-class SparkTasks:
-    """The Spark job of one launch, in a thread that waits for it."""
+class SparkJob(ABC, Generic[T]):
+    """What one launch has Spark do, in a thread that waits for it."""
 
-    def __init__(
-        self, session: SparkSession, launch: Launch, task: SparkTask, *, name: str, pool: str
-    ) -> None:
+    def __init__(self, session: SparkSession, launch: Launch, *, name: str, pool: str) -> None:
         from pyspark import InheritableThread
 
         self._loop = asyncio.get_running_loop()
-        self._context = session.sparkContext
-        self._launch, self._task, self._name, self._pool = launch, task, name, pool
-        self._ended: asyncio.Future[TaskSummary] = self._loop.create_future()
+        self._session, self._context = session, session.sparkContext
+        self._launch, self._name, self._pool = launch, name, pool
+        self._ended: asyncio.Future[T] = self._loop.create_future()
         self._cancelling: asyncio.Task[None] | None = None
         # Each Python thread has its own thread in the JVM, and so a job group of its own; this class also
         # frees that one in the end.
@@ -142,7 +159,7 @@ class SparkTasks:
             log.info("spark_cancelling", extra={"group": self._name, "reason": reason})
             self._cancelling = asyncio.create_task(self._cancel())
 
-    async def wait(self) -> TaskSummary:
+    async def wait(self) -> T:
         try:
             return await asyncio.shield(self._ended)
         finally:
@@ -160,22 +177,19 @@ class SparkTasks:
 
     def _run(self) -> None:
         try:
-            summary = self._collect()
+            self._context.setJobGroup(self._name, self._name)
+            self._context.setLocalProperty("spark.scheduler.pool", self._pool)
+            result = self._collect()
+        except (InvalidArgument, JobFailed, LaunchFailed) as error:
+            self._tell(None, error)
         except Exception as error:
-            self._tell(self._failure(error))
+            self._tell(None, self._failure(error))
         else:
-            self._tell(summary)
+            self._tell(result)
 
-    def _collect(self) -> TaskSummary:
-        work, context = self._launch.work, self._context
-        slots = max(1, context.defaultParallelism)
-        packs = pack(self._launch.partitions, slots=slots, small=work.operation.small_jobs)
-        context.setJobGroup(self._name, self._name)
-        context.setLocalProperty("spark.scheduler.pool", self._pool)
-        ended: list[TaskSummary] = (
-            context.parallelize(packs, max(1, len(packs))).mapPartitions(self._task).collect()
-        )
-        return sum(ended, TaskSummary())
+    @abstractmethod
+    def _collect(self) -> T:
+        """Do it, in the thread that all its Spark jobs are started from."""
 
     def _failure(self, error: Exception) -> LaunchFailed:
         if self._cancelling is not None:
@@ -188,18 +202,36 @@ class SparkTasks:
         log.warning("spark_job_failed", extra={"group": self._name, "error": reason[: 10 * MAX_REASON]})
         return LaunchFailed(f"Spark gave up: {(cause or reason)[-MAX_REASON:]}")
 
-    def _tell(self, outcome: TaskSummary | LaunchFailed) -> None:
+    def _tell(self, result: T | None, error: DistopError | None = None) -> None:
         def settle() -> None:
             if self._ended.done():
                 return
-            if isinstance(outcome, TaskSummary):
-                self._ended.set_result(outcome)
-            else:
-                self._ended.set_exception(outcome)
+            if error is not None:
+                self._ended.set_exception(error)
                 self._ended.exception()  # whether or not anybody waits
+            elif result is not None:
+                self._ended.set_result(result)
 
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(settle)
+
+
+class SparkTasks(SparkJob[TaskSummary]):
+    """Jobs of a frozen plan, packed into tasks."""
+
+    def __init__(
+        self, session: SparkSession, launch: Launch, task: SparkTask, *, name: str, pool: str
+    ) -> None:
+        self._task = task
+        super().__init__(session, launch, name=name, pool=pool)
+
+    def _collect(self) -> TaskSummary:
+        slots = max(1, self._context.defaultParallelism)
+        packs = pack(self._launch.partitions, slots=slots, small=self._launch.work.operation.small_jobs)
+        ended: list[TaskSummary] = (
+            self._context.parallelize(packs, max(1, len(packs))).mapPartitions(self._task).collect()
+        )
+        return sum(ended, TaskSummary())
 
 
 def _is_alive(context: Any) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from distop.executor.place import Place
 from distop.executor.scratch import Scratch
-from distop.executor.sidecar_client import client_of_this_process
+from distop.executor.sidecar_client import SidecarClient, client_of_this_process
 from distop.executor.task import TaskSummary, Work, decode_arg, run_task
 from distop.metastore.config import PASSWORD_FILE, EtcdConfig
 from distop.metastore.tries import Tried
@@ -48,24 +48,27 @@ class SparkTask:
 
         # All of it at once: Spark does not reuse a worker that leaves its input unread.
         partitions = [partition for pack in packs for partition in pack]
+        client, work = self.begin()
+        context = TaskContext.get()
+        name = f"s{context.taskAttemptId()}" if context is not None else "s"
+        summary = run_task(client, work, partitions, name, _end_worker)
+        settle_worker(os.getpid(), len(sys.modules))
+        yield summary
+
+    def begin(self) -> tuple[SidecarClient, Work]:
+        """The way to etcd, and what the task knows of its work; in a worker."""
         arg = decode_arg(self.arg_value)
-        operation = _registry(self.types).get(arg.type)
         # The password's file need not be here, as long as the host has a sidecar.
         config = EtcdConfig.from_env({**self.etcd, PASSWORD_FILE: ""})
         place = Place.of(config.endpoints, config.prefix)
-        client = client_of_this_process(place, self.etcd)
-        context = TaskContext.get()
-        name = f"s{context.taskAttemptId()}" if context is not None else "s"
         work = Work(
-            operation=operation,
+            operation=_registry(self.types).get(arg.type),
             arg=arg,
             run_token=self.run_token,
             scratch=Scratch(place),
             tried=self.tried,
         )
-        summary = run_task(client, work, partitions, name, _end_worker)
-        _settle_worker(os.getpid(), len(sys.modules))
-        yield summary
+        return client_of_this_process(place, self.etcd), work
 
 
 def _end_worker() -> None:
@@ -80,7 +83,7 @@ def _registry(types: str) -> Registry:
 
 
 @functools.lru_cache(maxsize=1)
-def _settle_worker(pid: int, modules: int) -> None:
+def settle_worker(pid: int, modules: int) -> None:
     """Take what is loaded by now out of the garbage collector's sight: Spark's worker loop runs a full
     collection after each task, which otherwise costs more than a small one. Once per process, and again after
     a task that has loaded more, such as what its type writes with."""

@@ -282,7 +282,7 @@ class Task:
         if operation.can_fail and (permanent or tries >= self._most_tries):
             log.warning("job_failed", extra=fields, exc_info=error)
             self._clean(job)
-            self._give_up(job, _told(error))
+            self._give_up(job, told(error))
             return False
         log.warning("job_attempt_failed", extra=fields | {"tries": tries}, exc_info=error)
         if not operation.resumable:
@@ -303,7 +303,7 @@ class Task:
 
     def _count_try(self, job: TaskJob, error: Exception) -> None:
         try:
-            self.session.count_try(job.partition, job.attempt, _told(error))
+            self.session.count_try(job.partition, job.attempt, told(error))
         except DistopError as unavailable:
             # It is tried again here all the same; should this process die, once too often.
             log.warning("try_not_counted", extra={"partition": job.partition, "error": str(unavailable)})
@@ -351,7 +351,7 @@ class Task:
         job.remove_scratch(done=False)
 
 
-def _told(error: Exception) -> str:
+def told(error: Exception) -> str:
     """``CODE: message`` of what an attempt raised."""
     if isinstance(error, DistopError):
         return f"{error.code}: {error.message}"

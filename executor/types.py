@@ -17,7 +17,8 @@ class ServedTypes:
     Parameters
     ----------
     wanted:
-        Their names; ``None``: all that are registered here.
+        Their names; ``None``: all that are registered here, but those that only the program that starts an
+        operation can run.
 
     Loading imports user code, which may fail in any way: such a type is left to other executors, and said
     once. So build it in a thread, not on an event loop.
@@ -32,7 +33,9 @@ class ServedTypes:
         self._loaded: dict[str, DistributedOperation] = {}
         for name in registry.names() if wanted is None else wanted:
             try:
-                self._loaded[name] = registry.get(name)
+                kind = registry.get(name)
+                if wanted is not None or not kind.hosted:
+                    self._loaded[name] = kind
             except Exception as error:
                 if wanted is not None:
                     raise UnknownOperationType(

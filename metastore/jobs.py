@@ -39,8 +39,8 @@ MAX_GROUP = 120
 the outer failure branch and for the widest mark inside (etcd adds them up to 128)."""
 
 
-def success_record(attempt: str, result: Mapping[str, Any], at: float) -> bytes:
-    """The value of a job that succeeded.
+def success_record(attempt: str, result: Mapping[str, Any], at: float, *, run: int = 0) -> bytes:
+    """The value of a job that succeeded. ``run``: the run token, if the plan is dynamic.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def success_record(attempt: str, result: Mapping[str, Any], at: float) -> bytes:
         The result is not JSON.
     """
     try:
-        value = encode(JobRecord(state=SUCCESS, attempt=attempt, result=dict(result), at=at))
+        value = encode(JobRecord(state=SUCCESS, attempt=attempt, result=dict(result), at=at, run=run))
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"the result of the job is not JSON: {error}") from error
     if len(value) > MAX_JOB_RECORD_BYTES:
@@ -60,13 +60,13 @@ def success_record(attempt: str, result: Mapping[str, Any], at: float) -> bytes:
     return value
 
 
-def failure_record(attempt: str, code: str, message: str, at: float) -> bytes:
+def failure_record(attempt: str, code: str, message: str, at: float, *, run: int = 0) -> bytes:
     """The value of a job that failed; the text ``CODE: message`` is cut until it fits."""
     # File names may bring lone surrogates into a message; JSON has no place for them.
     text = f"{code}: {message}".encode(errors="backslashreplace")[:MAX_JOB_RECORD_BYTES]
     while True:
         error = text.decode(errors="ignore")
-        value = encode(JobRecord(state=FAILED, attempt=attempt, error=error, at=at))
+        value = encode(JobRecord(state=FAILED, attempt=attempt, error=error, at=at, run=run))
         excess = len(value) - MAX_JOB_RECORD_BYTES
         if excess <= 0:
             return value

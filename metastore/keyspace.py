@@ -51,6 +51,7 @@ _OPERATION_WORDS = frozenset(
         "plan",
         "nextInstanceId",
         "pause",
+        "run",
     }
 )
 _TYPE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -173,6 +174,8 @@ class OperationKeys:
         self.arg = root + b".arg"
         self.state = root + b".state"
         self.runner = root + b".runner"
+        self.run = root + b".run"
+        """Of a dynamic plan: which run's results count, and how many there are."""
         self.cancel = root + b".cancel"
         self.error = root + b".error"
         self.commit = root + b".commit"
@@ -185,6 +188,11 @@ class OperationKeys:
         below_table = b".%s.%s" % (operation.type.encode(), operation.slot.encode())
         self.table_pause = root.removesuffix(below_table) + b".pause"
         """The same of its table, which holds all its operations."""
+
+    @property
+    def numbered_jobs(self) -> tuple[bytes, bytes]:
+        """The range of the keys of jobs that are called by numbers; nothing else is in it."""
+        return b"%s0" % self.prefix, b"%s:" % self.prefix
 
     def job_state(self, partition: str) -> bytes:
         return b"%s.%s.state" % (self.root, escape(partition).encode())

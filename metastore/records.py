@@ -184,8 +184,12 @@ class WatermarkMove(msgspec.Struct, kw_only=True, omit_defaults=True, rename="ca
 
 
 class OperationArg(Record, kw_only=True):
-    """``<root>.arg``: the request, as accepted. Fixed from the start of the operation to its end."""
+    """``<root>.arg``: the request, as accepted. Fixed from the start of the operation to its end.
 
+    Layout 2 is that of dynamic plans: an older version would take them for operations without jobs.
+    """
+
+    LAYOUT: ClassVar[int] = 2
     table: str
     type: str
     instance: int
@@ -198,6 +202,8 @@ class OperationArg(Record, kw_only=True):
     """Number of jobs."""
     partitions: list[str] | None = None
     """Names of the jobs; ``None`` means "0" to "<partition_count - 1>"."""
+    dynamic: bool = False
+    """Nobody knows beforehand which jobs there are: see :class:`RunRecord`."""
     watermarks: dict[str, dict[str, WatermarkMove]] = {}
     """source -> partition -> move, applied in the transaction that finishes the operation."""
     options: OperationOptions = msgspec.field(default_factory=OperationOptions)
@@ -243,6 +249,21 @@ class JobRecord(Record, kw_only=True):
     error: str = ""
     """Code and message of a failure, cut to fit."""
     at: float = 0.0
+    run: int = 0
+    """Of a dynamic plan: the token of the run that it belongs to."""
+
+
+class RunRecord(Record, kw_only=True):
+    """``<root>.run``: of a dynamic plan, the run whose results count. Those of any other run do not."""
+
+    token: int
+    """Its run token."""
+    count: int | None = None
+    """How many results it has; ``None``: they are not all there yet. Once it is known it stays."""
+    tasks: int = 0
+    """How many tasks Spark is to run, as far as is known. For people only."""
+    done: int = 0
+    """How many of them have ended. For people only."""
 
 
 class CancelRecord(Record, kw_only=True):

@@ -56,7 +56,11 @@ class PlanRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What will be done: fixed when the operation starts, and never planned again (a *frozen* plan)."""
+    """What will be done: fixed when the operation starts, and never planned again (a *frozen* plan).
+
+    Of a *dynamic* plan the jobs are not fixed: they are the partitions of a DataFrame, however many there are when
+    it is computed. See :meth:`DistributedOperation.frame`.
+    """
 
     argument: dict[str, Any]
     """JSON that every job can work from. Checked, completed, at most about 1 MiB."""
@@ -65,8 +69,11 @@ class Plan:
     partitions: list[str] | None = None
     """Names of the jobs, when they have names of their own."""
     watermarks: dict[str, dict[str, WatermarkMove]] = field(default_factory=dict)
+    dynamic: bool = False
 
     def __post_init__(self) -> None:
+        if self.dynamic and (self.partition_count or self.partitions is not None):
+            raise ValueError("the jobs of a dynamic plan are not known when it is made")
         if self.partitions is not None and len(set(self.partitions)) != len(self.partitions):
             raise InvalidArgument("a partition is named twice", details={"field": "partitions"})
         if self.partitions is not None and self.partition_count not in (0, len(self.partitions)):
@@ -104,6 +111,8 @@ class DistributedOperation(ABC):
     """Whether jobs leave files under the operation's staging folders, to be swept after the end."""
     sees_active: ClassVar[bool] = False
     """Whether ``plan`` is to be told of the table's other operations."""
+    hosted: ClassVar[bool] = False
+    """Whether only the program that starts an operation can run it; executors leave it alone."""
 
     @abstractmethod
     def plan(self, request: PlanRequest) -> Plan:
@@ -139,6 +148,25 @@ class DistributedOperation(ABC):
         Raising fails the attempt. :class:`~distop.errors.InvalidArgument` and
         :class:`~distop.errors.JobFailed` are permanent, everything else is tried again.
         """
+
+    def frame(self, session: Any, operation: OperationArg) -> Any:
+        """Of a dynamic plan: the DataFrame whose partitions are the jobs. Called beside the Spark driver.
+
+        Each job then finds the rows of its partition in :meth:`~distop.operations.job.JobContext.rows`. It may be
+        computed more than once, and be cut differently each time: what counts is one computation as a whole.
+
+        Parameters
+        ----------
+        session:
+            The ``SparkSession``; ``None`` in an executor without Spark, which takes a list of iterables of Arrow
+            record batches instead of a DataFrame.
+
+        Raises
+        ------
+        InvalidArgument, JobFailed
+            There is no such DataFrame. The operation fails.
+        """
+        raise NotImplementedError(f"{self.type} makes no DataFrame")
 
     def cancel_job_and_cleanup(self, job: JobContext) -> None:  # noqa: B027 - a default, not a gap
         """Remove what this attempt made. Called for attempts that failed, lost, or were cancelled."""

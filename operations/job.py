@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from distop.errors import Cancelled
 from distop.metastore.records import OperationArg
@@ -52,6 +54,10 @@ class JobContext(ABC):
         """Raise :class:`~distop.errors.Cancelled` once the attempt is not wanted any more."""
         if self.cancelled:
             raise Cancelled(f"job {self.partition} of {self.operation.id} was cancelled")
+
+    def rows(self) -> Iterator[Any]:
+        """Of a dynamic plan: the rows of this partition, as Arrow record batches. Once."""
+        raise NotImplementedError(f"job {self.partition} of {self.operation.id} is no partition of a DataFrame")
 
     def scratch_path(self) -> Path:
         """A folder on this host's own disk, for files that need not outlive the job.

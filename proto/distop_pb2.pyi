@@ -93,14 +93,16 @@ class StartOperationRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., partitions: _Optional[_Iterable[str]] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., then: _Optional[_Union[FollowUp, _Mapping]] = ...) -> None: ...
 
 class JobCounts(_message.Message):
-    __slots__ = ("total", "succeeded", "failed")
+    __slots__ = ("total", "succeeded", "failed", "counting")
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    COUNTING_FIELD_NUMBER: _ClassVar[int]
     total: int
     succeeded: int
     failed: int
-    def __init__(self, total: _Optional[int] = ..., succeeded: _Optional[int] = ..., failed: _Optional[int] = ...) -> None: ...
+    counting: bool
+    def __init__(self, total: _Optional[int] = ..., succeeded: _Optional[int] = ..., failed: _Optional[int] = ..., counting: _Optional[bool] = ...) -> None: ...
 
 class OperationError(_message.Message):
     __slots__ = ("code", "message")

@@ -1,0 +1,143 @@
+"""An operation with a dynamic plan in the hands of this runner: a DataFrame is computed, as one, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+
+from distop.errors import DistopError, InvalidArgument, JobFailed
+from distop.executor.frame_task import FrameResult
+from distop.executor.launch import Launch, LaunchedFrame, LauncherBroken, LaunchFailed, NeedsSpark
+from distop.executor.operation_run import MARKS_AT_ONCE, End, OperationRun
+from distop.metastore.crashpoints import reached
+from distop.metastore.dynamic_runs import DynamicRun
+from distop.metastore.jobs import Mark, Outcome, Verdict, failure_record
+from distop.metastore.pausing import is_paused
+from distop.metastore.runs import PAUSED
+
+log = logging.getLogger(__name__)
+
+NOTE_EVERY_S = 2.0
+"""How often it is written down how far Spark is, if it has moved."""
+
+
+class DynamicOperationRun(OperationRun):
+    """Runs one operation with a dynamic plan. Belongs to the runner's event loop.
+
+    Nothing is marked before Spark has ended. Then the results that Spark has accepted, of one computation, are
+    marked, and their count is sealed. Whatever happens before that, the next try begins from nothing: in this run,
+    as long as it has marked nothing; in another one, which does away with its marks, from then on.
+    """
+
+    async def _finish(self, unfinished: list[str]) -> End:
+        """See :meth:`OperationRun.finish`."""
+        counted = DynamicRun(self._ledger.client, self.run)
+        if not await counted.begin():
+            return await self._until_over()
+        if counted.count is not None:
+            return End.SETTLED  # by a run before this one, which came no further
+        options, reason, tries = self.taken.arg.options, "", 0
+        most = options.max_job_attempts if self._work.operation.can_fail else math.inf
+        while tries < most and not self._ended.is_set():
+            if tries:
+                await self._pause(tries)
+            tries += 1
+            try:
+                results = await self._computed(counted)
+            except (LauncherBroken, NeedsSpark):
+                raise
+            except (InvalidArgument, JobFailed) as error:
+                return await self._fail(error.code, error.message)
+            except LaunchFailed as error:
+                reason = error.message
+                if not self._ended.is_set() and await is_paused(self._ledger.client, self.run.keys):
+                    self.cancel(PAUSED)
+                continue
+            if await self._mark(results) and await counted.seal(len(results)):
+                log.info(
+                    "count_sealed",
+                    extra={"operation": str(self.run.keys.operation), "jobs": len(results)},
+                )
+                return End.SETTLED
+            return await self._until_over()
+        if self._ended.is_set():
+            return End.OVER
+        return await self._fail(LaunchFailed.code, reason)
+
+    async def _until_over(self) -> End:
+        """The run is over, or its operation is to be aborted: word of it is on its way.
+
+        It is not let go before: another run would do away with a failure that the leader has not seen yet.
+        """
+        await self._ended.wait()
+        return End.OVER
+
+    async def _computed(self, counted: DynamicRun) -> list[FrameResult]:
+        """The results of one computation of the DataFrame."""
+        launch = Launch(
+            run=self.run, work=self._work, arg_value=self.taken.arg_value, partitions=()
+        )
+        log.info("computing", extra={"operation": str(self.run.keys.operation)})
+        reached("compute.before")
+        launched = self._launched = self._launcher.launch_frame(launch)
+        if self.over:
+            launched.cancel(self.over)
+        noting = asyncio.create_task(self._note(counted, launched))
+        try:
+            results = await launched.wait()
+            reached("compute.after")
+            return results
+        except LaunchFailed as error:
+            if not self._ended.is_set():
+                fields = {"operation": str(self.run.keys.operation), "error": str(error)}
+                log.warning("launch_failed", extra=fields)
+            raise
+        finally:
+            self._launched = None
+            noting.cancel()
+            await asyncio.gather(noting, return_exceptions=True)
+
+    async def _note(self, counted: DynamicRun, launched: LaunchedFrame) -> None:
+        while True:
+            await asyncio.sleep(NOTE_EVERY_S)
+            try:
+                tasks, done = await launched.progress()
+                await counted.note(tasks, done)
+            except DistopError as error:
+                log.info("progress_not_noted", extra={"error": str(error)})
+
+    # -- marks ---------------------------------------------------------------------------------------
+
+    async def _mark(self, results: list[FrameResult]) -> bool:
+        """Mark all of them; whether each one now counts as the result of its job."""
+        if any(not result.value for result in results):
+            return False  # a task has marked its job failed
+        marks = [Mark(str(result.partition), result.attempt, result.value) for result in results]
+        for start in range(0, len(marks), MARKS_AT_ONCE):
+            some = marks[start : start + MARKS_AT_ONCE]
+            if not all(verdict.outcome is Outcome.WON for verdict in await self._submit(some)):
+                return False
+        return True
+
+    async def _submit(self, marks: list[Mark]) -> list[Verdict]:
+        self._verdicts: list[Verdict] = []
+        self._given_up = asyncio.get_running_loop().create_future()
+        self._given_up_left = len(marks)
+        self._ledger.batcher.submit(self.run, self, list(enumerate(marks)))
+        await self._given_up
+        return self._verdicts
+
+    def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
+        """See :class:`~distop.executor.batcher.Submitter`."""
+        self._verdicts += [verdict for _, _, verdict in answers]
+        super().answered(answers)
+
+    async def _fail(self, code: str, message: str) -> End:
+        """Mark a job failed, which one does not matter, and wait for the operation to be aborted."""
+        operation = str(self.run.keys.operation)
+        log.error("frame_failed", extra={"operation": operation, "code": code, "error": message})
+        attempt = f"{self.run.token}-runner-{self._rng.getrandbits(48):012x}-1"
+        record = failure_record(attempt, code, message, self._clock(), run=self.run.token)
+        await self._submit([Mark("0", attempt, record)])
+        return await self._until_over()

@@ -1,0 +1,116 @@
+"""One partition of a DataFrame as a job: what a task of a dynamic plan does.
+
+It differs from other jobs in who says that it counts. Tasks of a frozen plan mark their results themselves, and
+the first mark wins. Here that would be wrong: a stage that is repeated after a lost executor reads rows that may
+be cut in another way, and of its first try some tasks may have marked already, of which Spark knows nothing. So a
+task hands its result to Spark, and the driver marks what Spark has accepted. What Spark does not accept, or was
+killed, leaves files that are swept after the operation.
+
+Only a permanent failure is marked here and now, so that the operation ends without waiting for the other tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from distop.errors import AttemptTimeout, InvalidArgument, JobFailed
+from distop.executor.session import Port, Session
+from distop.executor.task import TaskJob, Work, told
+from distop.metastore.crashpoints import reached
+from distop.metastore.jobs import Mark, failure_record, success_record
+
+log = logging.getLogger(__name__)
+
+
+class FrameResult(msgspec.Struct, frozen=True, array_like=True):
+    """What came of one partition."""
+
+    partition: int
+    stage: int
+    """Spark's id of the stage that it was a task of."""
+    attempt: str
+    value: bytes
+    """The record to be marked; empty: there is none, since the job has failed for good, or is not wanted."""
+
+
+class FrameJob(TaskJob):
+    """The job of one partition."""
+
+    def __init__(
+        self, session: Session[TaskJob], work: Work, partition: str, attempt: str, rows: Iterable[Any]
+    ) -> None:
+        super().__init__(session, work, partition, attempt)
+        self._rows = rows
+
+    def rows(self) -> Iterator[Any]:
+        yield from self._rows
+
+
+def run_frame_job(
+    port: Port,
+    work: Work,
+    partition: int,
+    rows: Iterable[Any],
+    name: str,
+    *,
+    stage: int = 0,
+    rng: random.Random | None = None,
+) -> FrameResult:
+    """Do the job of a partition.
+
+    Parameters
+    ----------
+    name:
+        Unique within the run, such as Spark's task attempt id.
+
+    Raises whatever the job does, if another try may pass: its rows come only once, so trying again is up to whoever
+    computes them.
+    """
+    bits = (rng or random.Random()).getrandbits(48)
+    attempt = f"{work.run_token}-{name}-{bits:012x}-1"
+    session: Session[TaskJob] = Session(port, str(work.arg.id), work.run_token, claims=False)
+    try:
+        job = FrameJob(session, work, str(partition), attempt, rows)
+        try:
+            job.raise_if_cancelled()
+            reached("job.before")
+            result = work.operation.start_or_resume_job(job) or {}
+            reached("job.after")
+            _check_in_time(job)
+            value = success_record(attempt, result, time.time(), run=work.run_token)
+        except Exception as error:
+            _clean(work, job)
+            if not job.unwanted:
+                if not isinstance(error, InvalidArgument | JobFailed):
+                    _check_in_time(job)  # whatever it raises when it is told to stop: this is why
+                    raise
+                log.warning("job_failed", extra={"attempt": attempt}, exc_info=error)
+                code, _, text = told(error).partition(": ")
+                failure = failure_record(attempt, code, text, time.time(), run=work.run_token)
+                session.mark(Mark(str(partition), attempt, failure), job)
+                session.drain()
+            return FrameResult(partition, stage, attempt, b"")
+        return FrameResult(partition, stage, attempt, value)
+    finally:
+        session.close()
+
+
+def _check_in_time(job: TaskJob) -> None:
+    if job.expired:
+        longest = job.operation.options.attempt_timeout_s
+        raise AttemptTimeout(f"an attempt at job {job.partition} took longer than {longest:g} s")
+
+
+def _clean(work: Work, job: TaskJob) -> None:
+    try:
+        work.operation.cancel_job_and_cleanup(job)
+    except Exception:
+        # Nothing is lost: what an attempt leaves is private to it, and is swept after the operation.
+        log.warning("job_cleanup_failed", extra={"partition": job.partition}, exc_info=True)
+    job.remove_scratch(done=False)
