@@ -58,8 +58,8 @@ class JobCounts:
     succeeded: int = 0
     failed: int = 0
     counting: bool = False
-    """Of a dynamic plan: nobody knows yet how many there are. ``total`` (0: unknown) and ``succeeded`` then say how
-    far Spark is."""
+    """Of a dynamic plan: nobody knows yet how many there are. ``total`` (0: unknown) and ``succeeded`` then
+    say how far Spark is."""
 
     @property
     def done(self) -> int:

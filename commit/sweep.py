@@ -128,7 +128,11 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
     if keep is not None:
         wanted = {**dict.fromkeys(kept_folders(format_of(operation)), keep), **wanted}
     else:
-        fields = {"operation": str(operation.id), "jobs": len(jobs), "expected": _expected(operation, history)}
+        fields = {
+            "operation": str(operation.id),
+            "jobs": len(jobs),
+            "expected": _expected(operation, history),
+        }
         log.info("sweep_skipped", extra=fields)
     if not wanted:
         return removed

@@ -29,7 +29,9 @@ MAX_BATCHES = 20
 MAX_LEASELESS = 100
 """Claims without a lease that are named."""
 
-_WORDS = frozenset({"arg", "state", "runner", "cancel", "error", "commit", "completion", "resolve", "pause", "run"})
+_WORDS = frozenset(
+    {"arg", "state", "runner", "cancel", "error", "commit", "completion", "resolve", "pause", "run"}
+)
 """Keys directly below a root whose values are read."""
 
 
@@ -74,8 +76,8 @@ class OperationSeen:
 
     @property
     def jobs_expected(self) -> int:
-        """Jobs that must have a result before it can be committed; of those not known yet: one more than there
-        are results."""
+        """Jobs that must have a result before it can be committed; if nobody knows yet: one more than
+        have."""
         if self.arg is None:
             return 0
         if not self.arg.dynamic:

@@ -59,12 +59,12 @@ async def read_jobs(client: EtcdClient, keys: OperationKeys) -> Mapping[str, Job
 def check_run(arg: OperationArg, jobs: Mapping[str, JobRecord], run: RunRecord) -> None:
     """Raise :class:`~distop.errors.CorruptRecord` unless these are the results of the run that counts.
 
-    The seal has seen to that. This is a look at what is about to be published, since nothing else would show it.
+    The seal has seen to that; nothing else would show it if it had not.
     """
     others = sum(job.run != run.token for job in jobs.values())
     if run.count != len(jobs) or others:
         raise CorruptRecord(
-            f"{arg.id} has {len(jobs)} results, {others} of them of other runs; run {run.token} has {run.count}",
+            f"{arg.id} has {len(jobs)} results, {others} of other runs; run {run.token} has {run.count}",
             hint="nothing was published: distop doctor, and then distop resolve",
         )
 

@@ -144,8 +144,8 @@ def operation_arg(
     """
     if plan.dynamic and options.max_failed_partitions:
         raise InvalidArgument(
-            "jobs of a DataFrame may not fail: which rows are in a partition is not fixed, so nobody could tell "
-            "which ones are missing",
+            "jobs of a DataFrame may not fail: which rows are in a partition is not fixed, "
+            "so nobody could tell which ones are missing",
             details={"field": "options.max_failed_partitions"},
         )
     return OperationArg(

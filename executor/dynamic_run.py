@@ -1,4 +1,4 @@
-"""An operation with a dynamic plan in the hands of this runner: a DataFrame is computed, as one, or not at all."""
+"""An operation with a dynamic plan in the hands of a runner: a DataFrame, computed as one or not at all."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ NOTE_EVERY_S = 2.0
 class DynamicOperationRun(OperationRun):
     """Runs one operation with a dynamic plan. Belongs to the runner's event loop.
 
-    Nothing is marked before Spark has ended. Then the results that Spark has accepted, of one computation, are
-    marked, and their count is sealed. Whatever happens before that, the next try begins from nothing: in this run,
-    as long as it has marked nothing; in another one, which does away with its marks, from then on.
+    Nothing is marked before Spark has ended. Then the results that Spark has accepted, of one computation,
+    are marked, and their count is sealed. Whatever happens before that, the next try begins from nothing: in
+    this run, as long as it has marked nothing; in another one, which does away with its marks, from then on.
     """
 
     async def _finish(self, unfinished: list[str]) -> End:
@@ -54,6 +54,8 @@ class DynamicOperationRun(OperationRun):
                 if not self._ended.is_set() and await is_paused(self._ledger.client, self.run.keys):
                     self.cancel(PAUSED)
                 continue
+            if self._ended.is_set():
+                break
             if await self._mark(results) and await counted.seal(len(results)):
                 log.info(
                     "count_sealed",
@@ -75,9 +77,7 @@ class DynamicOperationRun(OperationRun):
 
     async def _computed(self, counted: DynamicRun) -> list[FrameResult]:
         """The results of one computation of the DataFrame."""
-        launch = Launch(
-            run=self.run, work=self._work, arg_value=self.taken.arg_value, partitions=()
-        )
+        launch = Launch(run=self.run, work=self._work, arg_value=self.taken.arg_value, partitions=())
         log.info("computing", extra={"operation": str(self.run.keys.operation)})
         reached("compute.before")
         launched = self._launched = self._launcher.launch_frame(launch)

@@ -1,12 +1,13 @@
 """One partition of a DataFrame as a job: what a task of a dynamic plan does.
 
-It differs from other jobs in who says that it counts. Tasks of a frozen plan mark their results themselves, and
-the first mark wins. Here that would be wrong: a stage that is repeated after a lost executor reads rows that may
-be cut in another way, and of its first try some tasks may have marked already, of which Spark knows nothing. So a
-task hands its result to Spark, and the driver marks what Spark has accepted. What Spark does not accept, or was
-killed, leaves files that are swept after the operation.
+It differs from other jobs in who says that it counts. Tasks of a frozen plan mark their results themselves,
+and the first mark wins. Here that would be wrong: a stage that is repeated after a lost executor reads rows
+that may be cut in another way, and of its first try some tasks may have marked already, of which Spark knows
+nothing. So a task hands its result to Spark, and the driver marks what Spark has accepted. What Spark does
+not accept, or was killed, leaves files that are swept after the operation.
 
-Only a permanent failure is marked here and now, so that the operation ends without waiting for the other tasks.
+Only a permanent failure is marked here and now, so that the operation ends without waiting for the other
+tasks.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def run_frame_job(
     name:
         Unique within the run, such as Spark's task attempt id.
 
-    Raises whatever the job does, if another try may pass: its rows come only once, so trying again is up to whoever
-    computes them.
+    Raises whatever the job does, if another try may pass: its rows come only once, so trying again is up to
+    whoever computes them.
     """
     bits = (rng or random.Random()).getrandbits(48)
     attempt = f"{work.run_token}-{name}-{bits:012x}-1"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from distop.errors import DistopError, InvalidArgument, JobFailed
-from distop.executor.ledger import Ledger, LocalPort
 from distop.executor.frame_task import FrameResult, run_frame_job
+from distop.executor.ledger import Ledger, LocalPort
 from distop.executor.task import TaskSummary, Work, run_task
 from distop.metastore.runs import Run
 

@@ -1,11 +1,12 @@
 """Computing the DataFrame of a dynamic plan on Spark: one task a partition, all of one computation.
 
-What counts is what Spark has accepted of the tasks' results, as with ``collect``: so a task that Spark tried again
-and one that it let run twice count once. That alone is not enough. When an executor is lost together with
-shuffle files, Spark computes these again and repeats only the tasks that have not ended. It does not do so where
-it knows that the rows may then be cut in another way; but it does not know of every such case (a column of random
-numbers, a function of the user's). So a computation any stage of which was repeated is given up as a whole, and
-begun anew. Cached or checkpointed DataFrames, and those without a shuffle, are not concerned.
+What counts is what Spark has accepted of the tasks' results, as with ``collect``: so a task that Spark tried
+again and one that it let run twice count once. That alone is not enough. When an executor is lost together
+with shuffle files, Spark computes these again and repeats only the tasks that have not ended. It does not do
+so where it knows that the rows may then be cut in another way; but it does not know of every such case (a
+column of random numbers, a function of the user's). So a computation any stage of which was repeated is given
+up as a whole, and begun anew. Cached or checkpointed DataFrames, and those without a shuffle, are not
+concerned.
 """
 
 from __future__ import annotations
@@ -99,8 +100,9 @@ class SparkFrame(SparkJob[list[FrameResult]]):
         if len(stages) != 1:
             raise LaunchFailed(f"the results are of {len(stages)} stages")
         last = stages.pop()
-        infos = [tracker.getStageInfo(stage) for stage in self._stages_beside(last)]
-        if any(info is None for info in infos):
+        seen = [tracker.getStageInfo(stage) for stage in self._stages_beside(last)]
+        infos = [info for info in seen if info is not None]
+        if len(infos) < len(seen):
             raise LaunchFailed(
                 "Spark has forgotten a stage already, so nobody can tell whether it was repeated",
                 hint="let Spark keep more with spark.ui.retainedStages and spark.ui.retainedJobs",
@@ -115,8 +117,8 @@ class SparkFrame(SparkJob[list[FrameResult]]):
             raise LaunchFailed("a task failed while others of its kind may have run beside it")
 
     def _stages_beside(self, last: int) -> list[int]:
-        """All stages of the job that ended with this one, once Spark's own books are up to date: its listeners
-        hear of everything in order, but late."""
+        """All stages of the job that ended with this one, once Spark's own books are up to date: its
+        listeners hear of everything in order, but late."""
         tracker, deadline = self._context.statusTracker(), time.monotonic() + HEARD_WITHIN_S
         while True:
             for job in tracker.getJobIdsForGroup(self._name):

@@ -3,9 +3,9 @@
 The jobs of a dynamic plan are the partitions of a DataFrame. When it is computed again they may be cut
 differently, so the results of two computations must never meet: rows would be there twice, or not at all.
 
-So exactly one run's results count, the one that ``<root>.run`` names, and each result says which run it is of.
-A run that takes the operation over writes its own token there, in the transaction that removes what the one
-before it has left; from then on nothing of that one counts, wherever it may still be remembered. Once all
+So exactly one run's results count, the one that ``<root>.run`` names, and each result says which run it is
+of. A run that takes the operation over writes its own token there, in the transaction that removes what the
+one before it has left; from then on nothing of that one counts, wherever it may still be remembered. Once all
 results of a run stand, its runner *seals the count*. Nobody begins anew after that, and no leader commits
 before.
 """
@@ -50,8 +50,8 @@ class DynamicRun:
     async def begin(self) -> bool:
         """Let nothing count but what this run will do; unless a count is sealed, which is left as it is.
 
-        IF the run is held AND ``.run`` is as read THEN ``.run`` names this run, and results of earlier ones go
-        (in bites, if there are many). None can come after them: their marks compare a runner that is gone.
+        IF the run is held AND ``.run`` is as read THEN ``.run`` names this run, and results of earlier ones
+        go (in bites, if there are many). None can come after them: their marks compare a runner that is gone.
         """
         keys = self.run.keys
         self._standing = await self._client.get(keys.run)
@@ -82,8 +82,8 @@ class DynamicRun:
     async def seal(self, count: int) -> bool:
         """Say that all results are there: exactly ``count`` of this run.
 
-        IF the run is held AND ``.run`` is as this run left it THEN the count stands, for good. To be called when
-        each of these results is known to have been written.
+        IF the run is held AND ``.run`` is as this run left it THEN the count stands, for good. To be called
+        when each of these results is known to have been written.
         """
         sealed = encode(RunRecord(token=self.run.token, count=count))
         return await self._write(sealed, "seal")
@@ -107,9 +107,7 @@ class DynamicRun:
             else:
                 result = await settle(self._client, txn)
             if result.succeeded:
-                self._standing = KeyValue(
-                    keys.run, value, result.revision, self._standing.create_revision
-                )
+                self._standing = KeyValue(keys.run, value, result.revision, self._standing.create_revision)
                 return True
             standing = result.one(0, keys.run)
             if standing.exists and standing.value == value:

@@ -58,8 +58,8 @@ class PlanRequest:
 class Plan:
     """What will be done: fixed when the operation starts, and never planned again (a *frozen* plan).
 
-    Of a *dynamic* plan the jobs are not fixed: they are the partitions of a DataFrame, however many there are when
-    it is computed. See :meth:`DistributedOperation.frame`.
+    Of a *dynamic* plan the jobs are not fixed: they are the partitions of a DataFrame, however many there are
+    when it is computed. See :meth:`DistributedOperation.frame`.
     """
 
     argument: dict[str, Any]
@@ -152,14 +152,14 @@ class DistributedOperation(ABC):
     def frame(self, session: Any, operation: OperationArg) -> Any:
         """Of a dynamic plan: the DataFrame whose partitions are the jobs. Called beside the Spark driver.
 
-        Each job then finds the rows of its partition in :meth:`~distop.operations.job.JobContext.rows`. It may be
-        computed more than once, and be cut differently each time: what counts is one computation as a whole.
+        Each job then finds the rows of its partition in ``job.rows()``. It may be computed more than once,
+        and be cut differently each time: what counts is one computation as a whole.
 
         Parameters
         ----------
         session:
-            The ``SparkSession``; ``None`` in an executor without Spark, which takes a list of iterables of Arrow
-            record batches instead of a DataFrame.
+            The ``SparkSession``; ``None`` in an executor without Spark, which takes a list of iterables of
+            Arrow record batches instead of a DataFrame.
 
         Raises
         ------

@@ -57,7 +57,9 @@ class JobContext(ABC):
 
     def rows(self) -> Iterator[Any]:
         """Of a dynamic plan: the rows of this partition, as Arrow record batches. Once."""
-        raise NotImplementedError(f"job {self.partition} of {self.operation.id} is no partition of a DataFrame")
+        raise NotImplementedError(
+            f"job {self.partition} of {self.operation.id} is no partition of a DataFrame"
+        )
 
     def scratch_path(self) -> Path:
         """A folder on this host's own disk, for files that need not outlive the job.

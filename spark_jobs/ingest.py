@@ -120,7 +120,15 @@ class Ingest(DistributedOperation):
             cuts=cuts,
             **target,
         )
+        if plan.transform is not None:
+            return Plan(argument=plan.to_argument(), dynamic=True, watermarks=moves)
         return Plan(argument=plan.to_argument(), partition_count=len(plan.cuts) - 1, watermarks=moves)
+
+    def frame(self, session: Any, operation: OperationArg) -> Any:
+        """What ``transform`` makes of the files; see :meth:`DistributedOperation.frame`."""
+        from distop.spark_jobs.transform import transformed
+
+        return transformed(session, operation)
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """As the table's format and the mode have it; the verdict on rules that rows had to keep before them,
@@ -139,12 +147,14 @@ class Ingest(DistributedOperation):
         """The paths of both, if nothing else tells them apart and appending is what they do."""
         if first.get("mode", "append") != "append" or "paths" not in first or "paths" not in second:
             return None
+        if first.get("transform") is not None:
+            return None  # what a query makes of both need not be what it makes of each
         rest, other = ({**one, "paths": None} for one in (first, second))
         paths = [*_paths_of(first), *_paths_of(second)]
         return {**first, "paths": paths} if rest == other and len(paths) <= MAX_PATHS else None
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
-        """Ingest one split.
+        """Ingest one split, or one partition of a DataFrame.
 
         Returns
         -------
@@ -159,6 +169,10 @@ class Ingest(DistributedOperation):
         JobFailed
             A file has changed since the start, or is not what it should be.
         """
+        if job.operation.dynamic:
+            from distop.spark_jobs.frame_job import write_rows
+
+            return write_rows(job)
         from distop.spark_jobs.ingest_job import run_job
 
         return run_job(job)

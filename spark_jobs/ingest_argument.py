@@ -19,6 +19,7 @@ DEFAULT_SPLIT_BYTES = 64 << 20
 MIN_SPLIT_BYTES = 1 << 10
 MAX_SPLIT_BYTES = 1 << 40
 MAX_FILTER_CHARACTERS = 4096
+MAX_TRANSFORM_CHARACTERS = 100_000
 DEFAULT_NULL_VALUES = ("", "NA", "NULL", "null")
 
 CSV_OPTIONS = frozenset({"header", "delimiter", "quote", "null_values", "encoding", "multiline"})
@@ -61,6 +62,9 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     extra_columns: Literal["error", "ignore"] = "error"
     """What a column (a key, in JSON) means that ``schema`` does not name or that was not in the sample. With
     ``columns`` given, others are always ignored."""
+    transform: str | None = None
+    """A query of Spark SQL whose rows go into the table, such as ``SELECT day, sum(fare) AS fares FROM source
+    GROUP BY day``; ``source`` is what the files hold. Default: their rows as they are."""
     filter: str | None = None
     """Only rows for which this holds, such as ``distance > 100 and origin == 'JFK'``. Sees all columns of the
     source, also those that are not taken over."""
@@ -125,6 +129,7 @@ def parse_argument(raw: Mapping[str, Any]) -> IngestArgument:
     _check_source(argument)
     _check_csv(argument)
     _check_columns(argument)
+    _check_transform(argument)
     if not MIN_SPLIT_BYTES <= argument.split_bytes <= MAX_SPLIT_BYTES:
         raise invalid("split_bytes", f"split_bytes must lie between {MIN_SPLIT_BYTES} and {MAX_SPLIT_BYTES}")
     return argument
@@ -194,6 +199,25 @@ def _check_columns(argument: IngestArgument) -> None:
         _check_names("schema", list(argument.schema))
     if argument.filter is not None and len(argument.filter) > MAX_FILTER_CHARACTERS:
         raise invalid("filter", f"filter is longer than {MAX_FILTER_CHARACTERS} characters")
+
+
+def _check_transform(argument: IngestArgument) -> None:
+    if argument.transform is None:
+        return
+    if not argument.transform.strip():
+        raise invalid("transform", "transform is empty")
+    if len(argument.transform) > MAX_TRANSFORM_CHARACTERS:
+        raise invalid("transform", f"transform is longer than {MAX_TRANSFORM_CHARACTERS:,} characters")
+    for field, given, instead in (
+        ("filter", argument.filter, "write it as WHERE"),
+        ("columns", argument.columns, "select them"),
+    ):
+        if given is not None:
+            raise invalid(field, f"with transform, {field} has no meaning of its own", instead)
+    if argument.kafka is not None:
+        raise invalid("transform", "a query is over files", "ingest the topic, and query the table")
+    if argument.on_bad_rows != "fail":
+        raise invalid("on_bad_rows", "with transform, a row that cannot be read fails the operation")
 
 
 def _check_names(field: str, names: list[str]) -> None:

@@ -21,7 +21,7 @@ from distop.spark_jobs.formats import FileUnusable, reader_for
 from distop.spark_jobs.ingest_plan import FileEntry, IngestPlan
 from distop.spark_jobs.sources import OpenFile
 from distop.spark_jobs.splits import Piece
-from distop.spark_jobs.table_rows import Converted, GoodRows
+from distop.spark_jobs.table_rows import Conversion, Converted, GoodRows
 
 MAX_RESULT_BYTES = 800
 """A job's record has room for 1 KiB, and holds the attempt's name and the time besides the result."""
@@ -96,13 +96,21 @@ class SplitReader:
     ----------
     policy:
         What becomes of bad rows.
+    conversion:
+        What the rows become; default: rows of the table.
     """
 
-    def __init__(self, plan: IngestPlan, policy: BadRowPolicy, job: JobContext) -> None:
+    def __init__(
+        self,
+        plan: IngestPlan,
+        policy: BadRowPolicy,
+        job: JobContext,
+        conversion: Conversion | None = None,
+    ) -> None:
         self._plan = plan
         self._job = job
         self._format = reader_for(plan)
-        self._good_rows = GoodRows(plan, policy, job)
+        self._good_rows = GoodRows(plan, policy, job, conversion)
         self.facts: dict[str, int] = {}
 
     def rows(self) -> Generator[Converted, None, None]:

@@ -85,6 +85,8 @@ class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     """The Iceberg schema of the columns that are read from the files."""
     extra_columns: str
     filter: str | None = None
+    transform: str | None = None
+    """The query that makes rows of the table out of the files' rows. The plan is dynamic then."""
     layout: dict[str, Any]
     """The table's; see :meth:`distop.commit.layout.Layout.to_json`."""
     targets: list[str]

@@ -9,7 +9,7 @@ import msgspec
 
 from distop.metastore.records import TableRecord
 from distop.operations.api import PlanRequest
-from distop.spark_jobs.ingest_argument import Format, IngestArgument
+from distop.spark_jobs.ingest_argument import Format, IngestArgument, invalid
 from distop.spark_jobs.save_modes import check_mode, on_conflict
 
 if TYPE_CHECKING:
@@ -72,18 +72,25 @@ def target_of(
         argument,
         file_format,
         sample,
-        None if table is None else table.schema,
+        None if table is None or argument.transform is not None else table.schema,
         set() if expression is None else filter_columns(expression),
         beside=beside,
     )
     if expression is not None:
         arrow_filter(expression, columns.schema)
+    if argument.transform is not None and table is None:
+        raise invalid(
+            "transform",
+            f"table {request.table.name!r} has no columns yet, and only Spark knows those of the query",
+            "make the table with a schema, or ingest something into it first",
+        )
     layout = table or new_layout(request.table, columns.target_schema())
     output_of(request.table.format).check(layout)
     return {
         "columns": msgspec.json.decode(columns.schema.model_dump_json()),
         "extra_columns": "ignore" if argument.columns is not None else argument.extra_columns,
         "filter": argument.filter,
+        "transform": argument.transform,
         "layout": layout.to_json(),
         "targets": columns.targets,
         "on_bad_rows": argument.on_bad_rows,

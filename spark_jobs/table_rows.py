@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
@@ -34,6 +34,16 @@ class Converted:
     read: int
     table: pa.Table
     source: str = ""
+
+
+class Conversion(Protocol):
+    """What becomes of the rows that were read."""
+
+    def none(self) -> pa.Table:
+        """No rows."""
+
+    def of(self, source: pa.Table) -> Converted:
+        """These rows. Raises :class:`~distop.spark_jobs.bad_rows.Unconvertible`."""
 
 
 class TableRows:
@@ -78,10 +88,12 @@ class TableRows:
 class GoodRows:
     """Converts blocks of raw rows; what is bad goes where the policy says."""
 
-    def __init__(self, plan: IngestPlan, policy: BadRowPolicy, job: JobContext) -> None:
+    def __init__(
+        self, plan: IngestPlan, policy: BadRowPolicy, job: JobContext, conversion: Conversion | None = None
+    ) -> None:
         self._policy = policy
         self._job = job
-        self._table_rows = TableRows(plan)
+        self._conversion = conversion or TableRows(plan)
 
     def of(
         self, block: R, source: str, convert: Callable[[R], pa.Table], place: Callable[[R], RowPlace]
@@ -103,7 +115,7 @@ class GoodRows:
         """
 
         def whole(rows: R) -> Converted:
-            return replace(self._table_rows.of(convert(rows)), source=source)
+            return replace(self._conversion.of(convert(rows)), source=source)
 
         def reject(rows: R, reason: str) -> None:
             # One at a time, these take long where many are bad.
@@ -113,5 +125,5 @@ class GoodRows:
         parts = list(convert_good_rows(block, whole, reject))
         if len(parts) == 1:
             return parts[0]
-        tables = [part.table for part in parts] or [self._table_rows.none()]
+        tables = [part.table for part in parts] or [self._conversion.none()]
         return Converted(sum(part.read for part in parts), pa.concat_tables(tables).combine_chunks(), source)

@@ -137,14 +137,19 @@ async def take(client: EtcdClient, arg: OperationArg, session: LeaseSession, mem
 
 @asynccontextmanager
 async def runner(
-    client: EtcdClient, *, slots: int = 4, serving: Sequence[str] | None = None, **options: Any
+    client: EtcdClient,
+    *,
+    slots: int = 4,
+    serving: Sequence[str] | None = None,
+    more: Sequence[str] = (),
+    **options: Any,
 ) -> AsyncIterator[tuple[Runner, asyncio.Event]]:
     """A runner with threads for tasks, in this event loop; with the event that stops it.
 
-    ``serving``: the types it serves; ``None``: all.
+    ``serving``: the types it serves; ``None``: all. ``more``: types as ``module:Class``.
     """
     ledger, stop = Ledger(client), asyncio.Event()
-    types = ServedTypes(Registry(WORK_TYPES.split(",")), serving)
+    types = ServedTypes(Registry([*WORK_TYPES.split(","), *more]), serving)
     given = RunnerOptions(**{"lease_ttl_s": TTL_S, "resync_s": 1.0, **options})
     made = Runner(ledger, LocalLauncher(ledger, slots=slots), types, given)
     task = asyncio.create_task(made.serve(stop))

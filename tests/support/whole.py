@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
 from support.coordinators import config_of, running
 from support.executing import runner
+from support.probes import PROBES
 from support.waiting import eventually
 
 HEADER = "id,kind,day\n"
@@ -92,13 +93,18 @@ class Whole:
 
 
 @asynccontextmanager
-async def coordinated(etcd: EtcdConfig, folder: Path, store: EtcdClient) -> AsyncIterator[Whole]:
-    """A coordinator and a client, and the table ``t``; nobody runs jobs."""
+async def coordinated(
+    etcd: EtcdConfig, folder: Path, store: EtcdClient, *, more: Sequence[str] = (), **options: Any
+) -> AsyncIterator[Whole]:
+    """A coordinator and a client, and the table ``t``; nobody runs jobs.
+
+    ``more``: types that the coordinator knows, as ``module:Class``. ``options``: of the table.
+    """
     async with (
-        running(config_of(etcd)) as coordinator,
+        running(config_of(etcd, operations=[*PROBES, *more])) as coordinator,
         AsyncClient(coordinator.address, timeout_s=20) as client,
     ):
-        await client.create_table("t", str(folder / "table"), options={"partitionBy": ["kind"]})
+        await client.create_table("t", str(folder / "table"), options={"partitionBy": ["kind"], **options})
         yield Whole(etcd, store, client, folder)
 
 

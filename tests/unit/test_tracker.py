@@ -27,6 +27,7 @@ from distop.metastore.records import (
     PauseRecord,
     ResolveRecord,
     RunnerRecord,
+    RunRecord,
     encode,
 )
 from distop.metastore.txn import KeyValue
@@ -341,3 +342,80 @@ def test_a_completion_that_cannot_be_read_is_not_completed() -> None:
     """O18: a newer version has counted there, and may have parked it."""
     seen = committing(KeyValue(KEYS.completion, b"{", 5, 5))
     assert decide(seen, deadline_passed=False) == Wait()
+
+
+# -- dynamic plans -----------------------------------------------------------------------------------
+
+
+def of_run(token: int, *partitions: str, start: int = 10) -> list[KeyValue]:
+    """Results of a run."""
+    return [
+        KeyValue(KEYS.job_state(name), success_record(f"{token}-a", {}, 1.0, run=token), start + n, start + n)
+        for n, name in enumerate(partitions)
+    ]
+
+
+def run_of(token: int, count: int | None = None, at: int = 50, **told: int) -> KeyValue:
+    return KeyValue(KEYS.run, encode(RunRecord(token=token, count=count, **told)), at, at)
+
+
+def dynamic() -> Tracked:
+    arg = OperationArg(table="t", type="noop", instance=1, dynamic=True, version=2)
+    return Tracked(KEYS, arg, RUNNING, 1)
+
+
+def test_a_dynamic_plan_is_not_sealed_before_its_count_is() -> None:
+    seen = dynamic()
+    assert decide(seen, deadline_passed=False) == Wait()
+    seen.apply_put(run_of(7))
+    for kv in of_run(7, "0", "1"):
+        seen.apply_put(kv)
+        assert decide(seen, deadline_passed=False) == Wait()
+    seen.apply_put(run_of(7, 3))
+    assert decide(seen, deadline_passed=False) == Wait()
+    seen.apply_put(of_run(7, "2")[0])
+    assert decide(seen, deadline_passed=False) == Seal(RUNNING, COMMITTING)
+    assert (seen.total, seen.counting) == (3, False)
+
+
+@given(st.permutations([*of_run(7, "0", "1", "2"), run_of(7), *of_run(9, "0", "1"), run_of(9, 2)]))
+def test_only_results_of_the_run_that_counts_are_counted_in_whatever_order_they_come(
+    changes: list[KeyValue],
+) -> None:
+    """The leader does not see deletions, and listings come in the order of keys."""
+    seen = dynamic()
+    for kv in changes:
+        seen.apply_put(kv)
+    # A key holds one value in the end; which of both runs was heard of last is up to the order.
+    for kv in of_run(9, "0", "1"):
+        seen.apply_put(kv)
+    assert seen.succeeded == {KEYS.job_state("0"), KEYS.job_state("1")}
+    assert (seen.total, seen.counting, seen.run.token) == (2, False, 9)
+    assert decide(seen, deadline_passed=False) == Seal(RUNNING, COMMITTING)
+
+
+def test_a_sealed_count_stands_whatever_comes_later() -> None:
+    seen = dynamic()
+    seen.apply_put(run_of(7, 1))
+    seen.apply_put(run_of(9, at=60))
+    assert (seen.run.token, seen.run.count) == (7, 1)
+
+
+def test_a_failure_of_the_present_run_aborts_it_and_one_of_another_does_not() -> None:
+    seen = dynamic()
+    seen.apply_put(run_of(9))
+    key = KEYS.job_state("0")
+    seen.apply_put(KeyValue(key, failure_record("a", "X", "why", 1.0, run=7), 10, 10))
+    assert decide(seen, deadline_passed=False) == Wait()
+    seen.apply_put(KeyValue(key, failure_record("a", "X", "why", 1.0, run=9), 11, 11))
+    assert isinstance(decide(seen, deadline_passed=False), Seal)
+    assert decide(seen, deadline_passed=False).after == ABORTING  # type: ignore[union-attr]
+
+
+def test_until_its_results_are_there_it_says_how_far_spark_is() -> None:
+    seen = dynamic()
+    assert (seen.total, seen.done, seen.counting) == (0, 0, True)
+    seen.apply_put(run_of(7, tasks=20, done=5))
+    assert (seen.total, seen.done, seen.counting) == (20, 5, True)
+    seen.apply_put(run_of(9, at=60))
+    assert (seen.total, seen.done) == (0, 0)
