@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -9,12 +10,38 @@ import pyarrow as pa
 
 from distop.commit.layout import Layout
 from distop.commit.outputs import output_of
-from distop.commit.staging import format_of
-from distop.errors import BadRow, InvalidArgument
+from distop.errors import BadRow, CorruptRecord, InvalidArgument
+from distop.metastore.records import OperationArg
 from distop.operations.job import JobContext
+from distop.spark_jobs.audit import JobAudit
 from distop.spark_jobs.bad_rows import Unconvertible
 from distop.spark_jobs.column_types import convert, convertible
 from distop.spark_jobs.ingest_job import MAX_RESULT_BYTES
+from distop.spark_jobs.rules import RuleSet
+
+
+class FramePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """What is fixed of an ingest whose input is a DataFrame: what it writes to, and how. Other fields of its
+    argument say what the DataFrame is."""
+
+    layout: dict[str, Any]
+    """The table's; see :meth:`distop.commit.layout.Layout.to_json`."""
+    mode: str
+    output: str = "iceberg"
+    """The table's format."""
+    rules: RuleSet | None = None
+    """What the rows must keep."""
+    on_conflict: str = ""
+    expected_snapshot_id: str | None = None
+
+    @classmethod
+    def of(cls, operation: OperationArg) -> FramePlan:
+        """That of an operation. Raises :class:`~distop.errors.CorruptRecord`."""
+        try:
+            return msgspec.convert(operation.argument, cls)
+        except msgspec.ValidationError as error:
+            raise CorruptRecord(f"the argument of {operation.id} is no plan of an ingest: {error}") from error
+
 
 BLOCK_ROWS = 1 << 16
 """Rows that are converted and handed to the writer at a time: Spark's own batches are small."""
@@ -28,18 +55,15 @@ def write_rows(job: JobContext) -> dict[str, Any]:
     BadRow
         A value does not fit its column of the table.
     """
-    layout = Layout.from_json(job.operation.argument["layout"])
-    with output_of(format_of(job.operation)).writer(layout, job) as writer:
-        waiting: list[pa.RecordBatch] = []
-        for batch in job.rows():
-            job.raise_if_cancelled()
-            waiting.append(batch)
-            if sum(one.num_rows for one in waiting) >= BLOCK_ROWS:
-                writer.write(_rows_of_table(waiting, layout.arrow_schema))
-                waiting.clear()
-        if waiting:
-            writer.write(_rows_of_table(waiting, layout.arrow_schema))
-        result = writer.finish()
+    plan = FramePlan.of(job.operation)
+    layout = Layout.from_json(plan.layout)
+    with output_of(plan.output).writer(layout, job) as writer, JobAudit(plan.rules, job) as audit:
+        for rows in _blocks(job):
+            table = _rows_of_table(rows, layout.arrow_schema)
+            audit.check(table)
+            writer.write(table)
+        found = audit.finish()
+        result = writer.finish() | found
     result["rowsRead"] = result["rows"]
     if "manifest" in result and len(msgspec.json.encode(result)) > MAX_RESULT_BYTES:
         # The manifest says it, too; here it only saves the commit from opening it.
@@ -47,8 +71,22 @@ def write_rows(job: JobContext) -> dict[str, Any]:
     return result
 
 
-def _rows_of_table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    rows = pa.Table.from_batches(batches)
+def _blocks(job: JobContext) -> Iterator[pa.Table]:
+    """The rows of the partition, so many at a time that each is worth its while."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in job.rows():
+        job.raise_if_cancelled()
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= BLOCK_ROWS:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _rows_of_table(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     try:
         columns = [_column(rows, field) for field in schema]
     except Unconvertible as error:

@@ -22,6 +22,7 @@ KINDS = ",".join(
     [
         *(f"chaos.kinds:{name}" for name in ("Stepping", "Holding", "Notifying", "Versioned")),
         "support.step_probes:Stepped",
+        "support.dealing:Dealing",
     ]
 )
 STEPS = f"{step_probes.STEPS},chaos.versioned=chaos.kinds:VersionedPlan"

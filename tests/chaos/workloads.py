@@ -44,6 +44,13 @@ async def ingest(lab: Lab) -> list[str]:
     return await all_ended(lab, appended, replaced)
 
 
+async def dealt(lab: Lab) -> list[str]:
+    """A DataFrame that is cut in another way each time it is computed."""
+    book, batch = await lab.table("dealt"), lab.new_batch()
+    given = {"paths": [str(batch.folder)], "split_bytes": 1024}
+    return await all_ended(lab, await lab.start(book, "dealing", given, batch=batch))
+
+
 async def noop(lab: Lab) -> list[str]:
     """Jobs that do nothing, many to a task."""
     return await all_ended(lab, await lab.start(await lab.table("nothing"), "noop", {"partitions": 5}))
@@ -502,6 +509,9 @@ def kill(pid: int) -> None:
 BY_STEP: dict[str, tuple[Workload, ...]] = {
     "claim": (stepping,),
     "checkpoint": (stepping,),
+    "run.begin": (dealt,),
+    "compute": (dealt,),
+    "count.seal": (dealt,),
     "unclaim": (stepping,),
     "try": (stepping,),
     "mark_each": (stepping,),

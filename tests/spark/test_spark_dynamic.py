@@ -19,10 +19,11 @@ from support.lossy import LossyClient
 from support.waiting import eventually
 from support.whole import coordinated, write_csv
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 ROWS = 24_000
 SCHEMA = ["id: long", "kind: string", "day: date"]
+PATIENCE_S = 240.0
 
 
 @asynccontextmanager
@@ -40,11 +41,12 @@ async def hosts(etcd: EtcdConfig) -> AsyncIterator[dict[str, str]]:
 async def test_a_driver_killed_half_way_through_a_query_that_deals_rows_at_random(
     etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
 ) -> None:
-    """P2, P3, O11: the next driver cuts the rows in another way, and each is there once."""
+    """P2, P3, O11: the next driver cuts the rows in another way, and each is there once; what the first one
+    had written is removed."""
     source = write_csv(tmp_path / "src" / "a", "1.csv", 0, ROWS)
     query = (
-        "SELECT id, kind, day FROM source WHERE id >= 0 "
-        "DISTRIBUTE BY rand() -- a comment at the end"
+        "SELECT /*+ REPARTITION(40) */ id, kind, day FROM "
+        "(SELECT * FROM source WHERE id >= 0 DISTRIBUTE BY rand()) -- a comment at the end"
     )
     async with (
         hosts(etcd_config) as environment,
@@ -52,12 +54,22 @@ async def test_a_driver_killed_half_way_through_a_query_that_deals_rows_at_rando
     ):
         argument = {"paths": [str(source)], "split_bytes": 65536, "transform": query}
         operation = await service.client.start("t", "ingest", argument)
-        with executor_process(etcd_config, tmp_path, "local[2]", **environment) as first:
-            ended = await service.client.wait(operation.name, timeout_s=90)
-            print(first.log.read_text()[-3000:])
-        assert ended.state is OperationState.SUCCEEDED, ended.error
-        await service.at_rest()
+        with (
+            executor_process(etcd_config, tmp_path, "local[2]", **environment) as first,
+            executor_process(etcd_config, tmp_path, "local[2]", **environment) as second,
+        ):
+            members = {first.pid: first, second.pid: second}
+            await eventually(lambda: 3 < len(service.data_files()), PATIENCE_S)
+            now = await service.client.get(operation.name)
+            assert now.state is OperationState.RUNNING
+            assert now.jobs.counting
+            # "runner-<host>-<pid>-<random>"
+            members[int(now.runner.split("-")[-2])].kill()
+            of_the_dead = service.data_files()
+            ended = await service.client.wait(operation.name, timeout_s=PATIENCE_S)
+            assert ended.state is OperationState.SUCCEEDED, ended.error
+            assert ended.jobs.total == ended.jobs.succeeded == 40
+            await service.at_rest()
         assert await asyncio.to_thread(service.ids) == list(range(ROWS))
         assert service.data_files() == await asyncio.to_thread(service.published_files)
-        print(ended)
-        await eventually(lambda: True)
+        assert not service.data_files() & of_the_dead

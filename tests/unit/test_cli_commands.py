@@ -112,7 +112,8 @@ def test_start_and_wait(service: FakeService, address: str) -> None:
     assert "succeeded" in result.stdout
     assert "running" in result.stderr
     ended = document(run("start", "flights", "noop", "--wait", "-o", "json", address=address))
-    assert (ended["state"], ended["jobs"]) == ("succeeded", {"total": 1, "succeeded": 1, "failed": 0})
+    jobs = {"total": 1, "succeeded": 1, "failed": 0, "counting": False}
+    assert (ended["state"], ended["jobs"]) == ("succeeded", jobs)
 
 
 def test_a_failed_operation_ends_with_20(service: FakeService, address: str) -> None:
