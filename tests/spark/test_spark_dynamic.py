@@ -59,7 +59,7 @@ async def test_a_driver_killed_half_way_through_a_query_that_deals_rows_at_rando
             executor_process(etcd_config, tmp_path, "local[2]", **environment) as second,
         ):
             members = {first.pid: first, second.pid: second}
-            await eventually(lambda: 3 < len(service.data_files()), PATIENCE_S)
+            await eventually(lambda: len(service.data_files()) > 3, PATIENCE_S)
             now = await service.client.get(operation.name)
             assert now.state is OperationState.RUNNING
             assert now.jobs.counting
