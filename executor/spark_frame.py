@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ import msgspec
 from distop.executor.frame_task import FrameResult, run_frame_job
 from distop.executor.launch import Launch, LaunchFailed
 from distop.executor.spark_launcher import SparkJob
-from distop.executor.spark_task import SparkTask
+from distop.executor.spark_task import SparkTask, settle_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +56,7 @@ class SparkFrameTask:
         result = run_frame_job(port, work, context.partitionId(), batches, name, stage=context.stageId())
         for _ in batches:
             pass  # Spark does not reuse a worker that leaves its input unread
+        settle_worker(os.getpid(), len(sys.modules))
         packed = pa.array([msgspec.msgpack.encode(result)], pa.binary())
         yield pa.RecordBatch.from_arrays([packed], names=["result"])
 
