@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from distop.cli.main import app
 from distop.client import AsyncClient
-from distop.coordinator import doctor_files
+from distop.coordinator import doctor_checks, doctor_files
 from distop.coordinator.doctor import Severity, Told
 from distop.coordinator.doctor_liveness import Patience
 from distop.coordinator.doctor_rounds import Doctor, Examination
@@ -310,9 +310,15 @@ BROKEN: list[tuple[Break, set[str], set[str]]] = [
 
 @pytest.mark.parametrize(("breaks", "found", "left"), BROKEN, ids=lambda one: getattr(one, "__name__", ""))
 async def test_what_was_broken_is_found_and_what_is_safe_is_put_right(
-    practice: Practice, led: OperationId, breaks: Break, found: set[str], left: set[str]
+    practice: Practice,
+    led: OperationId,
+    breaks: Break,
+    found: set[str],
+    left: set[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """U1: each named by its code; ``--fix`` changes nothing it is not sure of."""
+    monkeypatch.setattr(doctor_checks, "MOVES_S", SOON.hand_over_s)  # nothing moves here
     await breaks(practice, led)
     before = await practice.client.scan(practice.client.keyspace.prefix)
     assert await practice.codes() == found
