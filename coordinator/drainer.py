@@ -85,6 +85,8 @@ class Drainer:
         self._news.set()
         self._stood_back = 0
         """The revision of a batch that has failed, after which it was waited."""
+        self._flying = False
+        """Batches were being applied when it looked last."""
         self.resting = False
         """Nothing is left to do for now, as etcd has been told."""
 
@@ -92,6 +94,13 @@ class Drainer:
         """Something has changed that may let a batch go on."""
         self.resting = False
         self._news.set()
+
+    def arrived(self) -> None:
+        """A batch has come, or has changed. While others are being applied that is nothing to look at: it will
+        be when they are."""
+        self.resting = False
+        if not self._flying:
+            self._news.set()
 
     async def run(self) -> None:
         """Drain until cancelled; raises when the epoch is over."""
@@ -116,6 +125,7 @@ class Drainer:
     async def _look(self) -> float:
         """Do what is to be done next; seconds after which to look again, 0 to wait for news."""
         backlog = await self._read()
+        self._flying = bool(backlog.ordering.running)
         match decide(backlog):
             case InFlight(operation):
                 await self._check_flight(backlog, operation)
@@ -263,6 +273,7 @@ class Drainer:
         if result.succeeded:
             names = [waiting.name for waiting in batches]
             log.info("batches_taken", extra={"table": keys.name, "batches": names})
+            self._flying = True
             return 0.0
         self._check_epoch(result.one(0, self._epoch.key).create_revision)
         return FIRST_PAUSE_S * random.uniform(0.1, 1.0)  # something it stands on has moved: look again

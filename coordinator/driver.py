@@ -273,8 +273,11 @@ class TableDriver:
             self._ends.told(kv)
         else:
             self._turn.seen(kv)
-        if kv.key == self._keys.ordering or kv.key.startswith(self._keys.backlog_prefix):
+        if kv.key == self._keys.ordering:
             self._heed_backlog()
+        elif self._drainer is not None and kv.key.startswith(self._keys.backlog_prefix):
+            self._drainer.arrived()
+            self.idle_since = None
 
     def _operation_of(self, arg_key: bytes) -> OperationId | None:
         parts = arg_key[len(self._keys.prefix) :].decode().split(".")

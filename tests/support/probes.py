@@ -9,12 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from distop.errors import Exhausted, InvalidArgument, PreconditionFailed
+from distop.metastore.records import WatermarkMove
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
 
 PROBES = tuple(
     f"support.probes:{name}"
-    for name in ("Hooked", "PerObject", "Slow", "Friend", "Friendly", "Clumsy", "HookedFriend", "Seer")
+    for name in (
+        "Hooked",
+        "PerObject",
+        "Slow",
+        "Friend",
+        "Friendly",
+        "Clumsy",
+        "HookedFriend",
+        "Seer",
+        "Letters",
+    )
 )
 
 
@@ -99,14 +110,25 @@ class HookedFriend(Hooked):
 
 
 class Letters(_Probe):
-    """Several apply together. ``plan`` refuses a letter ``!``, ``complete_operation`` a letter ``?``."""
+    """Appends letters to a string, which is kept as a watermark: only its finish writes it, and only once.
+
+    Several apply together. ``plan`` refuses a letter ``!``, ``complete_operation`` a letter ``?``; a letter
+    ``+`` makes a job that somebody has to do.
+    """
 
     type = "letters"
 
     def plan(self, request: PlanRequest) -> Plan:
         if "!" in request.argument["letters"]:
             raise InvalidArgument("no letter: !")
-        return Plan(argument=dict(request.argument), partition_count=0)
+        letters = request.argument["letters"]
+        before = request.watermarks.get("letters", {}).get("string")
+        move = WatermarkMove(before=before, after=(before or "") + letters)
+        return Plan(
+            argument=dict(request.argument),
+            partition_count=letters.count("+"),
+            watermarks={"letters": {"string": move}},
+        )
 
     def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
         return {"letters": first["letters"] + second["letters"]}
