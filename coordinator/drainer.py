@@ -96,8 +96,7 @@ class Drainer:
         self._news.set()
 
     def arrived(self) -> None:
-        """A batch has come, or has changed. While others are being applied that is nothing to look at: it will
-        be when they are."""
+        """A batch has come, or has changed: nothing to look at while others are being applied."""
         self.resting = False
         if not self._flying:
             self._news.set()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import AsyncIterator
 
 import pytest
@@ -234,28 +232,6 @@ async def test_of_several_that_failed_together_the_one_to_blame_blocks(
         await unblock(client, keys, "c", skip=True)
         assert await eventually(lambda: drained(client))
         assert await applied(client) == list("abcde")
-
-
-async def test_the_order_holds_against_a_race_of_publishers(
-    etcd_config: EtcdConfig, client: LossyClient
-) -> None:
-    """B3, B5: while it drains, with late ones applied when they come; none is stranded, and none doubled."""
-    async with serving(etcd_config) as service:
-        await service.create_table("t")
-        await configure(client, late="apply", together=5)
-        names = [f"{number:04d}" for number in range(200)]
-        random.Random(3).shuffle(names)
-
-        async def publish(mine: list[str]) -> None:
-            for name in mine:
-                await put(client, name)
-                if random.random() < 0.2:
-                    await put(client, name)
-
-        await asyncio.gather(*(publish(names[first::8]) for first in range(8)))
-        assert await eventually(lambda: drained(client), 60.0)
-        assert sorted(await applied(client)) == sorted(names)
-        assert await eventually(lambda: nothing_left(client))
 
 
 async def test_another_leader_goes_on(etcd_config: EtcdConfig, client: LossyClient) -> None:

@@ -1,4 +1,4 @@
-"""The order of batches, shown by a string: each appends its letter, and everything else tries to disturb it."""
+"""The order of batches, shown by a string: each appends its letter, and all else tries to disturb it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,9 @@ from support.backlogs import (
     applied,
     configure,
     drained,
-    has_applied,
-    is_blocked_by,
     nothing_left,
-    open_gate,
     ordering,
     put,
-    rested,
     unblock,
 )
 from support.coordinators import serving
@@ -48,8 +44,10 @@ def spelled(names: Sequence[str]) -> str:
 
 
 class Referee:
-    """Replays what is written to the backlog, and sees that each operation took the lowest of those that waited
-    when the one before it ended."""
+    """Replays what is written to the backlog, and sees that each operation took the lowest that waited.
+
+    Of those that waited when the one before it ended: what comes after that may come too late for it.
+    """
 
     def __init__(self, prefix: bytes) -> None:
         self._prefix = prefix
