@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 from distop.errors import InvalidArgument
 from distop.metastore.crashpoints import reached
 from distop.metastore.jobs import Outcome, Verdict
-from distop.metastore.records import ClaimRecord, decode, encode
+from distop.metastore.records import MAX_CHECKPOINT_BYTES, ClaimRecord, decode, encode
 from distop.metastore.runs import Run
 from distop.metastore.settle import settle
 from distop.metastore.txn import Delete, Get, KeyValue, Put, Txn, absent, created_at, unchanged
 
 if TYPE_CHECKING:
     from distop.metastore.client import EtcdClient
-
-MAX_CHECKPOINT_BYTES = 1024
-"""A checkpoint stays under this; larger progress belongs beside the job's data."""
 
 
 @dataclass(frozen=True, slots=True)

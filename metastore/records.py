@@ -24,6 +24,9 @@ ABORTING = b"aborting"
 MAX_JOB_RECORD_BYTES = 1024
 """A job's record stays under this whatever the job wrote; larger facts belong beside its data."""
 
+MAX_CHECKPOINT_BYTES = 1024
+"""A checkpoint stays under this; larger progress belongs beside the job's data."""
+
 # Every type of a record is fixed, so one encoder serves all; sorted keys make equal records equal bytes.
 _encoder = msgspec.json.Encoder(order="deterministic")
 

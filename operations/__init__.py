@@ -4,6 +4,7 @@ Subclass :class:`DistributedOperation`, register it under the entry point group 
 and every coordinator and executor that has it installed can run it.
 """
 
+from distop.metastore.records import WatermarkMove
 from distop.operations.api import (
     DistributedOperation,
     OperationView,
@@ -22,4 +23,5 @@ __all__ = [
     "PlanRequest",
     "Registry",
     "Scope",
+    "WatermarkMove",
 ]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from distop.metastore.records import TableRecord
 from distop.operations.api import PlanRequest
 from distop.spark_jobs.ingest_argument import Format, IngestArgument, invalid
 from distop.spark_jobs.save_modes import check_mode, on_conflict
@@ -63,6 +62,7 @@ def target_of(
         Columns, types, filter and table do not go together.
     """
     from distop.commit.outputs import output_of
+    from distop.commit.rows import new_layout
     from distop.spark_jobs.audit import rules_of
     from distop.spark_jobs.row_filter import arrow_filter, filter_columns, parse_filter
     from distop.spark_jobs.source_columns import choose_columns
@@ -105,14 +105,9 @@ def target_of(
 
 def layout_of_table(request: PlanRequest) -> Layout | None:
     """The table's layout, if it has one: published, or given when it was created."""
-    from distop.commit.layout import parse_schema
-    from distop.commit.outputs import output_of
+    from distop.commit.rows import table_layout
 
-    published = output_of(request.table.format).layout(request.table, request.head)
-    schema = request.table.options.get("schema")
-    if published is not None or schema is None:
-        return published
-    return new_layout(request.table, parse_schema(schema))
+    return table_layout(request)
 
 
 def ignored(request: PlanRequest) -> dict[str, Any]:
@@ -132,14 +127,6 @@ def nothing(request: PlanRequest, layout: Layout | None, branch: str = "") -> di
         "output": request.table.format,
         "layout": recorded,
     }
-
-
-def new_layout(table: TableRecord, schema: Any) -> Layout:
-    from distop.commit.layout import DEFAULT_PROPERTIES, Layout
-
-    options = table.options
-    properties = {**DEFAULT_PROPERTIES, **(options.get("properties") or {})}
-    return Layout.create(schema, options.get("partitionBy", ()), properties)
 
 
 def current_snapshot(request: PlanRequest) -> str | None:

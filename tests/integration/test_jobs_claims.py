@@ -9,7 +9,6 @@ import pytest_asyncio
 
 from distop.errors import InvalidArgument, LeaseLost
 from distop.metastore.claims import (
-    MAX_CHECKPOINT_BYTES,
     Busy,
     Claimed,
     claim,
@@ -19,7 +18,7 @@ from distop.metastore.claims import (
 )
 from distop.metastore.jobs import Mark, Outcome, Verdict, mark_txn, success_record, verdicts
 from distop.metastore.lease import LeaseSession
-from distop.metastore.records import ABORTING, ClaimRecord
+from distop.metastore.records import ABORTING, MAX_CHECKPOINT_BYTES, ClaimRecord
 from distop.metastore.runs import Run, release_runner
 from distop.metastore.txn import KeyValue
 from support.executing import set_state, start_operation, take

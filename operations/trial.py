@@ -1,0 +1,205 @@
+"""Trying an operation type out in one process: its plan, its jobs and its completion, without any service.
+
+For tests and debuggers. What a service adds is left out (attempts that race, marks, publishing), what it
+checks is not: records are written as JSON and read again, results and checkpoints have their limits.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from distop.errors import InvalidArgument, JobResultTooLarge
+from distop.metastore.records import (
+    MAX_CHECKPOINT_BYTES,
+    MAX_JOB_RECORD_BYTES,
+    Head,
+    JobRecord,
+    OperationArg,
+    OperationOptions,
+    StepRecord,
+    TableRecord,
+    Watermarks,
+    decode,
+    encode,
+)
+from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest
+from distop.operations.job import JobContext
+
+
+class TrialJob(JobContext):
+    """One attempt at one job, here and now.
+
+    Parameters
+    ----------
+    checkpoint:
+        What an earlier attempt has saved.
+    cancel_after:
+        The attempt finds itself cancelled once it has looked so often; ``None``: never.
+    """
+
+    def __init__(
+        self,
+        operation: OperationArg,
+        partition: str,
+        *,
+        resumable: bool = False,
+        checkpoint: bytes | None = None,
+        cancel_after: int | None = None,
+        scratch: Path | None = None,
+    ) -> None:
+        self.operation = operation
+        self.partition = partition
+        self.attempt = f"1-{secrets.token_hex(6)}"
+        self.run_token = 1
+        self.checkpoint = checkpoint
+        """What was saved last."""
+        self.cancel_after = cancel_after
+        self._resumable = resumable
+        self._scratch = scratch
+
+    def load_checkpoint(self) -> bytes | None:
+        return self.checkpoint
+
+    def save_checkpoint(self, value: bytes) -> None:
+        if not self._resumable:
+            raise InvalidArgument(f"operation type {self.operation.type!r} keeps no checkpoints")
+        if len(value) > MAX_CHECKPOINT_BYTES:
+            raise InvalidArgument(f"the checkpoint takes {len(value):,} bytes of {MAX_CHECKPOINT_BYTES:,}")
+        self.raise_if_cancelled()
+        self.checkpoint = bytes(value)
+
+    @property
+    def cancelled(self) -> bool:
+        if self.cancel_after is None:
+            return False
+        self.cancel_after -= 1
+        return self.cancel_after < 0
+
+    def scratch_path(self) -> Path:
+        if self._scratch is None:
+            raise InvalidArgument("say where scratch is to be: Trial(..., scratch=tmp_path)")
+        folder = self._scratch / (self.partition if self._resumable else self.attempt)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+@dataclass
+class Trial:
+    """An operation that is tried out.
+
+    Making one plans it; raises what ``plan`` raises.
+
+    Parameters
+    ----------
+    argument:
+        As a caller would send it.
+    location:
+        Of the table: a path or a URL.
+    head:
+        What was published to the table; ``None``: nothing.
+    scratch:
+        The folder that scratch is made in.
+    """
+
+    kind: DistributedOperation
+    argument: Mapping[str, Any] = field(default_factory=dict)
+    location: str = ""
+    table: str = "t"
+    format: str = "iceberg"
+    table_options: Mapping[str, Any] = field(default_factory=dict)
+    head: Head | None = None
+    watermarks: Watermarks = field(default_factory=dict)
+    partitions: Sequence[str] | None = None
+    object: str = ""
+    options: OperationOptions = field(default_factory=OperationOptions)
+    scratch: Path | None = None
+
+    def __post_init__(self) -> None:
+        record = TableRecord(
+            name=self.table, location=self.location, format=self.format, options=dict(self.table_options)
+        )
+        self.plan: Plan = self.kind.plan(
+            PlanRequest(
+                table=record,
+                head=self.head,
+                watermarks=self.watermarks,
+                argument=self.argument,
+                partitions=self.partitions,
+                options=self.options,
+                object=self.object,
+            )
+        )
+        names = self.plan.partitions
+        made = OperationArg(
+            table=self.table,
+            type=self.kind.type,
+            instance=1,
+            object=self.object,
+            uuid=secrets.token_hex(6),
+            argument=self.plan.argument,
+            partition_count=self.plan.partition_count if names is None else len(names),
+            partitions=names,
+            watermarks=self.plan.watermarks,
+            options=self.options,
+            location=self.location,
+            stages_files=self.kind.stages_files,
+        )
+        self.operation: OperationArg = decode(encode(made), OperationArg)
+        """What jobs are given: the plan as it comes out of etcd."""
+        self.jobs: dict[str, JobRecord] = {}
+        """Results so far."""
+
+    @property
+    def names(self) -> list[str]:
+        """The jobs."""
+        return self.operation.partition_names()
+
+    def job(
+        self, name: str = "0", *, checkpoint: bytes | None = None, cancel_after: int | None = None
+    ) -> TrialJob:
+        """An attempt at a job; see :class:`TrialJob`."""
+        return TrialJob(
+            self.operation,
+            name,
+            resumable=self.kind.resumable,
+            checkpoint=checkpoint,
+            cancel_after=cancel_after,
+            scratch=self.scratch,
+        )
+
+    def run(self, job: TrialJob | str = "0") -> dict[str, Any]:
+        """Run an attempt to its end; what the job reports, as completion will see it.
+
+        Cleans up after one that raises, and raises that again; nothing is tried a second time.
+        """
+        attempt = self.job(job) if isinstance(job, str) else job
+        try:
+            result = dict(self.kind.start_or_resume_job(attempt) or {})
+            value = encode(JobRecord(state="success", attempt=attempt.attempt, result=result, at=1e9))
+            if len(value) > MAX_JOB_RECORD_BYTES:
+                raise JobResultTooLarge(f"the result takes {len(value):,} bytes of {MAX_JOB_RECORD_BYTES:,}")
+        except BaseException:
+            self.kind.cancel_job_and_cleanup(attempt)
+            raise
+        self.jobs[attempt.partition] = decode(value, JobRecord)
+        return self.jobs[attempt.partition].result
+
+    def run_all(self) -> list[dict[str, Any]]:
+        """Run all jobs, one after the other."""
+        return [self.run(name) for name in self.names]
+
+    def complete(self) -> OperationView:
+        """Call ``complete_operation``. Call it twice to see that a repeat does no harm."""
+        view = OperationView(
+            arg=self.operation, jobs=dict(self.jobs), token=f"{self.operation.id}/{self.operation.uuid}"
+        )
+        self.kind.complete_operation(view)
+        return view
+
+    def steps(self) -> list[StepRecord]:
+        """The steps that would publish it."""
+        return list(self.kind.commit_steps(self.operation))
