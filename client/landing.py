@@ -43,10 +43,14 @@ SUCCESS, POINTER, HISTORY_DONE, BACKFILL = "_SUCCESS", "_POINTER", "_HISTORYDONE
 CONFIG, ORDER_ME = "_config", "ORDERME"
 
 IN_THE_WAY = "INCOMPATIBLE_OPERATION"
+KNOWN_BEFORE = frozenset({"REQUEST_ID_REUSED", "ALREADY_INGESTED"})
+"""What is answered when an unordered batch comes again: with another configuration, or long after it was
+applied."""
 
 MAX_DEPTH = 32
 MAX_CONFIG_BYTES = 100_000
 MAX_POINTERS = 1_000
+MAX_OBJECT_BYTES = 400
 
 
 class FileSystem(Protocol):
@@ -239,11 +243,28 @@ class Landing:
         if batch.ordered:
             self._client.enqueue(self._table, batch.name, self._type, batch.argument)
         else:
-            # The request id makes it one operation, however often it is found, and by whom.
-            digest = sha256(f"{self._root}\n{batch.name}".encode()).hexdigest()[:32]
-            self._client.start(self._table, self._type, batch.argument, request_id=f"landing-{digest}")
+            self._start(batch)
         fields = {"table": self._table, "batch": batch.name, "ordered": batch.ordered}
         log.info("batch_published", extra=fields)
+
+    def _start(self, batch: Found) -> None:
+        """Start the operation of an unordered batch, beside those of others where the type can do that."""
+        # The request id makes it one operation, however often it is found, and by whom.
+        digest = sha256(f"{self._root}\n{batch.name}".encode()).hexdigest()[:32]
+        name = batch.name if len(batch.name.encode()) <= MAX_OBJECT_BYTES else digest
+        for one in (f"batch:{name}", ""):
+            try:
+                self._client.start(
+                    self._table, self._type, batch.argument, object=one, request_id=f"landing-{digest}"
+                )
+            except DistopError as error:
+                if error.code in KNOWN_BEFORE:
+                    return
+                if not one or error.details.get("field") != "object":
+                    raise
+                # One at a time, then: this type takes no objects, or this argument does not allow it.
+            else:
+                return
 
     def _obey(self, report: Report) -> None:
         root = {posixpath.basename(entry["name"].rstrip("/")) for entry in self._list(self._root)}

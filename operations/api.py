@@ -30,6 +30,8 @@ class Scope(Enum):
     """One at a time."""
     PER_OBJECT = "per_object"
     """One per object: an index, a query."""
+    EITHER = "either"
+    """One at a time without an object; and beside it one per object, if callers name them."""
 
 
 @dataclass(frozen=True, kw_only=True)

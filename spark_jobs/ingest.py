@@ -9,7 +9,7 @@ from typing import Any
 from distop.commit.staging import RULES
 from distop.errors import ArgumentTooLarge
 from distop.metastore.records import OperationArg, StepRecord
-from distop.operations.api import DistributedOperation, Plan, PlanRequest
+from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
 from distop.operations.side_by_side import beside
 from distop.spark_jobs.csv_options import CsvOptions
@@ -24,7 +24,7 @@ from distop.spark_jobs.ingest_plan import FileEntry, IngestPlan
 from distop.spark_jobs.ingest_target import NOTHING, check_target, ignored, layout_of_table, target_of
 from distop.spark_jobs.kafka_argument import parse_kafka
 from distop.spark_jobs.partial_ingest import first_files, may_fail_in_part, with_jobs
-from distop.spark_jobs.save_modes import is_ignored, steps_of
+from distop.spark_jobs.save_modes import check_object, is_ignored, steps_of
 from distop.spark_jobs.sources import COMPRESSIONS, MAX_PATHS, FoundSource, OpenFile, find_files
 from distop.spark_jobs.splits import MAX_SPLITS, Extent, cut
 
@@ -54,6 +54,7 @@ class Ingest(DistributedOperation):
     """
 
     type = "ingest"
+    scope = Scope.EITHER
     compatible_types = beside("ingest")
     stages_files = True
 
@@ -81,6 +82,7 @@ class Ingest(DistributedOperation):
             raise invalid("partitions", "ingest makes its own partitions", "choose what to ingest with paths")
         argument = parse_argument(request.argument)
         check_target(request, argument)
+        check_object(request, argument)
         request = on_branch(request, argument)
         in_part = may_fail_in_part(argument, request.options)
         if is_ignored(request, argument):

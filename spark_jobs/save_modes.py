@@ -50,6 +50,25 @@ def check_mode(request: PlanRequest, argument: IngestArgument) -> None:
         raise invalid("on_conflict", "only Iceberg tables tell who else has written to them")
 
 
+def check_object(request: PlanRequest, argument: IngestArgument) -> None:
+    """Raise :class:`~distop.errors.InvalidArgument` unless it may run beside others, if it is to.
+
+    Of operations that append to an Iceberg table the order does not matter: each is put on top of what the
+    others have published meanwhile.
+    """
+    if request.object and (
+        argument.mode != "append"
+        or on_conflict(argument) != "rebase"
+        or request.table.format != "iceberg"
+        or argument.branch is not None
+    ):
+        raise invalid(
+            "object",
+            f"ingest {request.object!r} cannot run beside others: only what appends to an Iceberg table may",
+            "leave the object out: it then waits for its turn",
+        )
+
+
 def steps_of(operation: OperationArg) -> list[StepRecord]:
     """The steps that publish an ingest, as its plan says."""
     from distop.commit.outputs import output_of

@@ -11,13 +11,15 @@ from typing import Any, TypeVar
 import pytest
 import pytest_asyncio
 
-from distop.client import AsyncClient, Client
+from distop.client import AsyncClient, Client, OperationState
 from distop.client.landing import Landing, Report
 from distop.client.landings import Landings
 from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
 from support.coordinators import config_of, running
+from support.executing import runner
 from support.waiting import eventually
+from support.whole import coordinated, write_csv
 
 T = TypeVar("T")
 
@@ -191,6 +193,44 @@ async def test_unordered_batches_start_at_once_and_once(dock: Dock) -> None:
     assert (await dock.look(landing)).published == ["1"]
     assert (await dock.look(again)).published == ["1"]
     assert [operation.name async for operation in dock.sdk.list("t")] == ["t/friend/1"]
+
+
+async def test_unordered_batches_are_applied_side_by_side(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
+) -> None:
+    """B13: all at once, nobody waits for another; the table gets each row once, also the first ones."""
+    landed, ids = tmp_path / "landing", list[int]()
+    for number in range(4):
+        folder = write_csv(landed / f"{number}", "a.csv", number * 10, 10)
+        (folder / "_SUCCESS").touch()
+        ids += range(number * 10, number * 10 + 10)
+    async with coordinated(etcd_config, tmp_path, client) as service:
+        [member] = await service.client.members()
+        feed = Landing(blocking_client := Client(member.address), "t", str(landed))
+        try:
+            assert (await blocking(feed.poll)).published == ["0", "1", "2", "3"]
+            # There is nobody to do any job: all of them are in flight.
+            running = [one for one in await service.operations() if one.state is OperationState.RUNNING]
+            assert {one.object for one in running} == {f"batch:{number}" for number in range(4)}
+            # What replaces rows has to be alone, and takes its turn.
+            late = write_csv(landed / "late", "a.csv", 100, 1)
+            (late / "_SUCCESS").touch()
+            (late / "_config").mkdir()
+            (late / "_config" / "mode.json").write_text('{"mode": "overwrite"}')
+            assert (await blocking(feed.poll)).published == ["late"]
+            alone = [one for one in await service.operations() if not one.object]
+            assert [one.name for one in alone] == ["t/ingest/5"]
+            await service.client.cancel(alone[0].name)
+            async with runner(client):
+                for one in running:
+                    (await service.client.wait(one.name, timeout_s=60)).raise_for_outcome()
+            assert await asyncio.to_thread(service.ids) == ids
+            # Another process finds them again, and starts nothing.
+            fresh = Landing(blocking_client, "t", str(landed))
+            assert len((await blocking(fresh.poll)).published) == 5
+            assert len(await service.operations()) == 5
+        finally:
+            await blocking(blocking_client.close)
 
 
 @pytest.mark.parametrize("missing", ["not-there", "not/there/either"])
