@@ -98,6 +98,10 @@ bench-failover: setup ## time from the loss of a leader to the next one
 bench-backlog: setup ## small batches drained per second, and how fairly 200 tables share
 	$(BIN)/python bench/backlog.py $(ARGS)
 
+.PHONY: bench-index
+bench-index: setup ## one value looked up in a table of 2,000 files, with and without an index
+	$(BIN)/python bench/index.py $(ARGS)
+
 .PHONY: bench-commit
 bench-commit: setup ## publishing F files, against Spark's FileOutputCommitter, on local disk and on S3
 	$(BIN)/python bench/commit.py $(ARGS)

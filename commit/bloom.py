@@ -28,10 +28,11 @@ _SALT = np.array(
 )
 
 
-def blocks_for(keys: int) -> int:
-    """Blocks of a filter for so many distinct keys; 0: none is made, since it would be too large."""
+def blocks_for(keys: int, largest: int = MAX_BYTES) -> int:
+    """Blocks of a filter for so many distinct keys; 0: none is made, since it would take more bytes than
+    that."""
     blocks = max(1, math.ceil(keys * BITS_PER_KEY / (8 * BLOCK_BYTES)))
-    return blocks if blocks * BLOCK_BYTES <= MAX_BYTES else 0
+    return blocks if blocks * BLOCK_BYTES <= largest else 0
 
 
 class Bloom:
@@ -63,6 +64,11 @@ class Bloom:
         with np.errstate(over="ignore"):
             bits = np.uint32(1) << ((low[:, None] * _SALT[None, :]) >> np.uint32(27))
         return block.astype(np.int64), bits
+
+    @staticmethod
+    def block_of(blocks: int, hash: int) -> int:
+        """The block that a key is in, if there are so many."""
+        return ((hash >> 32) * blocks) >> 32
 
     def to_bytes(self) -> bytes:
         """Little-endian words, block after block."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import bisect
 import logging
-import struct
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Lock
@@ -23,10 +22,10 @@ import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 
-from distop.commit.bloom import BLOCK_BYTES, Bloom, Hashes
+from distop.commit.bloom import Hashes
+from distop.commit.index_blooms import may_hold, read_blooms
 from distop.commit.index_keys import hashes, key_of, key_type
 from distop.commit.index_manifest import IndexManifest, IndexPart, read_manifest
-from distop.errors import CorruptRecord
 from distop.metastore.records import IndexRecord
 
 log = logging.getLogger(__name__)
@@ -34,19 +33,11 @@ log = logging.getLogger(__name__)
 READERS = 8
 """Parts that are looked into at a time."""
 
-BLOOMS_READ_BYTES = 1 << 20
-"""Bloom filters are asked first if reading them takes less than looking into the sorted keys: up to this
-size."""
-
 MAX_VALUES = 1000
 """Values that are looked up at a time; for more the table is scanned."""
 
 REMEMBERED = 16
 """Manifests of this process that are kept as they were parsed."""
-
-_HEADER = struct.Struct("<8sI")
-_ENTRY = struct.Struct("<II")
-_MAGIC = b"DXBLOOM1"
 
 Groups: TypeAlias = frozenset[int] | None
 """Row groups of a file that may hold a row; ``None``: all."""
@@ -141,17 +132,25 @@ def _look(io: FileIO, parts: list[IndexPart], keys: list[Any]) -> Iterator[dict[
 
 def _look_into(io: FileIO, part: IndexPart, keys: list[Any], hashed: Hashes) -> dict[str, Groups] | None:
     """The files of a part that may hold a key; ``None`` if it cannot be read."""
-    maybe = None
-    if part.bloom_bytes <= BLOOMS_READ_BYTES:
-        maybe = _ask_blooms(io, part, hashed)
-        if maybe is not None and not maybe:
+    try:
+        if not may_hold(io, part.bloom_path, hashed):
             return {}
+    except Exception as error:  # whatever a file system may raise: it only spares reading the keys
+        log.warning("index_blooms_unreadable", extra={"path": part.bloom_path, "error": str(error)})
     try:
         hits = find(io, part.path, keys)
-    except Exception as error:  # whatever a file system may raise: a scan will do
+    except Exception as error:  # a scan will do
         log.warning("index_part_unreadable", extra={"path": part.path, "error": str(error)})
-        return None if maybe is None else {part.files[file]: None for file in maybe}
+        return _by_blooms(io, part, hashed)
     return {part.files[file]: groups for file, groups in hits.items()}
+
+
+def _by_blooms(io: FileIO, part: IndexPart, hashed: Hashes) -> dict[str, Groups] | None:
+    try:
+        files = read_blooms(io, part.bloom_path).files
+    except Exception:
+        return None
+    return {part.files[file]: None for file, bloom in files.items() if bloom.may_hold(hashed)}
 
 
 # -- sorted entries ----------------------------------------------------------------------------------
@@ -191,58 +190,6 @@ def _groups_of(bounds: list[tuple[Any, Any]], key: Any) -> Iterator[int]:
     while place < len(bounds) and bounds[place][0] <= key:
         yield place
         place += 1
-
-
-# -- Bloom filters -----------------------------------------------------------------------------------
-
-
-def write_blooms(io: FileIO, location: str, blooms: Mapping[int, Bloom]) -> int:
-    """Write the Bloom filters of a part's files beside its entries; the size of the file.
-
-    A magic word, the number of filters; the file's number and the number of blocks of each; then their
-    blocks.
-    """
-    pieces = [_HEADER.pack(_MAGIC, len(blooms))]
-    pieces += [_ENTRY.pack(file, bloom.blocks) for file, bloom in sorted(blooms.items())]
-    size = 0
-    with io.new_output(location).create(overwrite=True) as stream:
-        for piece in pieces:
-            size += stream.write(piece) or len(piece)
-        for _, bloom in sorted(blooms.items()):
-            content = bloom.to_bytes() if bloom.blocks else b""
-            stream.write(content)
-            size += len(content)
-    return size
-
-
-def read_blooms(io: FileIO, location: str) -> dict[int, Bloom]:
-    """Read them. Raises :class:`~distop.errors.CorruptRecord`, or what the file system raises."""
-    with io.new_input(location).open() as stream:
-        content = memoryview(stream.read())
-    try:
-        magic, count = _HEADER.unpack_from(content)
-        if magic != _MAGIC:
-            raise CorruptRecord(f"{location} holds no Bloom filters")
-        sizes = [_ENTRY.unpack_from(content, _HEADER.size + i * _ENTRY.size) for i in range(count)]
-        at = _HEADER.size + count * _ENTRY.size
-        found = {}
-        for file, blocks in sizes:
-            end = at + blocks * BLOCK_BYTES
-            found[file] = Bloom(blocks, content[at:end])
-            at = end
-        return found
-    except (struct.error, ValueError) as error:
-        raise CorruptRecord(f"the Bloom filters in {location} are cut short") from error
-
-
-def _ask_blooms(io: FileIO, part: IndexPart, hashed: Hashes) -> list[int] | None:
-    """Numbers of the files that may hold a key; ``None`` if that cannot be told."""
-    try:
-        blooms = read_blooms(io, part.bloom_path)
-    except Exception as error:
-        log.warning("index_blooms_unreadable", extra={"path": part.bloom_path, "error": str(error)})
-        return None
-    return [file for file, bloom in blooms.items() if bloom.may_hold(hashed)]
 
 
 # -- manifests ---------------------------------------------------------------------------------------

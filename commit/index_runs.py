@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 
-from distop.commit.bloom import Bloom, blocks_for
+from distop.commit.index_blooms import PartBlooms
 from distop.commit.index_keys import Key, hashes, key_type
 from distop.errors import CorruptRecord
 
@@ -66,7 +66,7 @@ class RunWriter:
     expected:
         About how many entries there will be.
     blooms:
-        Bloom filters to be filled on the way, by the number of the data file.
+        Bloom filters to be filled on the way.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class RunWriter:
         encoding: str,
         *,
         expected: int,
-        blooms: Mapping[int, Bloom] | None = None,
+        blooms: PartBlooms | None = None,
     ) -> None:
-        self._blooms = blooms or {}
+        self._blooms = blooms
         self._group_rows = group_rows(expected)
         self._waiting: list[pa.Table] = []
         self._rows = 0
@@ -115,12 +115,15 @@ class RunWriter:
         files = entries["file"].to_numpy().astype(np.int64)
         pairs = np.unique((files << 32) | number)  # a key may stand in several row groups of a file
         of_file, of_key = pairs >> 32, pairs & 0xFFFFFFFF
-        hashed = hashes(keys.dictionary.to_pylist()) if self._blooms else None
+        hashed = None
+        if self._blooms is not None:
+            hashed = hashes(keys.dictionary.to_pylist())
+            self._blooms.whole.add(hashed)
         for file in np.unique(of_file).tolist():
             chosen = of_key[of_file == file]
             self._distinct[file] = self._distinct.get(file, 0) + len(chosen)
-            if hashed is not None and file in self._blooms:
-                self._blooms[file].add(hashed[chosen])
+            if hashed is not None and self._blooms is not None:
+                self._blooms.files[file].add(hashed[chosen])
 
     def close(self) -> Written:
         """Complete the file."""
@@ -192,7 +195,7 @@ def merge(
     encoding: str,
     *,
     with_blooms: bool = True,
-) -> tuple[Written, dict[int, Bloom]]:
+) -> tuple[Written, PartBlooms]:
     """Merge runs into one, and make the Bloom filters of its data files."""
     expected = 0
     distinct: dict[int, int] = {}
@@ -201,8 +204,8 @@ def merge(
         expected += entries
         for file, count in counts.items():
             distinct[file] = distinct.get(file, 0) + count
-    blooms = {file: Bloom(blocks_for(count)) for file, count in distinct.items()} if with_blooms else {}
-    writer = RunWriter(io, location, encoding, expected=expected, blooms=blooms)
+    blooms = PartBlooms.of(distinct)
+    writer = RunWriter(io, location, encoding, expected=expected, blooms=blooms if with_blooms else None)
     try:
         with ExitStack() as stack:
             for entries_in_order in merged([_batches(stack, io, source) for source in sources]):

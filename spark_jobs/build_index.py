@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from distop.commit.index_manifest import IndexManifest
     from distop.commit.index_plan import DataFileSeen
 
-FILES_PER_JOB = 64
+FILES_PER_JOB = 256
 """Data files of a job, by default."""
 MOST_FILES_PER_JOB = 1000
 ROWS_PER_JOB = 32_000_000

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from distop.commit.index_blooms import write_blooms
 from distop.commit.index_keys import keys_of, text_of
-from distop.commit.index_lookup import write_blooms
 from distop.commit.index_manifest import FOLDER, bloom_path
 from distop.commit.index_plan import MERGE, Build, DataFileSeen
 from distop.commit.index_publish import PartResult, Places

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from distop.commit import index_lookup, index_plan
+from distop.commit import index_blooms, index_lookup, index_plan
 from distop.commit.iceberg_steps import IcebergOverwrite
 from distop.commit.index_publish import IndexPublish, PartResult, Places
 from distop.commit.layout import Layout
@@ -124,8 +124,10 @@ def test_a_damaged_index_is_scanned(tmp_path: Path) -> None:
     for path in (local(world.table.location) / "index").rglob("*"):
         if path.suffix in (".parquet", ".bloom"):
             path.write_bytes(path.read_bytes()[:40])
+    index_blooms.forget()
     assert world.found("id", 34) == [{"id": 34, "kind": "k1"}]
     index_lookup._manifests.clear()
+    index_blooms.forget()
     for path in (local(world.table.location) / "index").rglob("*.json"):
         path.write_text('{"layout": 99}')
     assert world.look("id", 34) is None
