@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pyiceberg.io import InputFile, InputStream
+from pyiceberg.io import InputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 opened: Counter[str] = Counter()
@@ -22,7 +22,7 @@ class _CountedFile(PyArrowFile):
 class CountingIO(PyArrowFileIO):
     """Named by the property ``py-io-impl``."""
 
-    def new_input(self, location: str) -> InputFile:
+    def new_input(self, location: str) -> PyArrowFile:
         plain = super().new_input(location)
         return _CountedFile(
             location=plain.location, path=plain._path, fs=plain._filesystem, buffer_size=plain._buffer_size
