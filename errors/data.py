@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from distop.errors.base import Conflict, InvalidArgument, PreconditionFailed, Unavailable
+from distop.errors.base import Conflict, InvalidArgument, PreconditionFailed
 from distop.errors.jobs import JobFailed
 
 
@@ -74,8 +74,10 @@ class BadRow(JobFailed):
     default_hint = "correct the file, or choose on_bad_rows=quarantine"
 
 
-class KafkaUnavailable(Unavailable):
+class KafkaUnavailable(PreconditionFailed):
     """The brokers of a Kafka cluster do not answer, or not with what is needed."""
+
+    # Not of the kind of what a client takes for a coordinator that is away, and repeats with another one.
 
     code = "KAFKA_UNAVAILABLE"
     retryable = True

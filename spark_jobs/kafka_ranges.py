@@ -115,7 +115,7 @@ class _Partition:
             )
         if wanted < self.reach.low and self.argument.on_gap == "fail":
             raise OffsetsLost(
-                f"{self._name}: {offsets_text(wanted, self.reach.low)} are not in the topic any more, "
+                f"{self._name} does not keep {offsets_text(wanted, self.reach.low)} any more, "
                 f"it begins at {self.reach.low}",
                 hint=SKIP_HINT,
                 details=self._details(missingFrom=str(wanted), missingTo=str(self.reach.low)),

@@ -151,7 +151,7 @@ class RangeReader:
         lost = offsets_text(position, there)
         if not self._skip_gaps:
             raise OffsetsLost(
-                f"{self._name(wanted)}: {lost} are not in the topic any more, it begins at {reach.low}",
+                f"{self._name(wanted)} does not keep {lost} any more, it begins at {reach.low}",
                 hint=SKIP_HINT,
                 details={
                     "topic": self._topic,

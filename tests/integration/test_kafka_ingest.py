@@ -20,6 +20,7 @@ from distop.errors import (
 )
 from support.ingesting import Ingesting, LocalJob, quarantined, staged_files
 from support.kafka import Brokers, KafkaTopic, running_brokers
+from support.kafka_batches import compacted, end_of_transaction
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_a_gap_at_the_start_is_refused_or_skipped_on_purpose(ingesting: Ingestin
     topic.ids(0, 30)
     ingesting.ingest(kafka=topic.argument())
     topic.forget(1)
-    with pytest.raises(OffsetsLost, match=r"partition 1 of .*: offsets 10 to ") as lost:
+    with pytest.raises(OffsetsLost, match=r"partition 1 of .* does not keep offsets 10 to ") as lost:
         ingesting.start(kafka=topic.argument())
     assert "on_gap to skip" in lost.value.hint
     gone = int(lost.value.details["missingTo"]) - 10
@@ -126,6 +127,24 @@ def test_a_gap_at_the_start_is_refused_or_skipped_on_purpose(ingesting: Ingestin
     ingesting.start(kafka=topic.argument())
 
 
+def test_a_range_ends_at_its_offset_however_many_records_it_holds(
+    ingesting: Ingesting, topic: KafkaTopic
+) -> None:
+    """What compaction leaves, and markers of transactions: offsets without records, at the end as well."""
+    topic.append(compacted({0: b'{"id": 0}', 3: b'{"id": 3}', 7: b'{"id": 7}'}, 10))
+    arg = ingesting.start(kafka=topic.argument(metadata={"offset": "at"}, records_per_job=5))
+    assert arg.partition_count == 2
+    # It goes on behind: the job must not read it, and not wait for it either.
+    topic.produce([{"id": 10}], 0)
+    ingesting.finish(arg, ingesting.run(arg))
+    assert ingesting.rows("id", "at") == [(0, 0), (3, 3), (7, 7)]
+    topic.append(end_of_transaction())
+    topic.append(end_of_transaction(), partition=1)
+    ingesting.ingest(kafka=topic.argument(metadata={"offset": "at"}))
+    assert ids(ingesting) == [0, 3, 7, 10]
+    assert standing(ingesting) == {"0": "12", "1": "1", "2": "0"}
+
+
 @pytest.mark.parametrize("on_gap", ["fail", "skip"])
 def test_what_is_lost_while_the_operation_runs_is_noticed(
     ingesting: Ingesting, topic: KafkaTopic, on_gap: str
@@ -134,7 +153,7 @@ def test_what_is_lost_while_the_operation_runs_is_noticed(
     arg = ingesting.start(kafka=topic.argument(on_gap=on_gap), schema={"id": "long"})
     topic.forget(0)
     if on_gap == "fail":
-        with pytest.raises(OffsetsLost, match="offsets 0 to 19 are not in the topic any more") as lost:
+        with pytest.raises(OffsetsLost, match="does not keep offsets 0 to 19 any more") as lost:
             ingesting.run(arg)
         assert not lost.value.retryable
         assert staged_files(ingesting) == []

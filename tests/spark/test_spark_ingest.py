@@ -13,6 +13,7 @@ from distop.client import OperationState
 from distop.executor.place import BASE_VARIABLE
 from distop.metastore.config import EtcdConfig
 from support.executing import executor_process, place_in, short_folder, sidecar_pid
+from support.kafka import Brokers
 from support.lossy import LossyClient
 from support.waiting import eventually
 from support.whole import coordinated, write_csv
@@ -23,7 +24,7 @@ ROWS = 24_000
 
 
 async def test_a_killed_driver_costs_time_and_no_row(
-    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient, brokers: Brokers
 ) -> None:
     """P2, P3, O11: what was done stays done, the next driver does the rest, every row is there once."""
     source = write_csv(tmp_path / "src" / "a", "1.csv", 0, ROWS)
@@ -45,10 +46,17 @@ async def test_a_killed_driver_costs_time_and_no_row(
             with executor_process(etcd_config, tmp_path, "local[2]", **environment) as second:
                 ended = await service.client.wait(operation.name, timeout_s=90)
                 assert ended.state is OperationState.SUCCEEDED, ended.error
+                # Spark's workers read topics as well; here, since starting Spark takes longer than that.
+                topic = brokers.topic()
+                topic.ids(ROWS, 900)
+                argument = {"kafka": topic.argument(records_per_job=50)}
+                operation = await service.client.start("t", "ingest", argument)
+                ended = await service.client.wait(operation.name, timeout_s=60)
+                assert (ended.error, ended.jobs.succeeded) == (None, 18)
                 await service.at_rest()
                 second.terminate()
                 second.wait(20)
-            assert await asyncio.to_thread(service.ids) == list(range(ROWS))
+            assert await asyncio.to_thread(service.ids) == list(range(ROWS + 900))
             assert service.data_files() == await asyncio.to_thread(service.published_files)
         if pid := sidecar_pid(place):
             os.kill(pid, signal.SIGTERM)

@@ -100,6 +100,14 @@ class KafkaTopic:
         filler = b'{"id": -1, "filler": "' + b"x" * 200_000 + b'"}'
         self.produce(itertools.repeat(filler, 2 * KEPT_BYTES // len(filler)), partition)
 
+    def append(self, batch: bytes, partition: int = 0) -> None:
+        """Append a batch that was made by hand, see ``support/kafka_batches.py``."""
+        from support.kafka_batches import send
+
+        metadata = self._producer.list_topics(self.name, timeout=10)
+        leader = metadata.brokers[metadata.topics[self.name].partitions[partition].leader]
+        send(f"{leader.host}:{leader.port}", self.name, partition, batch)
+
     def argument(self, **more: Any) -> dict[str, Any]:
         """What ``ingest`` takes below ``kafka``."""
         return {"servers": self.servers, "topic": self.name, "timeout_s": 10, **more}

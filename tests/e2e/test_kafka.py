@@ -1,0 +1,155 @@
+"""Topics of Kafka from the command line to the rows: coordinator, executor, etcd and brokers are real."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from pyiceberg.exceptions import NoSuchTableError
+
+from distop.client import AsyncClient
+from distop.errors import AlreadyIngested, IncompatibleOperation, KafkaUnavailable, OffsetsLost
+from distop.metastore.client import EtcdClient
+from distop.metastore.config import EtcdConfig
+from support.coordinators import config_of, running
+from support.executing import runner
+from support.kafka import Brokers, KafkaTopic
+from support.waiting import eventually
+from support.whole import Whole
+
+
+class Fed(Whole):
+    """The service, and its address."""
+
+    address: str
+
+    async def distop(self, *words: str) -> tuple[int, Any]:
+        """Exit code and JSON of the command as a process."""
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "distop.cli", *words, "--output", "json"),
+            env={**os.environ, "DISTOP_ADDRESS": self.address},
+            stdout=PIPE,
+            stderr=PIPE,
+        )
+        out, err = await child.communicate()
+        return child.returncode or 0, json.loads(out or err)
+
+
+@pytest_asyncio.fixture
+async def service(etcd_config: EtcdConfig, tmp_path: Path, client: EtcdClient) -> AsyncIterator[Fed]:
+    async with (
+        running(config_of(etcd_config)) as coordinator,
+        AsyncClient(coordinator.address, timeout_s=20) as sdk,
+        runner(client),
+    ):
+        await sdk.create_table("t", str(tmp_path / "table"))
+        fed = Fed(etcd_config, client, sdk, tmp_path)
+        fed.address = coordinator.address
+        yield fed
+
+
+@pytest.fixture
+def topic(brokers: Brokers) -> KafkaTopic:
+    return brokers.topic()
+
+
+async def test_a_topic_is_followed_from_the_command_line(service: Fed, topic: KafkaTopic) -> None:
+    """C8, P10, P11."""
+    start = ("start", "t", "ingest", "--json", json.dumps({"kafka": topic.argument()}), "--wait")
+    topic.ids(0, 300)
+    code, first = await service.distop(*start)
+    assert (code, first["facts"]["rows"]) == (0, 300)
+    topic.ids(300, 30)
+    assert (await service.distop(*start))[0] == 0
+    code, shown = await service.distop("watermarks", "t")
+    assert code == 0
+    ((source, marks),) = shown.items()
+    assert source.startswith("kafka://")
+    assert source.endswith(f"/{topic.name}")
+    assert marks == {"0": "110", "1": "110", "2": "110"}
+    code, third = await service.distop(*start)
+    assert (code, third["facts"]["rows"], third["jobs"]["total"]) == (0, 0, 0)
+    assert await asyncio.to_thread(service.ids) == list(range(330))
+    table = await asyncio.to_thread(service.table)
+    assert len(table.snapshots()) == 2
+    explicit = {"kafka": topic.argument(**{"from": {"0": 0}})}
+    code, refused = await service.distop("start", "t", "ingest", "--json", json.dumps(explicit))
+    assert (code, refused["error"]["code"]) == (5, "ALREADY_INGESTED")
+    assert not [key for key in await service.at_rest() if key.endswith((".state", ".arg", "runOps"))]
+
+
+async def test_of_many_starts_at_once_each_record_comes_through_one(service: Fed, topic: KafkaTopic) -> None:
+    """P16."""
+    topic.ids(0, 900)
+    most = topic.argument(max_records_per_partition=100)
+
+    async def ingest() -> None:
+        while True:
+            try:
+                operation = await service.client.start("t", "ingest", {"kafka": most})
+                break
+            except IncompatibleOperation:
+                await asyncio.sleep(0.05)
+        ended = await service.client.wait(operation.name, timeout_s=60)
+        # Planned before another one had ended: its watermarks have moved, and it is refused.
+        assert ended.error is None or ended.error.code == "WATERMARK_CONFLICT"
+
+    while len(await asyncio.to_thread(published, service)) < 900:
+        await asyncio.gather(*(ingest() for _ in range(4)))
+    assert await asyncio.to_thread(service.ids) == list(range(900))
+
+
+def published(service: Fed) -> list[int]:
+    """The ids so far; none before the first commit."""
+    try:
+        return service.ids()
+    except NoSuchTableError:
+        return []
+
+
+async def test_batches_of_a_backlog_take_what_is_new_in_their_turn(service: Fed, topic: KafkaTopic) -> None:
+    """B2: what a batch means is fixed when its turn comes, not when it is published."""
+    await service.client.set_ordering("t", gate="closed", together=5)
+    argument = {"kafka": topic.argument(max_records_per_partition=10)}
+    for name in ("a", "b", "c"):
+        await service.client.enqueue("t", name, "ingest", argument)
+    topic.ids(0, 75)
+    await service.client.open_gate("t")
+
+    async def drained() -> bool:
+        return not [batch async for batch in service.client.backlog("t")]
+
+    assert await eventually(drained, 60.0)
+    assert await asyncio.to_thread(service.ids) == list(range(75))
+    (marks,) = (await service.client.watermarks("t")).values()
+    assert marks == {"0": "25", "1": "25", "2": "25"}
+
+
+async def test_what_went_wrong_is_said_by_code(service: Fed, brokers: Brokers) -> None:
+    """U3, U4: a bad record, brokers that are away, offsets that are gone."""
+    topic = brokers.topic()
+    topic.produce([{"id": 1}, b"bad"], 1)
+    argument = {"kafka": topic.argument(timeout_s=1), "schema": {"id": "long"}}
+    code, failed = await service.distop("start", "t", "ingest", "--json", json.dumps(argument), "--wait")
+    assert code == 20
+    assert "BAD_ROW: kafka://" in json.dumps(failed)
+    assert f"/{topic.name}, partition 1, offset 1: " in json.dumps(failed)
+    assert not await service.client.watermarks("t")
+    with brokers.down(), pytest.raises(KafkaUnavailable, match="cannot be read now"):
+        await service.client.start("t", "ingest", argument)
+    operation = await service.client.start("t", "ingest", argument | {"on_bad_rows": "quarantine"})
+    ended = await service.client.wait(operation.name, timeout_s=60)
+    assert ended.raise_for_outcome().facts["badRows"] == 1
+    topic.forget(1)
+    with pytest.raises(OffsetsLost):
+        await service.client.start("t", "ingest", argument)
+    with pytest.raises(AlreadyIngested):
+        await service.client.start("t", "ingest", {"kafka": topic.argument(**{"from": {"1": 0}})})

@@ -1,0 +1,72 @@
+"""Settings of the Kafka client: what may be given, and how secrets stay where they are."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distop.errors import InvalidArgument, PreconditionFailed
+from distop.spark_jobs.kafka_client import Cluster
+from distop.spark_jobs.kafka_config import consumer_settings, resolved
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"sasl.password": "hunter2"}, "is a secret, and arguments are kept where operators read them"),
+        ({"sasl.password": {"env": "DISTOP_ETCD_PASSWORD"}}, "may not be referred to"),
+        ({"client.id": {"env": "HOME"}}, "may not be referred to"),
+        ({"sasl.password": {"file": "../etc/passwd"}}, "not the name of a file alone"),
+        ({"sasl.password": {"file": ".."}}, "not the name of a file alone"),
+        ({"sasl.password": {"env": "DISTOP_KAFKA_A", "file": "a"}}, "a reference is"),
+        ({"sasl.password": {"vault": "a"}}, "a reference is"),
+        ({"sasl.kerberos.kinit.cmd": "rm -rf /"}, "no setting that may be given"),
+        ({"plugin.library.paths": "/tmp/x.so"}, "no setting that may be given"),
+        ({"ssl.engine.location": "/tmp/x.so"}, "no setting that may be given"),
+        ({"enable.auto.commit": True}, "no setting that may be given"),
+        ({"isolation.level": "read_uncommitted"}, "no setting that may be given"),
+        ({"auto.offset.reset": "latest"}, "no setting that may be given"),
+        ({"bootstrap.servers": "elsewhere:1"}, "no setting that may be given"),
+    ],
+)
+def test_what_runs_programs_or_changes_what_is_read_is_refused(config: dict[str, Any], text: str) -> None:
+    """U3, U5."""
+    with pytest.raises(InvalidArgument, match=text) as refused:
+        consumer_settings("h:1", config)
+    assert refused.value.details["field"] == "kafka.config"
+    assert "hunter2" not in str(refused.value)
+
+
+def test_secrets_are_found_where_they_are_referred_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key").write_text("from file\n")
+    monkeypatch.setenv("DISTOP_KAFKA_SECRETS", str(tmp_path))
+    monkeypatch.setenv("DISTOP_KAFKA_PASSWORD", "from environment")
+    config = {
+        "sasl.password": {"env": "DISTOP_KAFKA_PASSWORD"},
+        "ssl.key.password": {"file": "key"},
+        "check.crcs": True,
+        "fetch.max.bytes": 1_000_000,
+    }
+    assert resolved(config) == {
+        "sasl.password": "from environment",
+        "ssl.key.password": "from file",
+        "check.crcs": "true",
+        "fetch.max.bytes": "1000000",
+    }
+    with pytest.raises(InvalidArgument, match="missing cannot be read"):
+        resolved({"sasl.password": {"file": "missing"}})
+    monkeypatch.delenv("DISTOP_KAFKA_SECRETS")
+    with pytest.raises(InvalidArgument, match="does not say where secrets are"):
+        resolved(config)
+
+
+def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(PreconditionFailed, match="confluent-kafka, which is not installed here") as missing:
+        Cluster("h:1", {}, 1.0)
+    assert "extra 'kafka'" in missing.value.hint
