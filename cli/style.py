@@ -56,7 +56,9 @@ def broken_rules(facts: Mapping[str, Any]) -> str:
         most = ", ".join(f"{name}: {rows:,}" for name, rows in one.get("most", {}).items())
         more = ", ..." if one.get("partitions", 0) > len(one.get("most", {})) else ""
         sample = f", such as {one['sample']}" if one.get("sample") else ""
-        lines.append(f"{one['rule']}: {one['rows']:,} rows ({most}{more}){sample}")
+        lines.append(
+            f"{one['rule']}: {one['rows']:,} row{'' if one['rows'] == 1 else 's'} ({most}{more}){sample}"
+        )
     more_rules = facts.get("violatedRules", 0) - len(lines)
     return "\n".join([*lines, f"and {more_rules:,} more rules"] if lines and more_rules > 0 else lines)
 

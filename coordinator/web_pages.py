@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
@@ -146,6 +147,7 @@ class Pages:
         """One operation."""
         operation, grid = view.operation, view.grid
         reported = MessageToDict(operation.facts)
+        broken = reported.pop("violations", None) or []
         began, ended = seconds_of(operation.started_at), seconds_of(operation.finished_at)
         error = operation.error
         failures = [(name_of(name), text) for name, text in (grid.failures.items() if grid else ())]
@@ -165,6 +167,7 @@ class Pages:
                 ("request", code(operation.request_id)),
                 *((key, code(value)) for key, value in sorted(reported.items())),
             ),
+            section("Broken rules", _broken_rules(broken)) if broken else None,
             section("Failed jobs", rows_of("Failed jobs", ("Job", "Error"), failures)) if failures else None,
             refresh_ms=CALM_MS if ended else LIVE_MS,
         )
@@ -364,6 +367,23 @@ def _watermarks(marks: Sequence[pb.Watermark]) -> Html:
         ("Source", "Partition", "Value"),
         [(code(mark.source), code(mark.partition), code(mark.value)) for mark in marks],
         without="No watermarks: nothing was ingested yet.",
+    )
+
+
+def _broken_rules(found: Sequence[Mapping[str, Any]]) -> Html:
+    """What rows were found to break, by rule; where most of them are, and one of them."""
+    return rows_of(
+        "Broken rules",
+        ("Rule", "Rows", "Most of them in", "Such as"),
+        [
+            (
+                code(one.get("rule")),
+                f"{int(one.get('rows', 0)):,}",
+                ", ".join(f"{name} ({int(rows):,})" for name, rows in one.get("most", {}).items()),
+                code(one.get("sample")),
+            )
+            for one in found
+        ],
     )
 
 

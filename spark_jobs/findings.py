@@ -44,6 +44,9 @@ MAX_PARTITIONS = 10_000
 TOLD_RULES, TOLD_PARTITIONS, TOLD_CHARACTERS = 20, 3, 300
 """What the history shows: so many rules, and of each so many partitions and so much of one row."""
 
+JOB = "job "
+"""What stands in place of a partition where jobs do not go by partitions: the job."""
+
 _PIECE = re.compile(r"~\d+$")
 
 
@@ -74,7 +77,8 @@ class Broken:
         return told
 
     def __str__(self) -> str:
-        partitions = f"{len(self.partitions):,} partition{'s' if len(self.partitions) > 1 else ''}"
+        what = "job" if next(iter(self.partitions), "").startswith(JOB) else "partition"
+        partitions = f"{len(self.partitions):,} {what}{'s' if len(self.partitions) > 1 else ''}"
         return f"{self.rule} by {self.rows:,} row{'s' if self.rows > 1 else ''} in {partitions}"
 
 
@@ -129,28 +133,27 @@ def gather(operation: OperationArg, rules: RuleSet, jobs: Mapping[str, JobRecord
         read = pool.map(lambda name: _read_findings(io, operation, name, found[name].attempt), wanted)
         for name, findings in zip(wanted, read, strict=True):
             for finding in findings:
-                _add(broken, finding.rule, finding.count, name)
+                _add(broken, finding.rule, finding.count, _partition(operation, name))
                 if len(broken[finding.rule].samples) < rules.samples * MAX_SAMPLED_JOBS:
                     broken[finding.rule].samples += [
-                        {"partition": _partition(name), "row": row} for row in finding.samples
+                        {"partition": _partition(operation, name), "row": row} for row in finding.samples
                     ]
     for name in found.keys() - set(wanted):
         for rule, count in found[name].result[VIOLATED]:
-            _add(broken, int(rule), int(count), name)
+            _add(broken, int(rule), int(count), _partition(operation, name))
     return [one for one in broken if one.rows]
 
 
-def _add(broken: list[Broken], rule: int, count: int, job: str) -> None:
+def _add(broken: list[Broken], rule: int, count: int, partition: str) -> None:
     if not 0 <= rule < len(broken):
-        raise CorruptRecord(f"job {job} speaks of a rule {rule}, there are {len(broken)}")
+        raise CorruptRecord(f"what was found in {partition} speaks of rule {rule} of {len(broken)}")
     broken[rule].rows += count
-    partitions, name = broken[rule].partitions, _partition(job)
-    partitions[name] = partitions.get(name, 0) + count
+    broken[rule].partitions[partition] = broken[rule].partitions.get(partition, 0) + count
 
 
-def _partition(job: str) -> str:
-    """A large partition may be read by several jobs."""
-    return _PIECE.sub("", job)
+def _partition(operation: OperationArg, job: str) -> str:
+    """The partition that a job has looked at. A large one may be read by several."""
+    return JOB + job if operation.partitions is None else _PIECE.sub("", job)
 
 
 def write_report(operation: OperationArg, broken: Iterable[Broken]) -> str:

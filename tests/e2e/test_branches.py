@@ -125,6 +125,18 @@ async def test_a_table_that_was_written_to_meanwhile_is_not_overrun(service: Who
     assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 110), *range(200, 210)]
 
 
+async def test_a_table_that_was_compacted_meanwhile_has_the_same_rows(service: Whole) -> None:
+    """P6: replacing files by others of the same rows is no reason to refuse a branch."""
+    for number, name in enumerate("ab"):
+        await service.ingest(source(service, name, 100 * number))
+    (await service.ingest(source(service, "c", 200), branch="audit")).raise_for_outcome()
+    assert (await succeeds(service, "compact", min_files=2))["filesBefore"] == 6
+    await succeeds(service, "expire_snapshots", older_than="0s")
+    await succeeds(service, "publish_branch", branch="audit")
+    assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 110), *range(200, 210)]
+    assert await ingested(service) == ["a", "b", "c"]
+
+
 async def test_exactly_what_was_looked_at_is_published(
     etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
 ) -> None:

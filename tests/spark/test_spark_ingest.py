@@ -16,11 +16,24 @@ from support.executing import executor_process, place_in, short_folder, sidecar_
 from support.kafka import Brokers
 from support.lossy import LossyClient
 from support.waiting import eventually
-from support.whole import coordinated, write_csv
+from support.whole import Whole, coordinated, write_csv
 
 pytestmark = pytest.mark.spark
 
 ROWS = 24_000
+
+
+async def validated(service: Whole) -> None:
+    """P12: rules are checked by tasks of Spark as well, with their keys in the scratch of the worker."""
+    rules = ["id >= 0", {"unique": "id"}, {"column": "id", "type": "smallint"}, {"unique": "day"}]
+    started = await service.client.start("t", "validate", {"rules": rules})
+    ended = await service.client.wait(started.name, timeout_s=90)
+    assert ended.error is not None
+    assert (ended.error.code, ended.jobs.total, ended.jobs.failed) == ("VALIDATION_FAILED", 3, 0)
+    # 28 days in each of three partitions.
+    assert [(one["rule"], one["rows"]) for one in ended.facts["violations"]] == [
+        ("unique(day)", ROWS - 3 * 28)
+    ]
 
 
 async def test_a_killed_driver_costs_time_and_no_row(
@@ -54,6 +67,7 @@ async def test_a_killed_driver_costs_time_and_no_row(
                 ended = await service.client.wait(operation.name, timeout_s=60)
                 assert (ended.error, ended.jobs.succeeded) == (None, 18)
                 await service.at_rest()
+                await validated(service)
                 second.terminate()
                 second.wait(20)
             assert await asyncio.to_thread(service.ids) == list(range(ROWS + 900))

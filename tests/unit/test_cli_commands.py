@@ -248,6 +248,22 @@ def test_show_names_the_partitions_that_failed(service: FakeService, address: st
     assert len(told["facts"]["failedPartitions"]) == 30
 
 
+def test_show_has_a_line_for_each_broken_rule(service: FakeService, address: str) -> None:
+    """P12"""
+    failed = pb.Operation(name=HELD, table="flights", type="validate", state=pb.FAILED)
+    many = {"rule": "not_null(id)", "rows": 1200, "partitions": 9, "most": {"m=1": 700, "m=2": 200}}
+    one = {"rule": "check(a > 0)", "rows": 1, "partitions": 1, "most": {"m=1": 1}, "sample": '{"a":-1}'}
+    failed.facts.update({"violations": [many, one], "violatedRules": 4})
+    service.world.add(failed)
+    shown = run("show", HELD, address=address).stdout
+    assert "not_null(id): 1,200 rows (m=1: 700, m=2: 200, ...)" in shown
+    assert 'check(a > 0): 1 row (m=1: 1), such as {"a":-1}' in shown
+    assert "and 2 more rules" in shown
+    assert "violations" not in shown
+    told = document(run("show", HELD, "-o", "json", address=address))
+    assert [rule["rows"] for rule in told["facts"]["violations"]] == [1200, 1]
+
+
 def test_drop(service: FakeService, address: str) -> None:
     """A lost reply is answered by the table that is gone; of one that never was, it is an error."""
     service.lose_replies = 1
