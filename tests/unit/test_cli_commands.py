@@ -251,8 +251,8 @@ def test_show_names_the_partitions_that_failed(service: FakeService, address: st
 def test_show_has_a_line_for_each_broken_rule(service: FakeService, address: str) -> None:
     """P12"""
     failed = pb.Operation(name=HELD, table="flights", type="validate", state=pb.FAILED)
-    many = {"rule": "not_null(id)", "rows": 1200, "partitions": 9, "most": {"m=1": 700, "m=2": 200}}
-    one = {"rule": "check(a > 0)", "rows": 1, "partitions": 1, "most": {"m=1": 1}, "sample": '{"a":-1}'}
+    many: Any = {"rule": "not_null(id)", "rows": 1200, "partitions": 9, "most": {"m=1": 700, "m=2": 200}}
+    one: Any = {"rule": "check(a > 0)", "rows": 1, "partitions": 1, "most": {"m=1": 1}, "sample": '{"a":-1}'}
     failed.facts.update({"violations": [many, one], "violatedRules": 4})
     service.world.add(failed)
     shown = run("show", HELD, address=address).stdout
