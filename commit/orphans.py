@@ -2,8 +2,8 @@
 
 A file is an orphan if no snapshot and no metadata file that the table knows refers to it, it lies in no
 folder of an operation that still has keys, and it is older than a grace period. What operations write is safe
-whatever the grace period: their folders are known. It is for programs that write data files first and commit
-later.
+whatever the grace period: their folders are known, and so are those of writes through Spark
+(:mod:`distop.commit.prepared`). It is for programs that write data files first and commit later.
 
 In three stages, so that dying, pausing or doing it twice anywhere harms nothing:
 
@@ -25,6 +25,7 @@ from pyiceberg.io import FileIO
 
 from distop.commit.content import recorded_properties
 from distop.commit.layout import file_io, load_metadata
+from distop.commit.prepared import is_spared
 from distop.commit.reachable import files_of_table, path_of
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.commit.strict_files import entries, remove_files
@@ -48,7 +49,12 @@ MAX_ORPHANS = 1_000_000
 
 
 def find_orphans(
-    operation: OperationArg, *, metadata_location: str | None, older_than: float, busy: Sequence[str]
+    operation: OperationArg,
+    *,
+    metadata_location: str | None,
+    older_than: float,
+    busy: Sequence[str],
+    now: float,
 ) -> list[str]:
     """Paths below the table's location of files that nothing refers to.
 
@@ -60,12 +66,15 @@ def find_orphans(
         Seconds since the Unix epoch; files modified later are passed over.
     busy:
         Names of the staging folders of operations that still have keys.
+    now:
+        Seconds since the Unix epoch, when ``busy`` was read. Writes that were young then may have become
+        operations since.
     """
     known = _known(operation, metadata_location)
     passed_over = {*busy, staging_folder(operation).rpartition("/")[2]}
     found = []
     for top in FOLDERS:
-        for path, modified_at in _walk(operation, top, passed_over):
+        for path, modified_at in _walk(operation, top, passed_over, now):
             if modified_at <= older_than and path_of(f"{operation.location}/{path}") not in known:
                 found.append(path)
                 if len(found) >= MAX_ORPHANS:
@@ -86,13 +95,15 @@ def _known(operation: OperationArg, metadata_location: str | None) -> set[str]:
     return {path_of(location) for location in files_of_table(metadata, metadata_location, io).all()}
 
 
-def _walk(operation: OperationArg, folder: str, passed_over: set[str]) -> Iterator[tuple[str, float]]:
+def _walk(
+    operation: OperationArg, folder: str, passed_over: set[str], now: float
+) -> Iterator[tuple[str, float]]:
     """Files of a folder and of those below it: path below the table's location, time of modification."""
     for name, is_folder, modified_at in entries(f"{operation.location}/{folder}", operation.storage):
         if not is_folder:
             yield f"{folder}/{name}", modified_at
-        elif name not in passed_over:
-            yield from _walk(operation, f"{folder}/{name}", passed_over)
+        elif name not in passed_over and not is_spared(name, now):
+            yield from _walk(operation, f"{folder}/{name}", passed_over, now)
 
 
 # -- the report --------------------------------------------------------------------------------------

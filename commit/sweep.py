@@ -25,7 +25,9 @@ from distop.commit.folders import Folder
 from distop.commit.index_publish import BUILD_INDEX, sweep_index
 from distop.commit.layout import file_io
 from distop.commit.partial import selection
+from distop.commit.prepared import LIST, read_list
 from distop.commit.staging import format_of, kept_folders, passing_folders_of
+from distop.errors import CorruptRecord
 from distop.metastore.crashpoints import reached
 from distop.metastore.records import HistoryRecord, JobRecord, OperationArg
 from distop.operations.job import staging_folder, staging_stem
@@ -94,15 +96,23 @@ def published(
     names = operation.partition_names()
     dropped = (names[start:end] for start, end in history.facts.get(DROPPED_JOBS, ()))
     withheld = selection(operation, jobs).withheld.union(*dropped)
+    counts = [
+        (staging_stem(partition, job.attempt), job.result)
+        for partition, job in jobs.items()
+        if job.state == "success" and partition not in withheld
+    ]
+    if operation.argument.get(LIST):
+        try:
+            counts += [(task.stem, task.result) for task in read_list(operation)]
+        except CorruptRecord:
+            return None  # an earlier sweep came as far as the list itself
     stems, joined = set(), set()
-    for partition, job in jobs.items():
-        if job.state != "success" or partition in withheld:
-            continue
-        stems.add(staging_stem(partition, job.attempt))
-        manifest = job.result.get("manifest")
+    for stem, result in counts:
+        stems.add(stem)
+        manifest = result.get("manifest")
         if isinstance(manifest, str):
             stems.add(manifest.removesuffix(".avro"))
-            if int(job.result.get("manifestLength", adopted_from)) < adopted_from:
+            if int(result.get("manifestLength", adopted_from)) < adopted_from:
                 joined.add(manifest)
     return Published(frozenset(stems), frozenset(joined))
 

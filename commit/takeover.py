@@ -32,6 +32,7 @@ from distop.commit.manifests import (
     open_manifest,
 )
 from distop.commit.partial import selection
+from distop.commit.prepared import read_list
 from distop.commit.snapshots import Draft
 from distop.commit.summaries import summaries_from_json
 from distop.errors import CorruptRecord
@@ -74,16 +75,20 @@ class Output:
 
 
 def output_of(view: OperationView) -> Output:
-    """Sum up the jobs' results (see :meth:`distop.commit.writer.StagedWriter.finish`)."""
+    """Sum up the jobs' results (see :meth:`distop.commit.writer.StagedWriter.finish`), and those of tasks
+    that had written before the operation began."""
     folder = staging_folder(view.arg, "metadata")
     withheld = selection(view.arg, view.jobs).withheld
     output = Output(manifests=[], withheld=len(withheld))
+    results = [
+        (f"job {partition}", job.result)
+        for partition, job in view.jobs.items()
+        if partition not in withheld and job.state == "success"
+    ]
+    results += [(f"task {task.stem}", task.result) for task in read_list(view.arg)]
     rows = files = size = 0
-    for partition, job in view.jobs.items():
-        result = job.result
-        if partition in withheld:
-            continue
-        if job.state != "success" or not (result.get("files") or result.get("rows")):
+    for who, result in results:
+        if not (result.get("files") or result.get("rows")):
             continue
         try:
             if "entries" in result:
@@ -95,7 +100,7 @@ def output_of(view: OperationView) -> Output:
             size += int(result["bytes"])
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
             raise CorruptRecord(
-                f"job {partition} of {view.arg.id} reports something that is no result of a writer: {error!r}"
+                f"{who} of {view.arg.id} reports something that is no result of a writer: {error!r}"
             ) from error
     return replace(output, rows=rows, files=files, bytes=size)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from distop.commit.bookkeeping import is_after
 from distop.commit.inspection import FileSeen, TableView
+from distop.commit.prepared import is_spared
 from distop.commit.staging import PRIVATE
 from distop.commit.storage import storage_of
 from distop.coordinator.doctor import Finding, RemoveFiles, Severity
@@ -94,7 +95,7 @@ def check_staged(
     for folder, operation in sorted(unowned.items()):
         here = list(files.get(folder, ()))
         if operation is None:
-            if view is None or view.referred is None:
+            if view is None or view.referred is None or is_spared(folder.rpartition("/")[2], now):
                 continue
             here = [file for file in here if file.name not in (view.referred or ())]
         if not here:

@@ -156,7 +156,7 @@ def operation_arg(
         type=kind.type,
         instance=instance,
         object=object,
-        uuid=unique,
+        uuid=plan.uuid or unique,
         argument=plan.argument,
         partition_count=len(plan.partitions) if plan.partitions is not None else plan.partition_count,
         partitions=plan.partitions,

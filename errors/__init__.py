@@ -29,6 +29,8 @@ from distop.errors.data import (
     TableNotEmpty,
     ValidationFailed,
     WatermarkConflict,
+    WriteGivenUp,
+    WriteTooOld,
 )
 from distop.errors.jobs import (
     AttemptTimeout,
@@ -130,4 +132,6 @@ __all__ = [
     "UnknownOperationType",
     "ValidationFailed",
     "WatermarkConflict",
+    "WriteGivenUp",
+    "WriteTooOld",
 ]

@@ -67,6 +67,20 @@ class ValidationFailed(PreconditionFailed):
         self.facts = dict(facts or {})
 
 
+class WriteTooOld(PreconditionFailed):
+    """The write began so long ago that its files may have been removed."""
+
+    code = "WRITE_TOO_OLD"
+    default_hint = "write the rows again"
+
+
+class WriteGivenUp(PreconditionFailed):
+    """The write was given up before it was published."""
+
+    code = "WRITE_GIVEN_UP"
+    default_hint = "write the rows again"
+
+
 class BadRow(JobFailed):
     """A row of the source cannot be parsed or cast."""
 

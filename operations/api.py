@@ -72,6 +72,8 @@ class Plan:
     """Names of the jobs, when they have names of their own."""
     watermarks: dict[str, dict[str, WatermarkMove]] = field(default_factory=dict)
     dynamic: bool = False
+    uuid: str = ""
+    """Names the operation's staging folders, if they are older than it. Empty: a new one is made."""
 
     def __post_init__(self) -> None:
         if self.dynamic and (self.partition_count or self.partitions is not None):

@@ -10,6 +10,10 @@ _TOLERATED: dict[str, frozenset[str]] = {
     # Replaces files by others of the same rows. What expiry removes is nothing that the table holds, and what
     # others have taken out of the table meanwhile it leaves out.
     "compact": frozenset({"ingest", "validate", "build_index", "expire_snapshots", "remove_orphans"}),
+    # Publishes rows that were written before it began, as an ingest does.
+    "write": frozenset(
+        {"ingest", "compact", "validate", "build_index", "expire_snapshots", "remove_orphans"}
+    ),
     # These two read one snapshot to the end, so it must not expire meanwhile.
     "validate": frozenset({"ingest", "build_index"}),
     "build_index": frozenset({"ingest"}),

@@ -134,6 +134,7 @@ class RemoveOrphans(DistributedOperation):
             "olderThan": _older_than(argument.older_than),
             "dryRun": argument.dry_run,
             "busy": [staging_folder(one).rpartition("/")[2] for one in request.active],
+            "plannedAt": time.time(),
         }
         return Plan(argument={**layout_of_head(request), **recorded}, partition_count=1)
 
@@ -156,6 +157,7 @@ class RemoveOrphans(DistributedOperation):
             metadata_location=argument["metadataLocation"],
             older_than=float(argument["olderThan"]),
             busy=argument["busy"],
+            now=float(argument.get("plannedAt", job.operation.started_at)),
         )
         job.raise_if_cancelled()
         report = job.staging_path(".orphans.json", folder="metadata")

@@ -307,6 +307,13 @@ def _within(file: PlannedFile, groups: frozenset[int] | None) -> PlannedFile:
     return replace(file, row_groups=tuple(sorted(groups)))
 
 
+def snapshot_of(
+    metadata: TableMetadata, snapshot: Snapshot, storage: StorageOptions | None = None
+) -> TableSnapshot:
+    """A snapshot of metadata at hand, with the table's present schema."""
+    return TableSnapshot(_slim(metadata), snapshot, dict(storage or {}))
+
+
 def _at(metadata: TableMetadata, snapshot: Snapshot, storage: StorageOptions) -> TableSnapshot:
     """A snapshot with the schema it was written with."""
     ids = {schema.schema_id for schema in metadata.schemas}

@@ -1,0 +1,205 @@
+"""The options of ``format("distop")``: checked before anything is read or written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, get_args
+
+from distop.client import DEFAULT_ADDRESS
+from distop.errors import InvalidArgument
+
+ADDRESS_VARIABLE = "DISTOP_ADDRESS"
+
+Mode = Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"]
+OnConflict = Literal["rebase", "refuse"]
+
+T = TypeVar("T", bound=str)
+
+_COMMON = {"table", "path", "coordinator", "storage"}
+_WRITE = {"mode", "onConflict", "requestId", "create", "location", "partitionBy", "commitTimeout"}
+_READ = {"snapshotId", "asOf", "branch", "columns", "filter", "splitBytes"}
+_STREAM_READ = {"startingSnapshot", "maxFilesPerTrigger", "ignoreOverwrites"}
+_SPARKS = {"checkpointLocation", "queryName"}
+KNOWN = _COMMON | _WRITE | _READ | _STREAM_READ | _SPARKS
+
+DEFAULT_SPLIT_BYTES = 64 << 20
+DEFAULT_FILES_PER_TRIGGER = 1000
+DEFAULT_COMMIT_TIMEOUT_S = 300.0
+MIN_SPLIT_BYTES = 1 << 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """Which table."""
+
+    table: str
+    coordinator: str
+    storage: dict[str, Any] = field(default_factory=dict)
+    """Options of fsspec, put over those of the table: keys that the table's record does not hold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions(Common):
+    """How it is written to."""
+
+    mode: Mode
+    on_conflict: OnConflict | None = None
+    request_id: str = ""
+    create: bool = False
+    location: str = ""
+    partition_by: tuple[str, ...] = ()
+    commit_timeout_s: float = DEFAULT_COMMIT_TIMEOUT_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions(Common):
+    """What of it is read."""
+
+    snapshot_id: int | None = None
+    as_of: str = ""
+    branch: str | None = None
+    columns: tuple[str, ...] | None = None
+    filter: str | None = None
+    split_bytes: int = DEFAULT_SPLIT_BYTES
+    starting_snapshot: str = "present"
+    files_per_trigger: int = DEFAULT_FILES_PER_TRIGGER
+    ignore_overwrites: bool = False
+
+
+def write_options(given: Mapping[str, str], *, overwrite: bool) -> WriteOptions:
+    """The options of a write.
+
+    Parameters
+    ----------
+    overwrite:
+        Whether Spark was told ``mode("overwrite")``, or a streaming query's output mode is ``complete``.
+
+    Raises
+    ------
+    InvalidArgument
+        Names the option.
+    """
+    options = _Options(given, {**_spelled(_COMMON | _WRITE | _SPARKS)})
+    mode: Mode = options.choice("mode", get_args(Mode), "overwrite" if overwrite else "append")
+    if overwrite and not mode.startswith("overwrite"):
+        raise _invalid("mode", f"Spark was told to overwrite, and the option mode says {mode}")
+    on_conflict: OnConflict | None = options.choice("onConflict", get_args(OnConflict), None)
+    if on_conflict is not None and mode in ("error_if_exists", "ignore"):
+        raise _invalid("onConflict", f"mode {mode} goes by whether the table holds data, not by who wrote it")
+    return WriteOptions(
+        **options.common(),
+        mode=mode,
+        on_conflict=on_conflict,
+        request_id=options.text("requestId"),
+        create=options.flag("create"),
+        location=options.text("location"),
+        partition_by=options.terms("partitionBy") or (),
+        commit_timeout_s=options.number("commitTimeout", DEFAULT_COMMIT_TIMEOUT_S, least=1.0),
+    )
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """The options of a read; raises as :func:`write_options`."""
+    options = _Options(given, _spelled(_COMMON | _READ | _STREAM_READ | _SPARKS))
+    snapshot = options.text("snapshotId")
+    if snapshot and not snapshot.isdecimal():
+        raise _invalid("snapshotId", f"{snapshot!r} is no snapshot id")
+    starting = options.text("startingSnapshot") or "present"
+    if starting not in ("present", "latest") and not starting.isdecimal():
+        raise _invalid("startingSnapshot", "it is present, latest, or the id of a snapshot")
+    return ReadOptions(
+        **options.common(),
+        snapshot_id=int(snapshot) if snapshot else None,
+        as_of=options.text("asOf"),
+        branch=options.text("branch") or None,
+        columns=options.terms("columns"),
+        filter=options.text("filter") or None,
+        split_bytes=int(options.number("splitBytes", DEFAULT_SPLIT_BYTES, least=MIN_SPLIT_BYTES)),
+        starting_snapshot=starting,
+        files_per_trigger=int(options.number("maxFilesPerTrigger", DEFAULT_FILES_PER_TRIGGER, least=1)),
+        ignore_overwrites=options.flag("ignoreOverwrites"),
+    )
+
+
+def split_terms(text: str) -> tuple[str, ...]:
+    """``"month(day), bucket(16, id)"`` to its two terms: commas within parentheses do not part."""
+    terms, depth, term = [], 0, ""
+    for letter in text:
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "," and depth == 0:
+            terms.append(term.strip())
+            term = ""
+        else:
+            term += letter
+    return tuple(term for term in (*terms, term.strip()) if term)
+
+
+class _Options:
+    def __init__(self, given: Mapping[str, str], allowed: Mapping[str, str]) -> None:
+        # Spark does not keep how an option was spelled.
+        self._given = {name.lower(): value for name, value in given.items()}
+        for name in self._given:
+            if name not in allowed:
+                known = _spelled(KNOWN)
+                where = "is not for this" if name in known else "is unknown"
+                raise _invalid(
+                    known.get(name, name),
+                    f"option {known.get(name, name)!r} {where}",
+                    sorted(allowed.values()),
+                )
+
+    def common(self) -> dict[str, Any]:
+        table = self.text("table") or self.text("path")
+        if not table:
+            raise _invalid("table", 'no table is named: option("table", NAME)')
+        storage = self.text("storage")
+        try:
+            decoded = json.loads(storage) if storage else {}
+        except ValueError:
+            decoded = None
+        if not isinstance(decoded, dict):
+            raise _invalid("storage", "storage is no JSON object")
+        address = self.text("coordinator") or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
+        return {"table": table, "coordinator": address, "storage": decoded}
+
+    def text(self, name: str) -> str:
+        return self._given.get(name.lower(), "").strip()
+
+    def terms(self, name: str) -> tuple[str, ...] | None:
+        return split_terms(self.text(name)) or None
+
+    def flag(self, name: str) -> bool:
+        value = self.text(name).lower() or "false"
+        if value not in ("true", "false"):
+            raise _invalid(name, f"{name} is true or false, not {value!r}")
+        return value == "true"
+
+    def number(self, name: str, default: float, *, least: float) -> float:
+        text = self.text(name)
+        try:
+            value = float(text) if text else default
+        except ValueError:
+            value = float("nan")
+        if not least <= value < 2**53:
+            raise _invalid(name, f"{name} must be a number of at least {least:g}, not {text!r}")
+        return value
+
+    def choice(self, name: str, choices: tuple[T, ...], default: T | None) -> Any:
+        text = self.text(name)
+        if not text:
+            return default
+        if text not in choices:
+            raise _invalid(name, f"{name} is {text!r}; it can be {', '.join(choices)}")
+        return text
+
+
+def _spelled(names: set[str]) -> dict[str, str]:
+    return {name.lower(): name for name in names}
+
+
+def _invalid(field: str, message: str, allowed: list[str] | None = None) -> InvalidArgument:
+    hint = f"there are {', '.join(allowed)}" if allowed else ""
+    return InvalidArgument(message, hint=hint, details={"field": field})
