@@ -90,6 +90,10 @@ bench-completions: setup ## completions per second, against raw etcd transaction
 bench-spark: setup ## jobs of an operation against a bare Spark stage
 	$(BIN)/python bench/spark.py $(ARGS)
 
+.PHONY: bench-write
+bench-write: setup ## 5 million rows into a table from Spark, against Spark's own Parquet writer
+	$(BIN)/python bench/write.py $(ARGS)
+
 .PHONY: bench-failover
 bench-failover: setup ## time from the loss of a leader to the next one
 	$(BIN)/python bench/failover.py $(ARGS)

@@ -1,1 +1,5 @@
-"""The operation types that come with distop."""
+"""The operations that come with distop, and tables as DataFrames of Spark."""
+
+from distop.spark_jobs.frames import read, register, write
+
+__all__ = ["read", "register", "write"]

@@ -10,6 +10,8 @@ from distop.errors import PreconditionFailed
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from distop.client import Operation
+
 
 def register(session: SparkSession) -> None:
     """Make ``format("distop")`` known to a session."""
@@ -66,3 +68,45 @@ def read(
         raise PreconditionFailed("no column is asked for")
     options = read_options({name: value for name, value in given.items() if value})
     return native_frame(session, options, columns)
+
+
+def write(
+    frame: DataFrame,
+    table: str,
+    *,
+    mode: str = "append",
+    coordinator: str = "",
+    request_id: str = "",
+    **options: str,
+) -> Operation | None:
+    """Write a DataFrame into a table through Spark's native Parquet writer, exactly once.
+
+    Faster than ``df.write.format("distop")``, since no row passes through Python. For tables with plain
+    columns that are not partitioned, or by columns themselves or by year, month or day of dates.
+
+    Parameters
+    ----------
+    mode:
+        ``append``, ``overwrite``, ``overwrite_partitions``, ``error_if_exists`` or ``ignore``.
+    coordinator:
+        As for :func:`read`.
+    request_id:
+        Of all writes with the same one, one is published.
+    options:
+        Further ones of ``format("distop")``: ``create``, ``location``, ``onConflict``, ...
+
+    Returns
+    -------
+    The operation that published it: this one, or an earlier one of the same request id.
+
+    Raises
+    ------
+    PreconditionFailed
+        Spark cannot write the files of such a table by itself.
+    """
+    from distop.spark_jobs.native_write import write_frame
+    from distop.spark_jobs.source_options import write_options
+
+    given = {**options, "table": table, "mode": mode, "coordinator": coordinator, "requestId": request_id}
+    chosen = write_options({name: value for name, value in given.items() if value}, overwrite=False)
+    return write_frame(frame, chosen).operation

@@ -10,10 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -27,12 +28,12 @@ from distop.spark_jobs import read
 from support.coordinators import CoordinatorProcess
 from support.spark_driver import COLUMNS, numbers, session_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 TESTS = Path(__file__).parents[1]
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 120.0) -> Any:
+def until(condition: Callable[[], Any], timeout_s: float = 240.0) -> Any:
     """The first true value of ``condition``."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -115,7 +116,7 @@ def test_save_modes(service: Service, spark: Any) -> None:
     writing(service, table, numbers(spark, 10))
     writing(service, table, numbers(spark, 10))
     assert service.ids(table) == sorted([*range(10)] * 2)
-    with pytest.raises(Exception, match="TABLE_NOT_EMPTY|holds data already"):
+    with pytest.raises(Exception, match="holds data already"):
         writing(service, table, numbers(spark, 1), mode="error_if_exists")
     writing(service, table, numbers(spark, 1), mode="ignore")
     assert len(service.ids(table)) == 20
@@ -127,7 +128,9 @@ def test_save_modes(service: Service, spark: Any) -> None:
 
 
 def test_a_table_is_made_if_that_is_asked_for(service: Service, spark: Any) -> None:
-    frame = numbers(spark, 5).selectExpr("id", "kind", "CAST(id AS decimal(9,2)) AS price", "array(kind) AS tags")
+    frame = numbers(spark, 5).selectExpr(
+        "id", "kind", "CAST(id AS decimal(9,2)) AS price", "array(kind) AS tags"
+    )
     with pytest.raises(Exception, match="does not exist"):
         writing(service, "made", frame)
     location = str(service.folder / "made")
@@ -135,7 +138,7 @@ def test_a_table_is_made_if_that_is_asked_for(service: Service, spark: Any) -> N
     writing(service, "made", frame, **made)
     writing(service, "made", frame, **made)
     assert service.ids("made") == sorted([*range(5)] * 2)
-    assert [field.name for field in service.iceberg("made").spec().fields] == ["kind", "id_bucket"]
+    assert [field.name for field in service.iceberg("made").spec().fields] == ["kind", "id_bucket_4"]
     assert reading(service, spark, "made").schema.simpleString() == (
         "struct<id:bigint,kind:string,price:decimal(9,2),tags:array<string>>"
     )
@@ -224,11 +227,15 @@ class Program:
 
     def kill(self) -> None:
         """The driver, its JVM and its workers, all at once."""
-        os.killpg(self._process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(20)
 
-    def succeeds(self) -> None:
-        assert self._process.wait(200) == 0, self.log.read_text()[-4000:]
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
 
 def test_a_driver_that_is_killed_can_write_again_under_the_same_request_id(
@@ -237,10 +244,9 @@ def test_a_driver_that_is_killed_can_write_again_under_the_same_request_id(
     """P2, P8, P15"""
     table = service.table()
     options = {"table": table, "requestId": "nightly"}
-    program = Program(service, tmp_path, master="local[2]", rows=1000, at=999, options=options)
-    until(program.reached)
-    until(lambda: service.files(table))
-    program.kill()
+    with Program(service, tmp_path, master="local[2]", rows=1000, at=999, options=options) as program:
+        until(program.reached)
+        until(lambda: service.files(table))
     assert service.operations(table) == []
     for _ in range(2):
         writing(service, table, numbers(spark, 1000), requestId="nightly")
@@ -251,7 +257,7 @@ def test_a_driver_that_is_killed_can_write_again_under_the_same_request_id(
 def test_a_stream_whose_driver_is_killed_has_every_row_once(
     service: Service, spark: Any, tmp_path: Path
 ) -> None:
-    """P15: killed in the middle of a batch; and again, after a batch was published and before Spark noted it."""
+    """P15: killed in the middle of a batch; and again, once one was published and Spark had not noted it."""
     table, source, checkpoint = service.table(), tmp_path / "src", tmp_path / "checkpoint"
     source.mkdir()
     for number in range(4):
@@ -259,11 +265,9 @@ def test_a_stream_whose_driver_is_killed_has_every_row_once(
         (source / f"{number}.json").write_text("\n".join(rows))
         os.utime(source / f"{number}.json", (number + 1, number + 1))
     given = {"stream": str(source), "checkpoint": str(checkpoint), "options": {"table": table}, "at": 250}
-    program = Program(service, tmp_path, master="local[2]", **given)
-    until(program.reached)
-    assert service.ids(table) == list(range(200))
-    program.kill()
-    program.gate.touch()
+    with Program(service, tmp_path, master="local[2]", **given) as program:
+        until(program.reached)
+        assert service.ids(table) == list(range(200))
 
     def run() -> None:
         stream = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).json(str(source))
@@ -301,10 +305,15 @@ def test_snapshots_columns_and_filters(service: Service, spark: Any) -> None:
     assert ids_of(reading(service, spark, table)) == list(range(60))
     assert ids_of(reading(service, spark, table, snapshotId=str(first))) == list(range(30))
     assert ids_of(reading(service, spark, table, asOf="2199-01-01")) == list(range(60))
-    chosen = reading(service, spark, table, columns="kind,id", filter="kind = 'k1' and id >= 30", splitBytes="1024")
+    chosen = reading(
+        service, spark, table, columns="kind,id", filter="kind = 'k1' and id >= 30", splitBytes="1024"
+    )
     assert chosen.columns == ["kind", "id"]
     assert ids_of(chosen) == [n for n in range(30, 60) if n % 3 == 1]
-    assert reading(service, spark, table).where("kind = 'k2'").groupBy("kind").count().collect()[0]["count"] == 20
+    assert (
+        reading(service, spark, table).where("kind = 'k2'").groupBy("kind").count().collect()[0]["count"]
+        == 20
+    )
     for options, says in (
         ({"snapshotId": "7"}, "no snapshot 7"),
         ({"filter": "nothing = 1"}, "no column 'nothing'"),
@@ -323,7 +332,7 @@ def test_spark_reads_planned_files_natively(service: Service, spark: Any) -> Non
     writing(service, table, numbers(spark, 30))
     first = service.client.get_table(table).snapshot_id
     writing(service, table, numbers(spark, 60).where("id >= 30"))
-    where = {"coordinator": service.address}
+    where: dict[str, Any] = {"coordinator": service.address}
     assert ids_of(read(spark, table, **where)) == list(range(60))
     assert ids_of(read(spark, table, snapshot_id=first, **where)) == list(range(30))
     chosen = read(spark, table, columns=["id"], filter="kind in ('k0', 'k1') and not id < 30", **where)
