@@ -1,11 +1,12 @@
 # `make` shows what there is. Everything runs in .venv, which `setup` makes and keeps up to date.
 #   PYTHON=python3.12   the Python to build .venv with
 #   ARGS="-k lease"     further arguments of the target's program
-#   WORKERS=1           processes that `make test` runs in
+#   WORKERS=1           processes that `make test` runs in (3)
 
 PYTHON ?=
 ARGS ?=
-WORKERS ?= 2
+# More than there are processors: most tests wait for something most of the time.
+WORKERS ?= 3
 export PYTHON
 
 SHELL := /bin/bash

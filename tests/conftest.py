@@ -19,9 +19,16 @@ LONGEST_FIRST = ("spark", "process", "e2e", "integration", "unit")
 """Folders of tests, by how long a file of theirs takes."""
 
 
+SPARK_TIMEOUT_S = 300
+"""For each test that starts Spark, which takes its time where others want the processors, too."""
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where several processes share the files: the long ones first, so that none is left over at the end."""
+    for item in items:
+        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
     if hasattr(config, "workerinput"):
         rank = {folder: number for number, folder in enumerate(LONGEST_FIRST)}
         items.sort(key=lambda item: rank.get(item.path.parent.name, len(rank)))
