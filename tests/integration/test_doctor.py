@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from distop.cli.main import app
 from distop.client import AsyncClient
-from distop.coordinator import doctor_checks, doctor_files
+from distop.coordinator import doctor_checks, doctor_files, doctor_rounds
 from distop.coordinator.doctor import Severity, Told
 from distop.coordinator.doctor_liveness import Patience
 from distop.coordinator.doctor_rounds import Doctor, Examination
@@ -48,6 +48,11 @@ from support.waiting import eventually
 from support.whole import Whole, coordinated, whole, write_csv
 
 SOON = Patience(hand_over_s=0.2)
+
+
+@pytest.fixture(autouse=True)
+def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_rounds, "LOOK_EVERY_S", SOON.hand_over_s / 2)
 
 
 class Practice:
