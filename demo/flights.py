@@ -38,6 +38,16 @@ def write_days(folder: Path) -> Counter[str]:
     return Counter({name: len(day_rows) for name, day_rows in rows.items()})
 
 
+def an_aeroplane_that_flew_once(folder: Path) -> str:
+    """Its tail number: something rare to look for."""
+    flown: Counter[bytes] = Counter()
+    for day in folder.iterdir():
+        header, *rows = (day / FILE).read_bytes().splitlines()
+        column = header.split(b",").index(b"tailnum")
+        flown.update(row.split(b",")[column] for row in rows)
+    return min(tail for tail, times in flown.items() if times == 1 and tail).decode()
+
+
 def spoil(file: Path) -> bytes:
     """Make the distance of one flight something that is no number; what was there before."""
     good = file.read_bytes()

@@ -17,7 +17,7 @@ from distop.metastore.sync import SyncEtcd
 _AT_REST = re.compile(
     rb"(_coordinators|_executors|_audit|_namespaces)\..+"
     rb"|[^.]+\.(table|head|watermarks|coordinator|ordering)"
-    rb"|[^.]+\.(history|request|auditTrail|applied)\..+"
+    rb"|[^.]+\.(history|request|auditTrail|applied|index)\..+"
     rb"|[^.]+\.[^.]+\.nextInstanceId"
 )
 """The keys that may stand when nothing runs."""
@@ -60,17 +60,14 @@ def checks(config: EtcdConfig, client: Client, table: str, expected: Counter[str
     left = [key.decode() for key in keys if not _AT_REST.fullmatch(key)]
     yield "keys of operations left in etcd", not left, _some(left)
 
-    known = {_path(task.file.file_path) for task in iceberg.scan().plan_files()}
+    known = {_path(path) for path in iceberg.inspect.all_data_files()["file_path"].to_pylist()}
     on_disk = {path for path in (_path(iceberg.location()) / "data").rglob("*") if path.is_file()}
     strange = sorted(str(path) for path in on_disk - known)
     yield "data files no snapshot knows", not strange, _some(strange)
     missing = sorted(str(path) for path in known - on_disk)
     yield f"data files missing of {len(known)}", not missing, _some(missing)
-    ended = [
-        found
-        for found in client.list(table)
-        if found.type == "ingest" and found.state is OperationState.SUCCEEDED
-    ]
+    published = (found for found in client.list(table) if found.type in ("ingest", "compact"))
+    ended = [found for found in published if found.state is OperationState.SUCCEEDED]
     snapshots = len(iceberg.snapshots())
     yield "snapshots, one an operation", snapshots == len(ended), str(snapshots)
 

@@ -16,8 +16,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from care import care
 from feeding import feed
-from flights import write_days
+from flights import an_aeroplane_that_flew_once, write_days
 from proof import checks
 from rich.console import Console
 from rich.table import Table
@@ -33,6 +34,7 @@ console = Console(highlight=False)
 
 def play(stage: Stage, days: Counter[str]) -> bool:
     """All of it; the verdict."""
+    rare = an_aeroplane_that_flew_once(FOLDER / "source")
     for number in range(2):
         stage.start_coordinator(number)
         stage.start_runner(number)
@@ -43,6 +45,8 @@ def play(stage: Stage, days: Counter[str]) -> bool:
     console.print(f"table {TABLE}, partitioned by month(time_hour), fed from a landing folder")
     with stage.timed("fed"):
         feed(stage)
+    with stage.timed("looked after"):
+        care(stage, rare)
     stage.wait_for_rest()
     return prove(stage, days)
 
