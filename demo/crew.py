@@ -35,9 +35,13 @@ class Crew:
 
     def start(self, name: str, *arguments: str) -> int:
         """Start ``distop <arguments>``; its pid."""
+        return self.run(name, [sys.executable, "-m", "distop.cli.main", *arguments])
+
+    def run(self, name: str, command: list[str]) -> int:
+        """Start any command; its pid."""
         with (self._folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "distop.cli.main", *arguments],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -29,10 +29,13 @@ Check = tuple[str, bool, str]
 """What was looked at, whether it is as it should be, and what was found."""
 
 
-def checks(config: EtcdConfig, client: Client, table: str, expected: Counter[str]) -> Iterator[Check]:
+def checks(
+    config: EtcdConfig, client: Client, table: str, copy: str, expected: Counter[str]
+) -> Iterator[Check]:
     """Everything the demo promises, one line each."""
     properties = {"etcd.endpoints": ",".join(config.endpoints), "etcd.prefix": config.prefix}
-    iceberg = EtcdCatalog("demo", **properties).load_table(f"default.{table}")
+    catalog = EtcdCatalog("demo", **properties)
+    iceberg = catalog.load_table(f"default.{table}")
     rows = iceberg.scan(selected_fields=("year", "month", "day", *_KEY)).to_arrow()
     yield "rows in the table", rows.num_rows == expected.total(), f"{rows.num_rows:,} of {expected.total():,}"
     different = rows.group_by(list(_KEY)).aggregate([]).num_rows
@@ -44,6 +47,11 @@ def checks(config: EtcdConfig, client: Client, table: str, expected: Counter[str
     )
     wrong = [day for day in sorted(expected | found) if expected[day] != found[day]]
     yield f"days of {len(expected)} that differ from the source", not wrong, _some(wrong)
+
+    copied = catalog.load_table(f"default.{copy}").scan(selected_fields=_KEY).to_arrow()
+    different = copied.group_by(list(_KEY)).aggregate([]).num_rows
+    whole = different == copied.num_rows == expected.total()
+    yield "rows in its copy, the stream's", whole, f"{copied.num_rows:,}, {different:,} different"
 
     marks = client.watermarks(table)
     ingested = sorted(partition for source in marks.values() for partition in source)

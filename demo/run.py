@@ -22,7 +22,8 @@ from flights import an_aeroplane_that_flew_once, write_days
 from proof import checks
 from rich.console import Console
 from rich.table import Table
-from stage import TABLE, Stage
+from stage import COPY, TABLE, Stage
+from streaming import stream
 
 from distop.metastore.config import EtcdConfig
 from distop.metastore.embedded import EtcdProcess
@@ -47,6 +48,8 @@ def play(stage: Stage, days: Counter[str]) -> bool:
         feed(stage)
     with stage.timed("looked after"):
         care(stage, rare)
+    with stage.timed("streamed"):
+        stream(stage, days.total())
     stage.wait_for_rest()
     return prove(stage, days)
 
@@ -55,7 +58,7 @@ def prove(stage: Stage, days: Counter[str]) -> bool:
     """Look at everything from outside."""
     verdict = Table("what", "", "found", box=None)
     good = True
-    for what, holds, found in checks(stage.config, stage.client, TABLE, days):
+    for what, holds, found in checks(stage.config, stage.client, TABLE, COPY, days):
         verdict.add_row(what, "[green]ok[/]" if holds else "[red]WRONG[/]", found)
         good = good and holds
     console.print()

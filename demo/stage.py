@@ -12,10 +12,11 @@ from crew import Crew, until
 from rich.console import Console
 
 from distop.client import Client, Operation
+from distop.commit.catalog import EtcdCatalog
 from distop.metastore.config import EtcdConfig
 from distop.metastore.embedded import free_port
 
-TABLE = "flights"
+TABLE, COPY = "flights", "flights_copy"
 LEASE_TTL_S = 2
 
 
@@ -56,6 +57,12 @@ class Stage:
 
     def wait_for_rest(self) -> None:
         until(lambda: not self.client.get_table(TABLE).leader or None, "the table to come to rest", 60)
+
+    def rows(self, table: str) -> int:
+        """Rows of a table, as its present snapshot says."""
+        properties = {"etcd.endpoints": ",".join(self.config.endpoints), "etcd.prefix": self.config.prefix}
+        snapshot = EtcdCatalog("demo", **properties).load_table(f"default.{table}").current_snapshot()
+        return int(snapshot.summary["total-records"]) if snapshot and snapshot.summary else 0
 
     def say(self, line: str) -> None:
         self.console.print(f"  {line}")

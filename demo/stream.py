@@ -1,0 +1,31 @@
+"""A streaming query from one table into another: a Spark program of its own, for the demo to kill.
+
+``stream.py FROM INTO CHECKPOINT``: runs until it is ended; ``DISTOP_ADDRESS`` says where coordinators are.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+from distop.spark_jobs import register
+
+
+def main(source: str, target: str, checkpoint: str) -> None:
+    os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
+    settings = {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    register(spark)
+    flown = spark.readStream.format("distop").option("table", source).option("maxFilesPerTrigger", 2).load()
+    query = flown.writeStream.format("distop").option("table", target)
+    query.option("checkpointLocation", checkpoint).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
