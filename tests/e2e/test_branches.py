@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from distop.client import FollowUp, Operation, OperationState
+from distop.client import FollowUp, Operation
 from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed
+from distop.metastore import crashpoints
 from distop.metastore.config import EtcdConfig
 from support.executing import runner
 from support.lossy import LossyClient
@@ -232,16 +233,21 @@ async def test_what_makes_no_sense_on_a_branch(service: Whole) -> None:
         await service.client.start("t", "ingest", {**paths, "audit": {"rules": RULES}})
 
 
-async def test_a_branch_has_one_outcome_whatever_is_lost(service: Whole) -> None:
-    """P8: it ends as published once, and a second try finds no branch."""
-    await service.ingest(source(service, "a", 0), branch="audit")
-    names = [
-        (await service.client.start("t", "publish_branch", {"branch": "audit"}, request_id="again")).name
-        for _ in range(2)
-    ]
-    assert len(set(names)) == 1
-    ended = await service.client.wait(names[0], timeout_s=30)
-    assert ended.state is OperationState.SUCCEEDED
+@pytest.mark.parametrize("point", ["seal.after", "snapshot.after", "finish.after"])
+async def test_a_branch_is_published_once_whatever_answer_is_lost(
+    service: Whole, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """P8: rows and watermarks are there once, and a second try finds no branch."""
+    await service.ingest(source(service, "a", 0))
+    (await service.ingest(source(service, "b", 100), branch="audit")).raise_for_outcome()
+    once = service.folder / "once"
+    once.mkdir()
+    monkeypatch.setenv(crashpoints.ONCE_VARIABLE, str(once))
+    monkeypatch.setattr(crashpoints, "_PLAN", f"{point}=lost")
+    facts = await succeeds(service, "validate", branch="audit", rules=RULES, publish=True)
+    assert list(once.iterdir())
+    assert facts["publishedSnapshots"] == 1
     with pytest.raises(PreconditionFailed, match="no branch"):
         await service.client.start("t", "publish_branch", {"branch": "audit"})
-    assert await asyncio.to_thread(service.ids) == list(range(10))
+    assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 110)]
+    assert await ingested(service) == ["a", "b"]
