@@ -68,6 +68,8 @@ async def test_what_is_on_a_branch_is_seen_once_it_has_passed(service: Whole) ->
     with pytest.raises(AlreadyIngested):
         await service.client.start("t", "ingest", {"paths": [str(folder)], "branch": "audit"})
 
+    assert not (await service.client.diagnose(deep=True)).findings
+
     broken = await run(service, "validate", branch="audit", rules=RULES, publish=True)
     assert broken.error is not None
     assert broken.error.code == "VALIDATION_FAILED"
@@ -87,6 +89,8 @@ async def test_what_is_on_a_branch_is_seen_once_it_has_passed(service: Whole) ->
     assert await asyncio.to_thread(refs, service) == {"main"}
     with pytest.raises(AlreadyIngested):
         await service.client.start("t", "ingest", {"paths": [str(folder)]})
+    await service.at_rest()
+    assert not (await service.client.diagnose(deep=True)).findings
 
 
 async def test_staging_validating_and_publishing_in_one_go(service: Whole) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from pyiceberg.types import StringType
 
 from distop.client import Operation, OperationState
 from distop.errors import InvalidArgument, PreconditionFailed
@@ -92,6 +93,18 @@ async def test_reporting_only_part_of_a_table_and_its_past(service: Whole) -> No
 
     before = await run(service, "validate", rules=KEPT, snapshot=first.facts["snapshotId"])
     assert (before.state, before.facts["checkedRows"]) == (OperationState.SUCCEEDED, 30)
+
+    def changed() -> None:
+        with service.table().update_schema() as schema:
+            schema.rename_column("id", "number")
+            schema.add_column("extra", StringType())
+
+    await asyncio.to_thread(changed)
+    now = await run(service, "validate", rules=["number >= 0", {"not_null": "extra"}], report_only=True)
+    assert {one["rule"]: one["rows"] for one in now.facts["violations"]} == {
+        "check(number >= 0)": 1,
+        "not_null(extra)": 64,
+    }
 
 
 async def test_what_makes_no_sense_is_refused_at_the_start(service: Whole) -> None:
