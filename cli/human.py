@@ -280,7 +280,7 @@ class HumanOutput(Output):
 
 def _failed_partitions(errors: Any, count: int) -> str:
     """One line for each that is named, and how many more there are."""
-    if not isinstance(errors, Mapping):
+    if not isinstance(errors, Mapping) or not errors:  # none are named of an operation that was aborted
         return ""
     lines = [f"{name}: {error}" for name, error in sorted(errors.items())[:_MOST_FAILED]]
     more = count - len(lines)

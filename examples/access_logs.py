@@ -33,10 +33,11 @@ class AccessLogs(DistributedOperation):
         with fsspec.open(path, "rt", compression="infer") as file, rows_writer(job) as writer:
             while lines := file.readlines(1 << 20):
                 job.raise_if_cancelled()
-                found = [LINE.fullmatch(line.rstrip("\n")) for line in lines]
-                if None in found:
-                    raise JobFailed(f"no line of an access log in {path}: {lines[found.index(None)]!r}")
-                rows = [match.groupdict() for match in found]
+                rows = []
+                for line in lines:
+                    if (match := LINE.fullmatch(line.rstrip("\n"))) is None:
+                        raise JobFailed(f"no line of an access log in {path}: {line!r}")
+                    rows.append(match.groupdict())
                 writer.write(pa.RecordBatch.from_pylist(rows, COLUMNS))
             return writer.finish()
 

@@ -150,10 +150,13 @@ def test_every_dependency_has_a_reason() -> None:
     assert named - set(extras) == {re.split(r"[<>=\[]", requirement)[0] for requirement in declared}, REMEDY
 
 
-def test_the_example_in_the_text_is_the_one_that_runs() -> None:
-    shown = section("docs/writing-operations.md", "example")
-    example = (ROOT / "examples" / "audit.py").read_text()
-    assert shown == f"```python\n{example}```\n", REMEDY
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("example", "audit.py"), ("example-rows", "access_logs.py"), ("example-test", "test_access_logs.py")],
+)
+def test_the_examples_in_the_text_are_those_that_run(name: str, file: str) -> None:
+    shown = section("docs/writing-operations.md", name)
+    assert shown == f"```python\n{(ROOT / 'examples' / file).read_text()}```\n", REMEDY
 
 
 def anchors(document: Path) -> set[str]:

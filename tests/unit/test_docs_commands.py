@@ -1,0 +1,92 @@
+"""Every command line that the documentation shows is one that ``distop`` takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import typer.main
+
+from distop.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_ENDS = re.compile(r"[|<>&;]+")
+
+
+def blocks(text: str) -> Iterator[tuple[str, bool]]:
+    """What stands in a shell's block or in indented lines, or, not always with all that it takes, inline."""
+    fenced = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    yield from ((block, True) for block in fenced)
+    rest = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    yield from ((block, True) for block in re.findall(r"(?:^ {4}distop .*\n)+", rest, re.MULTILINE))
+    for inline in re.findall(r"`(distop [^`]+)`", rest):
+        yield " ".join(inline.split()), False
+
+
+def commands(text: str) -> Iterator[tuple[list[str], bool]]:
+    """The words of each command line behind ``distop``, without what a shell does with its output.
+
+    And whether the line is a whole one.
+    """
+    for block, whole in blocks(text):
+        waiting = ""
+        for line in block.splitlines():
+            waiting += line.removesuffix("\\").strip() + (" " if line.endswith("\\") else "\n")
+            try:
+                words = shlex.split(waiting, comments=True)
+            except ValueError:  # a quotation that goes on in the next line
+                continue
+            if line.endswith("\\"):
+                continue
+            waiting = ""
+            if words[:1] == ["distop"] and words != ["distop", "is", "ready"]:
+                end = next((at for at, word in enumerate(words) if _ENDS.fullmatch(word)), len(words))
+                yield words[1:end], whole
+
+
+def parse(words: list[str]) -> None:
+    """Raises ``typer.TyperException`` if ``distop`` does not take these words."""
+    command: Any = typer.main.get_command(app)
+    context = command.make_context("distop", list(words))
+    while hasattr(command, "resolve_command") and (left := [*context._protected_args, *context.args]):
+        name, command, rest = command.resolve_command(context, left)
+        context = command.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_command_line_that_is_shown_is_understood(document: Path) -> None:
+    wrong = []
+    for words, whole in commands(document.read_text()):
+        if "..." in words:
+            words = words[: words.index("...")]
+        try:
+            parse(words)
+        except typer.Exit:  # --help
+            pass
+        except typer.TyperException as error:
+            if not whole and re.search(r"^Missing|requires an argument", error.format_message()):
+                continue
+            wrong.append(f"distop {shlex.join(words)}: {error.format_message()}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_piece_of_python_is_python(document: Path) -> None:
+    for piece in re.findall(r"^```python\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL):
+        compile(piece, document.name, "exec")
+
+
+def test_a_wrong_command_line_is_found() -> None:
+    text = "```sh\ndistop tables create t --locaton /x \\\n  --schema 'a: int'\n```\nand `distop lss`.\n"
+    found = list(commands(text))
+    words = ["tables", "create", "t", "--locaton", "/x", "--schema", "a: int"]
+    assert found == [(words, True), (["lss"], False)]
+    for words, _ in found:
+        with pytest.raises(typer.TyperException):
+            parse(words)
