@@ -22,6 +22,7 @@ from distop.coordinator.requests import plain
 from distop.coordinator.views import pause_of, struct, timestamp
 from distop.errors import (
     ArgumentTooLarge,
+    CorruptRecord,
     Exhausted,
     InvalidArgument,
     OutcomeUnknown,
@@ -30,7 +31,7 @@ from distop.errors import (
     TableNotFound,
 )
 from distop.metastore.audit import audit_put, prune_softly
-from distop.metastore.batches import ordering_of
+from distop.metastore.batches import BatchRecord, ordering_of
 from distop.metastore.client import EtcdClient
 from distop.metastore.crashpoints import reached
 from distop.metastore.dropping import drop_table, finish_drop
@@ -228,7 +229,7 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
         keys = self._client.keyspace.table(name)
         wanted = (keys.table, keys.head, keys.run_ops, keys.coordinator, keys.pause, keys.ordering)
         waiting = await self._client.get_range(
-            keys.backlog_prefix, prefix_end(keys.backlog_prefix), keys_only=True, limit=1, revision=revision
+            keys.backlog_prefix, prefix_end(keys.backlog_prefix), limit=1, revision=revision
         )
         kvs: tuple[KeyValue, ...]
         if revision:
@@ -263,7 +264,18 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
         if ordering.exists or waiting.kvs:
             message.ordering.CopyFrom(ordering_message(name, ordering_of(ordering), seen))
         if waiting.kvs:
-            message.next_batch = waiting.kvs[0].key[len(keys.backlog_prefix) :].decode()
+            first = waiting.kvs[0]
+            message.next_batch = first.key[len(keys.backlog_prefix) :].decode()
+            error = pb.OperationError()
+            try:
+                batch = decode(first.value, BatchRecord, first.key)
+            except CorruptRecord as corrupt:
+                error = pb.OperationError(code=corrupt.code, message=corrupt.message)
+            else:
+                message.next_batch_attempts = batch.attempts
+                error = pb.OperationError(code=batch.code, message=batch.error)
+            if error.code:
+                message.next_batch_error.CopyFrom(error)
         return message
 
 

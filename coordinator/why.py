@@ -78,10 +78,10 @@ def why(
         waits = f", {_many(held, 'operation')} held" if held else ""
         by = _held_by(table.pause, now)
         return Reason(Mood.STUCK, f"paused{by}: nothing starts{waits}; distop resume {table.name}")
+    fed = _fed(table, leader, members) if table is not None else None
     if not running:
         if also_running:
             return Reason(Mood.MOVING, f"{_many(also_running, 'operation')} running")
-        fed = _fed(table, leader, members) if table is not None else None
         return fed or _idle(last, now)
     reasons = [
         _of_operation(operation, leader, members, now, (last_job_at or {}).get(operation.name, 0.0))
@@ -89,8 +89,18 @@ def why(
     ]
     # The one that is worst off explains the table; among equals the first.
     worst = max(reasons, key=lambda reason: reason.mood)
+    if fed is not None and fed.mood is Mood.STUCK and worst.mood is not Mood.STUCK:
+        # What runs will end; its backlog will not go on by that.
+        return Reason(
+            Mood.STUCK, f"{fed.sentence}; {_many(len(running) + also_running, 'operation')} running"
+        )
     others = len(running) - 1 + also_running
-    return Reason(worst.mood, f"{worst.sentence}; {_many(others, 'other operation')}") if others else worst
+    sentence = worst.sentence
+    if others:
+        sentence += f"; {_many(others, 'other operation')}"
+    if fed is not None and table is not None and not table.ordering.running:
+        sentence += f"; batch {table.next_batch} waits"
+    return Reason(worst.mood, sentence)
 
 
 def short_name(operation: pb.Operation) -> str:
@@ -155,6 +165,15 @@ def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason |
             Mood.STUCK,
             f"its gate is closed, and batches are collected from {first} on; distop backlog open {name}",
         )
+    if ordering.running:
+        return _led(f"batch {first} is being applied", "end it", leader, members)
+    error, failed = table.next_batch_error, table.next_batch_attempts
+    if error.code and not failed:
+        return Reason(Mood.STUCK, f"batch {first} cannot be read: {error.code}: {_cut(error.message)}")
+    if failed:
+        tries = f"{_many(failed, 'failed attempt')} of {ordering.max_attempts}"
+        what = f"batch {first} is tried again after {tries}: {error.code}: {_cut(error.message)}"
+        return Reason(Mood.WAITING, what) if leader else _led(what, "apply it", leader, members)
     return _led(f"batch {first} is next", "apply it", leader, members)
 
 
@@ -209,7 +228,11 @@ def _running(operation: pb.Operation, done: str, now: float, last_job_at: float)
     sentence = f"{short_name(operation)} running: {done}, run by {operation.runner}"
     silent = now - max(last_job_at, seconds_of(operation.started_at))
     if last_job_at and silent > SILENCE_S:
-        return Reason(Mood.WAITING, f"{sentence}; no job has finished for {span(silent)}")
+        return Reason(
+            Mood.WAITING,
+            f"{sentence}; no job has finished for {span(silent)}: they take long, or hang; see the log of "
+            f"{operation.runner}",
+        )
     return Reason(Mood.MOVING, sentence)
 
 
@@ -222,7 +245,10 @@ def _without_runner(operation: pb.Operation, done: str, members: Sequence[pb.Mem
         ready = _many(len(serving), "executor")
         return Reason(Mood.WAITING, f"{waiting}: {ready} for type {operation.type}, none has taken it yet")
     alive = f"; {_many(len(executors), 'executor')} for other types" if executors else ""
-    return Reason(Mood.STUCK, f"{waiting}: no executor serves type {operation.type}{alive}")
+    return Reason(
+        Mood.STUCK,
+        f"{waiting}: no executor serves type {operation.type}{alive}; start one that does: distop executor",
+    )
 
 
 def _led(what: str, to_do: str, leader: str, members: Sequence[pb.Member]) -> Reason:
@@ -231,7 +257,7 @@ def _led(what: str, to_do: str, leader: str, members: Sequence[pb.Member]) -> Re
         return Reason(Mood.MOVING, f"{what}; {leader} leads")
     if any(member.role == "coordinator" for member in members):
         return Reason(Mood.WAITING, f"{what}; waiting for a coordinator to lead the table and {to_do}")
-    return Reason(Mood.STUCK, f"{what}; no coordinator is alive to {to_do}")
+    return Reason(Mood.STUCK, f"{what}; no coordinator is alive to {to_do}; start one: distop coordinator")
 
 
 def _held_by(pause: pb.Pause, now: float) -> str:

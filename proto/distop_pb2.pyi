@@ -287,7 +287,7 @@ class ResumeOperationRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
 class Table(_message.Message):
-    __slots__ = ("name", "location", "format", "options", "created_at", "created_by", "metadata_location", "snapshot_id", "running", "leader", "revision", "pause", "ordering", "next_batch")
+    __slots__ = ("name", "location", "format", "options", "created_at", "created_by", "metadata_location", "snapshot_id", "running", "leader", "revision", "pause", "ordering", "next_batch", "next_batch_attempts", "next_batch_error")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
@@ -302,6 +302,8 @@ class Table(_message.Message):
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     ORDERING_FIELD_NUMBER: _ClassVar[int]
     NEXT_BATCH_FIELD_NUMBER: _ClassVar[int]
+    NEXT_BATCH_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_BATCH_ERROR_FIELD_NUMBER: _ClassVar[int]
     name: str
     location: str
     format: str
@@ -316,7 +318,9 @@ class Table(_message.Message):
     pause: Pause
     ordering: Ordering
     next_batch: str
-    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., metadata_location: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., running: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., ordering: _Optional[_Union[Ordering, _Mapping]] = ..., next_batch: _Optional[str] = ...) -> None: ...
+    next_batch_attempts: int
+    next_batch_error: OperationError
+    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., metadata_location: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., running: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., ordering: _Optional[_Union[Ordering, _Mapping]] = ..., next_batch: _Optional[str] = ..., next_batch_attempts: _Optional[int] = ..., next_batch_error: _Optional[_Union[OperationError, _Mapping]] = ...) -> None: ...
 
 class Explanation(_message.Message):
     __slots__ = ("table", "mood", "sentence")

@@ -106,27 +106,3 @@ async def test_approval_is_asked_for_after_each_batch(sdk: AsyncClient) -> None:
     await sdk.approve("t", "a")
     assert await eventually(lambda: waits_for("b"))
     assert await names(sdk) == []
-
-
-async def test_one_line_says_why_a_table_does_not_move(sdk: AsyncClient) -> None:
-    """U1: in every state of its backlog, with what to do about it."""
-
-    async def says(text: str) -> bool:
-        explanation = await sdk.explain("t")
-        return text in explanation.sentence
-
-    assert await eventually(lambda: says("idle: no operation has run yet"))
-    await sdk.set_ordering("t", gate="closed", validation=True)
-    await sdk.enqueue("t", "a", "noop", {"partitions": 0})
-    await sdk.enqueue("t", "b", "noop", {"partitions": -1})
-    assert await eventually(lambda: says("batches are collected from a on; distop backlog open t"))
-    await sdk.pause_table("t", "for now")
-    assert await eventually(lambda: says("distop resume t"))
-    await sdk.resume_table("t")
-    await sdk.open_gate("t")
-    assert await eventually(lambda: says("batch a waits for approval before b can come"))
-    assert (await sdk.explain("t")).mood == "stuck"
-    await sdk.approve("t", "a")
-    assert await eventually(lambda: says("batch b blocks the table: INVALID_ARGUMENT"))
-    await sdk.skip_batch("t", "b")
-    assert await eventually(lambda: says("idle for"))
