@@ -59,6 +59,8 @@ class RunnerOptions:
     """How long tasks may take to end once it is asked to."""
     rest_s: float = 30.0
     """How long it leaves an operation to others that it could not finish."""
+    only: OperationId | None = None
+    """The one operation it serves; ``None``: all of its types."""
 
 
 class Runner:
@@ -219,6 +221,8 @@ class Runner:
             operation = self._keyspace.parse_active(key)
         except CorruptRecord as error:
             log.warning("active_key_unknown", extra={"error": str(error)})
+            return
+        if self._options.only not in (None, operation):
             return
         if self._types.get(operation.type) is None:
             if operation.type not in self._strange:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from distop.errors import DistopError, JobFailed
 from distop.executor.frame_task import FrameResult, run_frame_job
 from distop.executor.launch import Launch, LaunchFailed
 from distop.executor.spark_launcher import SparkJob
@@ -36,6 +38,9 @@ HEARD_WITHIN_S = 30.0
 """How long Spark may take to tell how the stages of a job went, once it has ended."""
 
 _RESULT = "result binary"
+_PERMANENT = re.compile(
+    r"^distop\.errors(?:\.\w+)*\.(?:InvalidArgument|JobFailed|BadRow|SourceUnreadable): (.*)$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,12 @@ class SparkFrame(SparkJob[list[FrameResult]]):
         if results:
             self._check_computed_once({result.stage for result in results}, len(results))
         return results
+
+    def _failure(self, error: Exception) -> DistopError:
+        """What the function that makes the DataFrame has said in a worker, if that is for good: a row that
+        cannot be read, a file that has changed. Spark only has its text."""
+        said = _PERMANENT.findall(str(error))
+        return JobFailed(said[-1].strip()) if said else super()._failure(error)
 
     def _check_computed_once(self, stages: set[int], tasks: int) -> None:
         """Raise :class:`LaunchFailed` unless no stage of this job was repeated."""

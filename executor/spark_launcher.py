@@ -191,7 +191,7 @@ class SparkJob(ABC, Generic[T]):
     def _collect(self) -> T:
         """Do it, in the thread that all its Spark jobs are started from."""
 
-    def _failure(self, error: Exception) -> LaunchFailed:
+    def _failure(self, error: Exception) -> DistopError:
         if self._cancelling is not None:
             return LaunchFailed("it was cancelled")
         reason = " ".join(str(error).split())

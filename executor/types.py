@@ -43,6 +43,13 @@ class ServedTypes:
                     ) from error
                 log.warning("type_not_loadable", extra={"type": name, "error": str(error)})
 
+    @classmethod
+    def only(cls, kind: DistributedOperation) -> ServedTypes:
+        """Nothing but this type, as this very object has it."""
+        served = cls(Registry([]), [])
+        served._loaded[kind.type] = kind
+        return served
+
     @property
     def names(self) -> list[str]:
         """What it serves, sorted."""

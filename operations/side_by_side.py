@@ -6,20 +6,20 @@ and end. Types of your own say for themselves whom they tolerate; these here tol
 
 from __future__ import annotations
 
+_INGESTS = frozenset({"ingest", "ingest_dataframe"})
+
 _TOLERATED: dict[str, frozenset[str]] = {
     # Replaces files by others of the same rows. What expiry removes is nothing that the table holds, and what
     # others have taken out of the table meanwhile it leaves out.
-    "compact": frozenset({"ingest", "validate", "build_index", "expire_snapshots", "remove_orphans"}),
+    "compact": _INGESTS | {"validate", "build_index", "expire_snapshots", "remove_orphans"},
     # Publishes rows that were written before it began, as an ingest does.
-    "write": frozenset(
-        {"ingest", "compact", "validate", "build_index", "expire_snapshots", "remove_orphans"}
-    ),
+    "write": _INGESTS | {"compact", "validate", "build_index", "expire_snapshots", "remove_orphans"},
     # These two read one snapshot to the end, so it must not expire meanwhile.
-    "validate": frozenset({"ingest", "build_index"}),
-    "build_index": frozenset({"ingest"}),
+    "validate": _INGESTS | {"build_index"},
+    "build_index": _INGESTS,
     # What these two remove nothing refers to, and nothing that is committed later can.
-    "expire_snapshots": frozenset({"ingest"}),
-    "remove_orphans": frozenset({"ingest"}),
+    "expire_snapshots": _INGESTS,
+    "remove_orphans": _INGESTS,
 }
 """Each pair once."""
 

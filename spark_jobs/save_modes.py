@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Literal, Protocol
+
 from distop.metastore.records import OperationArg, StepRecord
 from distop.operations.api import PlanRequest
-from distop.spark_jobs.ingest_argument import IngestArgument, invalid
+from distop.spark_jobs.ingest_argument import Mode, invalid
+
+
+class HasMode(Protocol):
+    """An argument that says how to save, as that of ingest does."""
+
+    mode: Mode
+    on_conflict: Literal["rebase", "refuse"] | None
+
 
 DEFAULT_ON_CONFLICT = {"append": "rebase", "overwrite": "refuse", "overwrite_partitions": "refuse"}
 """An append loses nothing by being put on top of what others have written; what replaces rows would lose
 theirs. The other modes look at the table itself."""
 
 
-def on_conflict(argument: IngestArgument) -> str:
+def on_conflict(argument: HasMode) -> str:
     """What is to happen when others write to the table meanwhile; empty for modes that do not ask.
 
     Raises :class:`~distop.errors.InvalidArgument` if the mode leaves nothing to choose.
@@ -24,7 +34,7 @@ def on_conflict(argument: IngestArgument) -> str:
     return argument.on_conflict or default
 
 
-def is_ignored(request: PlanRequest, argument: IngestArgument) -> bool:
+def is_ignored(request: PlanRequest, argument: HasMode) -> bool:
     """Whether there is nothing to do, since the mode is ``ignore`` and the table holds data.
 
     Raises :class:`~distop.errors.TableNotEmpty` if it does and the mode is ``error_if_exists``.
@@ -39,7 +49,7 @@ def is_ignored(request: PlanRequest, argument: IngestArgument) -> bool:
     return found is not None
 
 
-def check_mode(request: PlanRequest, argument: IngestArgument) -> None:
+def check_mode(request: PlanRequest, argument: HasMode) -> None:
     """Raise :class:`~distop.errors.InvalidArgument` unless the table's format has this mode."""
     from distop.commit.outputs import output_of
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,10 +15,12 @@ import pytest
 from distop.client import OperationState
 from distop.executor.place import BASE_VARIABLE
 from distop.metastore.config import EtcdConfig
-from support.executing import executor_process, place_in, short_folder, sidecar_pid
+from support.dataframe_program import AT_ONCE, PARTITIONS
+from support.dataframe_program import ROWS as ROWS_OF_PROGRAM
+from support.executing import Child, executor_process, place_in, short_folder, sidecar_pid
 from support.lossy import LossyClient
 from support.waiting import eventually
-from support.whole import coordinated, write_csv
+from support.whole import Whole, coordinated, write_csv
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -32,7 +35,11 @@ async def hosts(etcd: EtcdConfig) -> AsyncIterator[dict[str, str]]:
     with short_folder() as base:
         place = place_in(base, etcd)
         try:
-            yield {BASE_VARIABLE: str(base)}
+            yield {
+                BASE_VARIABLE: str(base),
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            }
         finally:
             if pid := sidecar_pid(place):
                 os.kill(pid, signal.SIGTERM)
@@ -70,6 +77,75 @@ async def test_a_driver_killed_half_way_through_a_query_that_deals_rows_at_rando
             assert ended.state is OperationState.SUCCEEDED, ended.error
             assert ended.jobs.total == ended.jobs.succeeded == 40
             await service.at_rest()
-        assert await asyncio.to_thread(service.ids) == list(range(ROWS))
+            assert await asyncio.to_thread(service.ids) == list(range(ROWS))
+            assert service.data_files() == await asyncio.to_thread(service.published_files)
+            assert not service.data_files() & of_the_dead
+            await queries_that_cannot_be_answered(service, source)
+
+
+async def queries_that_cannot_be_answered(service: Whole, source: Path) -> None:
+    """O20, U3: each fails for a reason that says what to do, and not by being tried again and again."""
+    (source / "2.csv").write_text("id,kind,day\n1,k,2013-01-01\nx,k,2013-01-01\n")
+    schema = {"id": "long", "kind": "string", "day": "date"}
+    for query, reason in (
+        ("SELECT nothing FROM source", "`nothing` cannot be resolved"),
+        ("DROP TABLE source", "Syntax error at or near"),
+        ("SELECT id, id AS other FROM source", "the table has no column 'other'"),
+        ("SELECT kind = 'k' AS id FROM source", "column 'id': bool cannot become int64"),
+        ("SELECT kind AS id FROM source", "column 'id': "),
+        ("SELECT max(id) AS id FROM source", "2.csv, line 3: column 'id'"),
+    ):
+        argument = {"paths": [str(source)], "reingest": True, "schema": schema, "transform": query}
+        operation = await service.client.start("t", "ingest", argument)
+        ended = await service.client.wait(operation.name, timeout_s=PATIENCE_S)
+        assert ended.state is OperationState.FAILED
+        assert ended.error is not None
+        assert reason in ended.error.message, (query, ended.error.message)
+
+
+async def test_an_executor_lost_with_its_shuffle_files_begins_the_computation_anew(
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """P2: of a DataFrame in random order. Spark would repeat the tasks that have not ended, on rows that are
+    cut in another way."""
+    async with (
+        hosts(etcd_config) as environment,
+        coordinated(etcd_config, tmp_path, client, partitionBy=[]) as service,
+    ):
+        command = ("-m", "support.dataframe_program", service.address, "local-cluster[2,1,1024]")
+        with Child(etcd_config, tmp_path, *command, str(tmp_path), **environment) as program:
+            await eventually(lambda: len(service.data_files()) >= AT_ONCE, PATIENCE_S)
+            lost = service.data_files()
+            os.kill(executors_of(program.pid)[0], signal.SIGKILL)
+            (tmp_path / "release").touch()
+            assert await program.exit_code(PATIENCE_S) == 0, program.log.read_text()
+            assert "launch_failed" in program.log.read_text()
+        await service.at_rest()
+        assert await asyncio.to_thread(service.ids) == list(range(ROWS_OF_PROGRAM))
         assert service.data_files() == await asyncio.to_thread(service.published_files)
-        assert not service.data_files() & of_the_dead
+        assert not service.data_files() & lost
+        operation = await service.client.get("t/ingest_dataframe/1")
+        assert operation.jobs.total == operation.jobs.succeeded == PARTITIONS
+
+
+def executors_of(pid: int) -> list[int]:
+    """The executors of a program's ``local-cluster``: children of its JVM."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            words = (folder / "cmdline").read_bytes()
+            parents = ancestors(int(folder.name))
+        except (ValueError, OSError):
+            continue
+        if b"CoarseGrainedExecutorBackend" in words and pid in parents:
+            found.append(int(folder.name))
+    return sorted(found)
+
+
+def ancestors(pid: int) -> list[int]:
+    """A process's parent, the parent's parent, and so on."""
+    found = []
+    while pid > 1:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        found.append(pid)
+    return found

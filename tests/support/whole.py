@@ -42,6 +42,7 @@ class Whole:
     store: EtcdClient
     client: AsyncClient
     folder: Path
+    address: str = ""
 
     @property
     def location(self) -> Path:
@@ -105,7 +106,7 @@ async def coordinated(
         AsyncClient(coordinator.address, timeout_s=20) as client,
     ):
         await client.create_table("t", str(folder / "table"), options={"partitionBy": ["kind"], **options})
-        yield Whole(etcd, store, client, folder)
+        yield Whole(etcd, store, client, folder, coordinator.address)
 
 
 @asynccontextmanager

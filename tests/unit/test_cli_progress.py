@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -110,3 +111,14 @@ def test_words() -> None:
         "2 h 5 min",
     ]
     assert printable("a\x1b[31mb\nf\u00fcr") == "a\\x1b[31mb\\nf\u00fcr"
+
+
+def test_a_total_that_nobody_knows_yet_is_a_question_mark() -> None:
+    assert counts(JobCounts(counting=True)) == "0/?"
+    assert counts(JobCounts(total=20, succeeded=5, counting=True)) == "5/20"
+    unknown = update(0)
+    operation = replace(unknown.operation, jobs=JobCounts(counting=True), runner="")
+    view = ProgressView(lambda: 0.0)
+    view.apply(replace(unknown, operation=operation))
+    assert "0/?" in drawn(view)
+    assert "waiting for an executor" in drawn(view)

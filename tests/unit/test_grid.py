@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from distop.coordinator.grid import CLAIMED, FAILED, MAX_FAILURES, SUCCEEDED, WAITING, JobGrid
 from distop.metastore.jobs import failure_record, success_record
 from distop.metastore.keyspace import Keyspace, OperationId, OperationKeys
-from distop.metastore.records import OperationArg
+from distop.metastore.records import OperationArg, RunRecord, encode
 from distop.metastore.txn import KeyValue
 
 KEYS = Keyspace().operation(OperationId("flights", "ingest", 17))
@@ -126,3 +126,22 @@ def test_a_million_jobs_take_a_megabyte():
     put(grid, "999999")
     assert sys.getsizeof(grid._cells) < 1_100_000
     assert grid.cells(1000)[-1].level == 1
+
+
+def run_of(grid: JobGrid, token: int, **fields: int) -> None:
+    grid.apply_put(KeyValue(KEYS.run, encode(RunRecord(token=token, **fields)), 1, 1))
+
+
+def test_jobs_of_a_dynamic_plan_come_as_they_become_known_and_go_with_their_run():
+    arg = OperationArg(table="flights", type="ingest", instance=17, dynamic=True, version=2)
+    grid = JobGrid(KEYS, arg)
+    assert (grid.total, grid.text(10)) == (0, "")
+    run_of(grid, 5, tasks=4)
+    put(grid, "1", success_record("5-a", {}, 5.0, run=5))
+    assert grid.text(10) == WAITING + SUCCEEDED + WAITING + WAITING
+    put(grid, "0", success_record("9-a", {}, 5.0, run=9))
+    put(grid, "1", success_record("5-b", {}, 5.0, run=5))
+    put(grid, "2", failure_record("9-b", "X", "why", 6.0, run=9))
+    run_of(grid, 9, count=3)
+    assert grid.text(10) == SUCCEEDED + WAITING + FAILED
+    assert (grid.succeeded, grid.failed, list(grid.failures)) == (1, 1, ["2"])

@@ -202,3 +202,12 @@ def test_failed_jobs_that_are_allowed_are_no_reason_to_abort():
     assert told(allowed).sentence == "ingest/17 running: 34 of 120 jobs done, 2 failed, run by e1"
     assert "to be aborted" in told(operation(failed=3, max_failed_partitions=2)).sentence
     assert "about to commit" in told(operation(done=118, failed=2, max_failed_partitions=-1)).sentence
+
+
+def test_of_a_dynamic_plan_nobody_knows_how_many_jobs_there_are():
+    unknown = operation(runner="e1", jobs=pb.JobCounts(counting=True))
+    assert told(unknown).sentence == "ingest/17 running: 0 of an unknown number of jobs done, run by e1"
+    known = operation(runner="e1", jobs=pb.JobCounts(total=20, succeeded=20, counting=True))
+    assert told(known) == Reason(Mood.MOVING, "ingest/17 running: 20 of 20 jobs done, run by e1")
+    sealed = operation(runner="e1", jobs=pb.JobCounts(total=20, succeeded=20))
+    assert "is about to commit" in told(sealed).sentence

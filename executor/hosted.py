@@ -1,0 +1,102 @@
+"""Running one operation in the program that has started it: nobody else has what it works on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from distop.errors import DeadlineExceeded
+from distop.executor.launch import LauncherBroken
+from distop.executor.loop import event_loop
+from distop.executor.runner import RunnerOptions
+from distop.executor.service import ExecutorConfig, serve
+from distop.executor.types import ServedTypes
+from distop.metastore.client import EtcdClient
+from distop.metastore.config import EtcdConfig
+from distop.metastore.keyspace import OperationId
+from distop.operations import DistributedOperation
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+REST_S = 1.0
+"""How long it waits before it takes its operation again, which nobody else will."""
+STOP_S = 10.0
+"""How long the executor may take to let go once the operation is over."""
+
+
+def run_hosted(
+    operation: OperationId,
+    kind: DistributedOperation,
+    wait: Callable[[], T],
+    *,
+    session: SparkSession | None,
+    etcd: EtcdConfig,
+    lease_ttl_s: int = 5,
+) -> T:
+    """Be the executor of one operation for as long as ``wait`` waits for its end.
+
+    Parameters
+    ----------
+    kind:
+        Its type, with what only this program has.
+    wait:
+        Returns once the operation is over; raises :class:`~distop.errors.DeadlineExceeded` from time to time
+        while it is not, and is called again then.
+
+    Raises
+    ------
+    LauncherBroken
+        Its Spark session is of no use any more. The operation can be taken up by another program.
+    DistopError
+        What ``wait`` raises, or what keeps this program from etcd.
+    """
+    stop, failed = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            with asyncio.Runner(loop_factory=event_loop) as runner:
+                runner.run(_serve(operation, kind, session, etcd, lease_ttl_s, stop))
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name=f"distop-{operation}", daemon=True)
+    thread.start()
+    try:
+        while True:
+            try:
+                return wait()
+            except DeadlineExceeded:
+                if not thread.is_alive():
+                    raise (failed[0] if failed else LauncherBroken("the executor has ended")) from None
+    finally:
+        stop.set()
+        thread.join(STOP_S)
+
+
+async def _serve(
+    operation: OperationId,
+    kind: DistributedOperation,
+    session: SparkSession | None,
+    etcd: EtcdConfig,
+    lease_ttl_s: int,
+    told: threading.Event,
+) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def heed() -> None:
+        told.wait()
+        loop.call_soon_threadsafe(stop.set)
+
+    threading.Thread(target=heed, name="distop-stop", daemon=True).start()
+    options = RunnerOptions(max_operations=1, lease_ttl_s=lease_ttl_s, rest_s=REST_S, only=operation)
+    config = ExecutorConfig(etcd=etcd, runner=options)
+    client = EtcdClient(etcd)
+    try:
+        await serve(client, config, ServedTypes.only(kind), stop, session=session)
+    finally:
+        await client.close()

@@ -1,0 +1,101 @@
+"""Programs that ingest rows which only they have, and are killed or halted half-way."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from distop.client import OperationState
+from distop.errors import AlreadyIngested, InvalidArgument
+from distop.metastore.config import EtcdConfig
+from distop.spark_jobs.dataframe_ingest import DataFrameIngest
+from support.executing import Child, runner
+from support.hosting_program import ROWS
+from support.lossy import LossyClient
+from support.waiting import eventually
+from support.whole import Whole, coordinated
+
+NAME = f"t/{DataFrameIngest.type}/1"
+
+
+def program(service: Whole, folder: Path) -> Child:
+    return Child(service.etcd, folder, "-m", "support.hosting_program", service.address, str(folder))
+
+
+async def half_way(service: Whole, files: int) -> None:
+    await eventually(lambda: len(service.data_files()) >= files, 30.0)
+
+
+@pytest.mark.process
+async def test_a_program_that_was_killed_is_started_again_and_every_row_is_there_once(
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """O7, O11, P2: the same call goes on with the same operation, on rows that are cut in another way.
+    Executors leave it alone meanwhile."""
+    async with (
+        coordinated(etcd_config, tmp_path, client, partitionBy=[]) as service,
+        runner(client) as (serving, _),
+    ):
+        with program(service, tmp_path) as first:
+            await half_way(service, 1)
+            first.kill()
+        assert (await service.client.get(NAME)).state is OperationState.RUNNING
+        (tmp_path / "release").touch()
+        with program(service, tmp_path) as second:
+            assert await second.exit_code(60.0) == 0, second.log.read_text()
+            assert f"'rows': {ROWS}" in second.log.read_text()
+        assert not serving.resting
+        await service.at_rest()
+        assert await asyncio.to_thread(service.ids) == list(range(ROWS))
+        assert service.data_files() == await asyncio.to_thread(service.published_files)
+        with program(service, tmp_path) as third:
+            assert await third.exit_code(60.0) == 0, third.log.read_text()
+        assert await asyncio.to_thread(service.ids) == list(range(ROWS))
+        argument = {"columns": {"type": "struct", "fields": []}, "source": "own"}
+        with pytest.raises(AlreadyIngested):
+            await service.client.start("t", DataFrameIngest.type, {**argument, "watermark": {"day": "2024"}})
+
+
+@pytest.mark.process
+async def test_a_program_that_slept_past_its_lease_marks_and_seals_nothing(
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """O10: it wakes up with all its rows written, while another one has taken over."""
+    async with coordinated(etcd_config, tmp_path, client, partitionBy=[]) as service:
+        with program(service, tmp_path) as sleeper:
+            await half_way(service, 1)
+            sleeper.stop()
+            with program(service, tmp_path) as other:
+
+                async def taken_over() -> bool:
+                    now = await service.client.get(NAME)
+                    return f"-{other.pid}-" in now.runner
+
+                await eventually(taken_over, 30.0)
+                (tmp_path / "release").touch()
+                sleeper.resume()
+                assert await other.exit_code(60.0) == 0, other.log.read_text()
+                assert await sleeper.exit_code(60.0) == 0, sleeper.log.read_text()
+        await service.at_rest()
+        assert await asyncio.to_thread(service.ids) == list(range(ROWS))
+        assert service.data_files() == await asyncio.to_thread(service.published_files)
+
+
+async def test_rows_that_do_not_fit_the_table_are_refused_at_the_start(
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """U3"""
+    async with coordinated(
+        etcd_config, tmp_path, client, schema=["id: long not null"], partitionBy=[]
+    ) as service:
+        field = {"id": 1, "name": "id", "type": "boolean", "required": False}
+        for columns, reason in (
+            ([field], "bool cannot become int64"),
+            ([{**field, "type": "long"}, {**field, "id": 2, "name": "x"}], "no column 'x'"),
+            ([{**field, "name": "ID"}], "no column 'ID'"),
+        ):
+            argument = {"columns": {"type": "struct", "schema-id": 0, "fields": columns}}
+            with pytest.raises(InvalidArgument, match=reason):
+                await service.client.start("t", DataFrameIngest.type, argument)
