@@ -9,7 +9,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -244,9 +243,7 @@ class LocalFrame:
     def _run(self) -> None:
         try:
             frame = self._work.operation.frame(None, self._work.arg)
-            self._tasks = len(frame)
-            with ThreadPoolExecutor(self._slots, thread_name_prefix="distop-partition") as pool:
-                results = list(pool.map(self._partition, range(len(frame)), frame))
+            results = self._computed(frame)
         except (LaunchFailed, InvalidArgument, JobFailed) as error:
             self._tell(error)
         except Exception as error:
@@ -255,10 +252,33 @@ class LocalFrame:
         else:
             self._tell(results)
 
-    def _partition(self, index: int, rows: Iterable[Any]) -> FrameResult:
-        result = run_frame_job(self._port, self._work, index, rows, f"t{index}")
-        self._done += 1
-        return result
+    def _computed(self, frame: Sequence[Iterable[Any]]) -> list[FrameResult]:
+        """All partitions, in daemons: what hangs in user code ends with the process."""
+        results, failures = dict[int, FrameResult](), list[Exception]()
+        waiting = deque(enumerate(frame))
+        self._tasks = len(waiting)
+
+        def work() -> None:
+            while not failures:
+                try:
+                    index, rows = waiting.popleft()
+                except IndexError:
+                    return
+                try:
+                    results[index] = run_frame_job(self._port, self._work, index, rows, f"t{index}")
+                except Exception as error:
+                    failures.append(error)
+                self._done += 1
+
+        names = [f"distop-partition-{number}" for number in range(min(self._slots, len(waiting)))]
+        threads = [threading.Thread(target=work, name=name, daemon=True) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+        return [results[index] for index in range(len(results))]
 
     def _tell(self, outcome: list[FrameResult] | DistopError) -> None:
         def settle() -> None:

@@ -182,3 +182,25 @@ async def test_an_executor_without_spark_leaves_a_transform_to_others(
         assert not now.jobs.failed
         await service.client.cancel(operation.name)
         assert (await service.client.wait(operation.name, timeout_s=20)).state is OperationState.CANCELLED
+
+
+async def test_a_cancellation_in_the_middle_leaves_nothing(
+    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
+) -> None:
+    """O19"""
+    source = write_csv(tmp_path / "src" / "a", "1.csv", 0, 90)
+    async with (
+        coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=SCHEMA) as service,
+        runner(client, more=[DEALING]),
+    ):
+        operation = await start(service, source, folder=str(tmp_path))
+        await eventually(lambda: attempts(tmp_path, "wrote"))
+        await service.client.cancel(operation.name)
+        await eventually(lambda: attempts(tmp_path, "told"))
+        (tmp_path / "release").touch()
+        ended = await service.client.wait(operation.name, timeout_s=30)
+        assert ended.state is OperationState.CANCELLED
+        keys = await service.at_rest()
+        assert "t.watermarks" not in keys
+        assert not [key for key in keys if key.startswith("t.dealing.1.")]
+        assert service.data_files() == set()
