@@ -12,11 +12,11 @@ from distop.commit.bookkeeping import is_after
 from distop.errors import AlreadyIngested
 from distop.metastore.keyspace import OperationId
 from distop.metastore.records import OperationArg, WatermarkMove, Watermarks
-from distop.operations.api import Plan, PlanRequest
+from distop.operations.api import Plan, PlanRequest, Scope
 from distop.operations.side_by_side import beside
 from distop.spark_jobs.ingest import Ingest
 from distop.spark_jobs.ingest_argument import Mode, invalid
-from distop.spark_jobs.ingest_target import current_snapshot, ignored, layout_of_table, new_layout
+from distop.spark_jobs.ingest_target import current_snapshot, ignored, layout_of_table
 from distop.spark_jobs.rules import AuditArgument
 from distop.spark_jobs.save_modes import check_mode, is_ignored, on_conflict
 
@@ -49,6 +49,7 @@ class DataFrameIngest(Ingest):
     """
 
     type = "ingest_dataframe"
+    scope = Scope.SINGLE
     compatible_types = beside("ingest_dataframe")
     hosted = True
 
@@ -59,6 +60,7 @@ class DataFrameIngest(Ingest):
         """See :meth:`Ingest.plan`."""
         from distop.commit.layout import Layout
         from distop.commit.outputs import output_of
+        from distop.commit.rows import new_layout
         from distop.spark_jobs.audit import rules_of
         from distop.spark_jobs.frame_job import FramePlan, check_columns
 

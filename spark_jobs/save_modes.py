@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 from distop.metastore.records import OperationArg, StepRecord
 from distop.operations.api import PlanRequest
-from distop.spark_jobs.ingest_argument import Mode, invalid
+from distop.spark_jobs.ingest_argument import IngestArgument, Mode, invalid
 
 
 class HasMode(Protocol):
