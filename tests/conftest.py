@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,6 @@ from support.s3 import s3_in_environment as s3_in_environment
 LONGEST_FIRST = ("spark", "process", "e2e", "integration", "unit")
 """Folders of tests, by how long a file of theirs takes."""
 
-
 SPARK_TIMEOUT_S = 300
 """For each test that starts Spark, which takes its time where others want the processors, too."""
 
@@ -30,8 +30,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
     if hasattr(config, "workerinput"):
-        rank = {folder: number for number, folder in enumerate(LONGEST_FIRST)}
-        items.sort(key=lambda item: rank.get(item.path.parent.name, len(rank)))
+        numbers = _numbers(items)
+        items.sort(key=lambda item: _turn(item.path, numbers[item.path]))
+
+
+def _numbers(items: list[pytest.Item]) -> dict[Path, int]:
+    """Each file's place among those of its folder."""
+    numbers: dict[Path, int] = {}
+    for path in sorted({item.path for item in items}):
+        numbers[path] = sum(other.parent == path.parent for other in numbers)
+    return numbers
+
+
+def _turn(path: Path, number: int) -> tuple[int, int]:
+    """Those of Spark want processors, those of processes wait: they alternate."""
+    folder = path.parent.name
+    rank = LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+    return (0, 2 * number + rank) if rank < 2 else (rank, number)
 
 
 @pytest.fixture(scope="session")
