@@ -62,7 +62,7 @@ class Stage:
         """Rows of a table, as its present snapshot says."""
         properties = {"etcd.endpoints": ",".join(self.config.endpoints), "etcd.prefix": self.config.prefix}
         snapshot = EtcdCatalog("demo", **properties).load_table(f"default.{table}").current_snapshot()
-        return int(snapshot.summary["total-records"]) if snapshot and snapshot.summary else 0
+        return int(snapshot.summary["total-records"] or 0) if snapshot and snapshot.summary else 0
 
     def say(self, line: str) -> None:
         self.console.print(f"  {line}")

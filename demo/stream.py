@@ -15,7 +15,7 @@ from distop.spark_jobs import register
 
 def main(source: str, target: str, checkpoint: str) -> None:
     os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
-    settings = {
+    settings: dict[str, bool | float | int | str | None] = {
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",

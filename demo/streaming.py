@@ -24,7 +24,7 @@ def stream(stage: Stage, rows: int) -> None:
     stage.crew.kill(driver)
     copied = stage.rows(COPY)
     stage.crew.run("stream", command)
-    until(lambda: stage.rows(COPY) >= rows or None, "the end of the stream", 90)
+    until(lambda: stage.rows(COPY) >= rows or None, "the end of the stream", 120)
     stage.say(
         f"streaming query into {COPY}: driver killed -9 at batch {before}, {copied:,} rows; "
         f"started again: {stage.rows(COPY):,} rows after batch {_batch(stage)}"
