@@ -19,7 +19,7 @@ def stream(stage: Stage, rows: int) -> None:
     stage.client.create_table(COPY, str(stage.folder / "copy"))
     driver = stage.crew.run("stream", command)
     before = until(
-        lambda: _batch(stage) if _batch(stage) >= 1 else None, "the second batch of the stream", 90
+        lambda: _batch(stage) if _batch(stage) >= 1 else None, "the second batch of the stream", 120
     )
     stage.crew.kill(driver)
     copied = stage.rows(COPY)
