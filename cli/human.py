@@ -21,7 +21,9 @@ from distop.client import (
     Diagnosis,
     Enqueued,
     Explanation,
+    Index,
     Leader,
+    LookUp,
     Member,
     Operation,
     OperationUpdate,
@@ -119,12 +121,22 @@ class HumanOutput(Output):
                 ("snapshot", "" if table.snapshot_id is None else str(table.snapshot_id)),
                 ("metadata", table.metadata_location),
                 ("paused", paused(table.pause)),
+                ("indexes", "\n".join(map(_index, table.indexes))),
                 ("running", "\n".join(map(printable, table.running))),
                 ("led by", table.leader),
                 ("created", _when(table.created_at)),
                 ("created by", table.created_by),
             ]
         )
+
+    def look_up(self, found: LookUp) -> None:
+        grid = _grid("FILE", "ROW GROUPS", "ROWS", "BYTES")
+        for file in found.files:
+            groups = "all" if file.row_groups is None else ", ".join(map(str, file.row_groups))
+            grid.add_row(printable(file.path), groups, f"{file.rows:,}", f"{file.size:,}")
+        self._list(grid, "no file holds it", found.file_count > len(found.files))
+        by = f"by {found.index}" if found.index else "no index serves"
+        self.note(f"{found.file_count:,} of {found.planned_count:,} files, {by}")
 
     def tables(self, tables: list[Table], more: bool) -> None:
         grid = _grid("TABLE", "LOCATION", "FORMAT", "RUNNING", "LED BY", "SNAPSHOT")
@@ -299,6 +311,13 @@ def _grid(*columns: str) -> Grid:
     for index, column in enumerate(columns):
         grid.add_column(column, no_wrap=index == 0, overflow="fold")
     return grid
+
+
+def _index(index: Index) -> str:
+    behind = index.commits_behind
+    state = "how far behind is unknown" if behind is None else f"{behind} behind" if behind else "up to date"
+    left_out = f", {index.left_out} left out" if index.left_out else ""
+    return f"{index.column}: snapshot {index.snapshot_id}, {state}, {index.files:,} files{left_out}"
 
 
 def _text(value: Any) -> str:

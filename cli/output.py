@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Enqueued,
         Explanation,
         Leader,
+        LookUp,
         Member,
         Operation,
         OperationUpdate,
@@ -67,6 +68,10 @@ class Output(ABC):
     @abstractmethod
     def tables(self, tables: list[Table], more: bool) -> None:
         """A list of tables."""
+
+    @abstractmethod
+    def look_up(self, found: LookUp) -> None:
+        """Where a value is to be found."""
 
     @abstractmethod
     def watermarks(self, watermarks: Watermarks) -> None:
@@ -155,6 +160,9 @@ class JsonOutput(Output):
 
     def tables(self, tables: list[Table], more: bool) -> None:
         _print(tables)
+
+    def look_up(self, found: LookUp) -> None:
+        _print(found)
 
     def watermarks(self, watermarks: Watermarks) -> None:
         _print(watermarks)

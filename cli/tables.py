@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from typing import Annotated, Any
 
@@ -108,8 +109,24 @@ def drop(
 
 @command(group)
 def show(session: Connected, table: Name) -> None:
-    """Show one table."""
-    session.out.table(session.client.get_table(table))
+    """Show one table, and its indexes."""
+    found = session.client.get_table(table)
+    session.out.table(replace(found, indexes=tuple(session.client.indexes(table))))
+
+
+@command(app, rich_help_panel=PANEL)
+def lookup(
+    session: Connected,
+    table: Name,
+    column: Annotated[str, typer.Argument(metavar="COLUMN")],
+    values: Annotated[list[str], typer.Argument(metavar="VALUE...")],
+    snapshot: Annotated[int, typer.Option(metavar="ID", help="Another snapshot than the present one.")] = 0,
+) -> None:
+    """Show the data files that may hold a value, by the index of its column.
+
+    Example: distop lookup flights tailnum N14228
+    """
+    session.out.look_up(session.client.look_up(table, column, values, snapshot_id=snapshot or None))
 
 
 @command(app, rich_help_panel=PANEL)

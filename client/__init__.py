@@ -8,6 +8,7 @@ from distop.client.connection import DEFAULT_ADDRESS
 from distop.client.control import AuditEntry, Pause
 from distop.client.diagnosis import Diagnosis, Finding, Severity
 from distop.client.follow_up import FollowUp
+from distop.client.indexes import FoundFile, Index, LookUp
 from distop.client.operation import (
     Completion,
     JobCounts,
@@ -33,9 +34,12 @@ __all__ = [
     "Explanation",
     "Finding",
     "FollowUp",
+    "FoundFile",
+    "Index",
     "JobCounts",
     "JobUpdate",
     "Leader",
+    "LookUp",
     "Member",
     "Operation",
     "OperationError",

@@ -21,6 +21,7 @@ from distop.client.convert import to_struct
 from distop.client.diagnosis import Diagnosis, diagnose
 from distop.client.follow import follow
 from distop.client.follow_up import FollowUp, operation_options
+from distop.client.indexing import IndexCalls
 from distop.client.operation import Operation, OperationState, OperationUpdate
 from distop.client.table import Explanation, Table, Watermarks, watermarks_from_proto
 from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, TableExists
@@ -38,7 +39,7 @@ def default_identity() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-class AsyncClient(ControlCalls, BacklogCalls):
+class AsyncClient(ControlCalls, BacklogCalls, IndexCalls):
     """Starts, follows and cancels operations; makes and shows tables. Belongs to one event loop.
 
     Any coordinator answers any call. When one does not, the call is repeated on the next: every call is safe

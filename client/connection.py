@@ -208,6 +208,7 @@ class Connection:
                 operations=distop_pb2_grpc.OperationServiceStub(channel),
                 tables=distop_pb2_grpc.TableServiceStub(channel),
                 backlog=distop_pb2_grpc.BacklogServiceStub(channel),
+                indexes=distop_pb2_grpc.IndexServiceStub(channel),
                 cluster=distop_pb2_grpc.ClusterServiceStub(channel),
             )
         return self._services[address]

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from distop.client.control import Pause
 from distop.client.convert import from_struct, from_timestamp
+from distop.client.indexes import Index
 from distop.proto import distop_pb2 as pb
 
 Watermarks = dict[str, dict[str, str]]
@@ -35,6 +36,8 @@ class Table:
     """The coordinator that leads it; empty while it is idle."""
     pause: Pause | None = None
     """Set while somebody holds it: nothing starts, and what runs is held."""
+    indexes: tuple[Index, ...] = ()
+    """Of its columns. Only where they were asked for, by :meth:`~distop.client.AsyncClient.indexes`."""
     revision: int = 0
     """The etcd revision this was read at."""
 

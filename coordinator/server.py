@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection
 
 from distop.coordinator.api_backlog import BacklogService
 from distop.coordinator.api_cluster import ClusterService
+from distop.coordinator.api_indexes import IndexService
 from distop.coordinator.api_operations import OperationService
 from distop.coordinator.api_tables import TableService
 from distop.coordinator.memory import Memory
@@ -129,12 +130,13 @@ async def start_server(
     )
     distop_pb2_grpc.add_TableServiceServicer_to_server(TableService(client, threads), server)
     distop_pb2_grpc.add_BacklogServiceServicer_to_server(BacklogService(client, planner.registry), server)
+    distop_pb2_grpc.add_IndexServiceServicer_to_server(IndexService(client, threads), server)
     distop_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterService(client, threads), server)
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     services = [
         distop_pb2.DESCRIPTOR.services_by_name[name].full_name
-        for name in ("OperationService", "TableService", "BacklogService", "ClusterService")
+        for name in ("OperationService", "TableService", "BacklogService", "IndexService", "ClusterService")
     ]
     reflection.enable_server_reflection(
         [*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME],

@@ -580,6 +580,84 @@ class ListAuditResponse(_message.Message):
     next_page_token: str
     def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
+class Index(_message.Message):
+    __slots__ = ("column", "snapshot_id", "commits_behind", "files", "left_out", "parts", "entries", "bytes", "operation", "built_at")
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_BEHIND_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    BUILT_AT_FIELD_NUMBER: _ClassVar[int]
+    column: str
+    snapshot_id: int
+    commits_behind: int
+    files: int
+    left_out: int
+    parts: int
+    entries: int
+    bytes: int
+    operation: str
+    built_at: _timestamp_pb2.Timestamp
+    def __init__(self, column: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., commits_behind: _Optional[int] = ..., files: _Optional[int] = ..., left_out: _Optional[int] = ..., parts: _Optional[int] = ..., entries: _Optional[int] = ..., bytes: _Optional[int] = ..., operation: _Optional[str] = ..., built_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class ListIndexesRequest(_message.Message):
+    __slots__ = ("table",)
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    def __init__(self, table: _Optional[str] = ...) -> None: ...
+
+class ListIndexesResponse(_message.Message):
+    __slots__ = ("indexes",)
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
+    indexes: _containers.RepeatedCompositeFieldContainer[Index]
+    def __init__(self, indexes: _Optional[_Iterable[_Union[Index, _Mapping]]] = ...) -> None: ...
+
+class LookUpRequest(_message.Message):
+    __slots__ = ("table", "column", "values", "snapshot_id")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    column: str
+    values: _containers.RepeatedScalarFieldContainer[str]
+    snapshot_id: int
+    def __init__(self, table: _Optional[str] = ..., column: _Optional[str] = ..., values: _Optional[_Iterable[str]] = ..., snapshot_id: _Optional[int] = ...) -> None: ...
+
+class FoundFile(_message.Message):
+    __slots__ = ("path", "size", "rows", "row_groups", "covered")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    ROW_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    COVERED_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    size: int
+    rows: int
+    row_groups: _containers.RepeatedScalarFieldContainer[int]
+    covered: bool
+    def __init__(self, path: _Optional[str] = ..., size: _Optional[int] = ..., rows: _Optional[int] = ..., row_groups: _Optional[_Iterable[int]] = ..., covered: _Optional[bool] = ...) -> None: ...
+
+class LookUpResponse(_message.Message):
+    __slots__ = ("snapshot_id", "files", "file_count", "planned_count", "covered_count", "index")
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    FILE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PLANNED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    COVERED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: int
+    files: _containers.RepeatedCompositeFieldContainer[FoundFile]
+    file_count: int
+    planned_count: int
+    covered_count: int
+    index: str
+    def __init__(self, snapshot_id: _Optional[int] = ..., files: _Optional[_Iterable[_Union[FoundFile, _Mapping]]] = ..., file_count: _Optional[int] = ..., planned_count: _Optional[int] = ..., covered_count: _Optional[int] = ..., index: _Optional[str] = ...) -> None: ...
+
 class Batch(_message.Message):
     __slots__ = ("name", "type", "argument", "queued_by", "queued_at", "attempts", "operation", "error")
     NAME_FIELD_NUMBER: _ClassVar[int]

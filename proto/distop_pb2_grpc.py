@@ -1039,6 +1039,125 @@ class ClusterService:
             _registered_method=True)
 
 
+class IndexServiceStub:
+    """Indexes of columns, which the operation build_index makes.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ListIndexes = channel.unary_unary(
+                '/distop.v1.IndexService/ListIndexes',
+                request_serializer=distop_dot_proto_dot_distop__pb2.ListIndexesRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.ListIndexesResponse.FromString,
+                _registered_method=True)
+        self.LookUp = channel.unary_unary(
+                '/distop.v1.IndexService/LookUp',
+                request_serializer=distop_dot_proto_dot_distop__pb2.LookUpRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.LookUpResponse.FromString,
+                _registered_method=True)
+
+
+class IndexServiceServicer:
+    """Indexes of columns, which the operation build_index makes.
+    """
+
+    def ListIndexes(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LookUp(self, request, context):
+        """The data files in which a column may have one of some values.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_IndexServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ListIndexes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListIndexes,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.ListIndexesRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.ListIndexesResponse.SerializeToString,
+            ),
+            'LookUp': grpc.unary_unary_rpc_method_handler(
+                    servicer.LookUp,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.LookUpRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.LookUpResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'distop.v1.IndexService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('distop.v1.IndexService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class IndexService:
+    """Indexes of columns, which the operation build_index makes.
+    """
+
+    @staticmethod
+    def ListIndexes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.IndexService/ListIndexes',
+            distop_dot_proto_dot_distop__pb2.ListIndexesRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.ListIndexesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LookUp(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.IndexService/LookUp',
+            distop_dot_proto_dot_distop__pb2.LookUpRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.LookUpResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class BacklogServiceStub:
     """Batches of a table, applied strictly in the byte order of their names.
     """

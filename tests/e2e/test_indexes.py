@@ -39,6 +39,21 @@ async def test_an_index_is_built_published_and_kept_up_to_date(
         await service.ingest(source(service, "s3", 300, 30))
         second = await built(service, "id")
         assert (second.facts["newFiles"], second.facts["files"]) == (3, 12)
+        await service.ingest(source(service, "s4", 400, 30))
+        (index,) = await service.client.indexes("t")
+        assert (index.column, index.commits_behind, index.files) == ("id", 1, 12)
+        found = await service.client.look_up("t", "id", ["305", "999"])
+        assert (found.file_count, found.planned_count, found.covered_count) == (1, 3, 3)
+        assert found.files[0].row_groups == (0,)
+        found = await service.client.look_up("t", "id", ["5"], snapshot_id=index.snapshot_id)
+        assert (found.index, found.file_count) == (second.name, 1)
+        found = await service.client.look_up("t", "kind", ["k1"])
+        assert (found.index, [file.row_groups for file in found.files]) == ("", [None] * 5)
+        for column, value, field in (("nothing", "1", "column"), ("id", "x", "values")):
+            with pytest.raises(InvalidArgument) as refused:
+                await service.client.look_up("t", column, [value])
+            assert refused.value.details["field"] == field
+        assert (await built(service, "id")).facts["newFiles"] == 3
         keys = await service.at_rest()
         (record,) = await read_indexes(client, client.keyspace.table("t"))
         assert record.snapshot_id == (await asyncio.to_thread(service.table)).metadata.current_snapshot_id

@@ -31,6 +31,8 @@ class World:
     watermarks: list[pb.Watermark] = field(default_factory=list)
     members: list[pb.Member] = field(default_factory=list)
     leaders: list[pb.Leader] = field(default_factory=list)
+    indexes: list[pb.Index] = field(default_factory=list)
+    found: pb.LookUpResponse = field(default_factory=pb.LookUpResponse)
     audit: list[pb.AuditEntry] = field(default_factory=list)
     updates: dict[str, list[pb.OperationUpdate]] = field(default_factory=dict)
     """What a watch of an operation sends; the last one may be final."""
@@ -51,6 +53,7 @@ class FakeService(
     distop_pb2_grpc.OperationServiceServicer,
     distop_pb2_grpc.TableServiceServicer,
     distop_pb2_grpc.ClusterServiceServicer,
+    distop_pb2_grpc.IndexServiceServicer,
 ):
     """One coordinator. Faults are spent in order, one to a call."""
 
@@ -242,6 +245,14 @@ class FakeService(
         rows = [row for row in self.world.watermarks if request.source in ("", row.source)]
         return pb.GetWatermarksResponse(watermarks=rows, revision=100)
 
+    async def ListIndexes(self, request: pb.ListIndexesRequest, context: Context) -> pb.ListIndexesResponse:
+        await self._enter("indexes", request, context)
+        return pb.ListIndexesResponse(indexes=self.world.indexes)
+
+    async def LookUp(self, request: pb.LookUpRequest, context: Context) -> pb.LookUpResponse:
+        await self._enter("look_up", request, context)
+        return self.world.found
+
     async def ListMembers(self, request: pb.ListMembersRequest, context: Context) -> pb.ListMembersResponse:
         await self._enter("members", request, context)
         return pb.ListMembersResponse(members=self.world.members)
@@ -274,6 +285,7 @@ async def serving(service: FakeService, port: int = 0) -> AsyncIterator[str]:
     server = grpc.aio.server()
     distop_pb2_grpc.add_OperationServiceServicer_to_server(service, server)
     distop_pb2_grpc.add_TableServiceServicer_to_server(service, server)
+    distop_pb2_grpc.add_IndexServiceServicer_to_server(service, server)
     distop_pb2_grpc.add_ClusterServiceServicer_to_server(service, server)
     port = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()

@@ -311,6 +311,49 @@ def test_tables(service: FakeService, address: str) -> None:
     assert "bucket(4, a)" in run("tables", "show", "t", address=address).stdout
 
 
+def test_indexes_and_lookups(service: FakeService, address: str) -> None:
+    service.world.indexes = [
+        pb.Index(column="tailnum", snapshot_id=2**62, commits_behind=2, files=1200, left_out=1),
+        pb.Index(column="origin", commits_behind=0),
+        pb.Index(column="dest", commits_behind=-1),
+    ]
+    shown = run("tables", "show", "flights", address=address).stdout
+    assert f"tailnum: snapshot {2**62}, 2 behind, 1,200 files, 1 left out" in shown
+    assert "up to date" in shown
+    assert "unknown" in shown
+    told = document(run("tables", "show", "flights", "-o", "json", address=address))["indexes"]
+    assert [(one["column"], one["commits_behind"]) for one in told] == [
+        ("tailnum", 2),
+        ("origin", 0),
+        ("dest", None),
+    ]
+    service.world.found = pb.LookUpResponse(
+        snapshot_id=7,
+        files=[
+            pb.FoundFile(path="/data/a.parquet", size=5000, rows=1200, row_groups=[1, 3], covered=True),
+            pb.FoundFile(path="/data/b.parquet", size=10, rows=1),
+        ],
+        file_count=2,
+        planned_count=1500,
+        covered_count=1499,
+        index="flights/build_index/tailnum/3",
+    )
+    words = ("lookup", "flights", "tailnum", "N14228", "N999", "--snapshot", "7")
+    seen = run(*words, address=address)
+    assert "1, 3" in seen.stdout
+    assert "all" in seen.stdout
+    assert "2 of 1,500 files, by flights/build_index/tailnum/3" in seen.output
+    files = document(run(*words, "-o", "json", address=address))["files"]
+    assert [file["row_groups"] for file in files] == [[1, 3], None]
+    asked = service.calls["look_up"][-1]
+    assert (asked.table, asked.column, list(asked.values), asked.snapshot_id) == (
+        "flights",
+        "tailnum",
+        ["N14228", "N999"],
+        7,
+    )
+
+
 def test_watermarks_and_members(service: FakeService, address: str) -> None:
     assert document(run("watermarks", "flights", "-o", "json", address=address)) == {"s": {"1": "x"}}
     assert run("watermarks", "flights", address=address).stdout.split() == [

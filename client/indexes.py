@@ -1,0 +1,95 @@
+"""Indexes of columns, as the client shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+from distop.client.convert import from_timestamp
+from distop.proto import distop_pb2 as pb
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Index:
+    """An index of a column, as it is published."""
+
+    column: str
+    snapshot_id: int
+    """The snapshot whose files it covers."""
+    commits_behind: int | None
+    """Commits since that snapshot; ``None``: not known."""
+    files: int
+    """Data files that it covers."""
+    left_out: int
+    """Files of that snapshot that could not be indexed: readers always open them."""
+    parts: int
+    entries: int
+    bytes: int
+    operation: str
+    """The operation that published it."""
+    built_at: datetime | None
+
+    @classmethod
+    def from_proto(cls, message: pb.Index) -> Self:
+        return cls(
+            column=message.column,
+            snapshot_id=message.snapshot_id,
+            commits_behind=None if message.commits_behind < 0 else message.commits_behind,
+            files=message.files,
+            left_out=message.left_out,
+            parts=message.parts,
+            entries=message.entries,
+            bytes=message.bytes,
+            operation=message.operation,
+            built_at=from_timestamp(message.built_at),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundFile:
+    """A data file that may hold a row that is looked for."""
+
+    path: str
+    size: int
+    """Bytes."""
+    rows: int
+    """Of the whole file."""
+    row_groups: tuple[int, ...] | None
+    """Those that may hold such a row; ``None``: all, since no index covers the file."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LookUp:
+    """Where some values are to be found in a snapshot."""
+
+    snapshot_id: int | None
+    files: tuple[FoundFile, ...]
+    """The first ones, up to 1,000."""
+    file_count: int
+    """How many there are."""
+    planned_count: int
+    """Files that the table's own statistics leave."""
+    covered_count: int
+    """How many of those the index covers."""
+    index: str
+    """The operation that has made the index; empty: there is none that serves."""
+
+    @classmethod
+    def from_proto(cls, message: pb.LookUpResponse) -> Self:
+        return cls(
+            snapshot_id=message.snapshot_id or None,
+            files=tuple(
+                FoundFile(
+                    path=file.path,
+                    size=file.size,
+                    rows=file.rows,
+                    row_groups=tuple(file.row_groups) if file.covered else None,
+                )
+                for file in message.files
+            ),
+            file_count=message.file_count,
+            planned_count=message.planned_count,
+            covered_count=message.covered_count,
+            index=message.index,
+        )
