@@ -23,10 +23,10 @@ from distop.spark_jobs.ingest_argument import (
 from distop.spark_jobs.ingest_plan import FileEntry, IngestPlan
 from distop.spark_jobs.ingest_target import NOTHING, check_target, ignored, layout_of_table, target_of
 from distop.spark_jobs.kafka_argument import parse_kafka
-from distop.spark_jobs.partial_ingest import first_files, may_fail_in_part, with_jobs
+from distop.spark_jobs.partial_ingest import first_files, lengths_of_paths, may_fail_in_part, with_jobs
 from distop.spark_jobs.save_modes import check_object, is_ignored, steps_of
 from distop.spark_jobs.sources import COMPRESSIONS, MAX_PATHS, FoundSource, OpenFile, find_files
-from distop.spark_jobs.splits import MAX_SPLITS, Extent, cut
+from distop.spark_jobs.splits import Extent, check_count, cut
 
 FOOTER_READERS = 8
 """Footers of large Parquet files read at a time."""
@@ -99,7 +99,10 @@ class Ingest(DistributedOperation):
             values=argument.watermark,
             reingest=argument.reingest,
         )
-        _check_split_count(found, argument.split_bytes)
+        size = sum(file.size for file in found.files)
+        check_count(
+            size, argument.split_bytes, "bytes", field="split_bytes", less="name fewer paths in one operation"
+        )
         file_format = _format_of(argument, found)
         check_format_options(request.argument, file_format)
         options = _csv_options(argument, found)
@@ -110,7 +113,8 @@ class Ingest(DistributedOperation):
         extents = _extents(found, files, file_format, options, argument.split_bytes)
         cuts = cut(extents, argument.split_bytes, first_files(found) if in_part else ())
         if in_part:
-            moves = with_jobs(moves, found, extents, cuts)
+            lengths = lengths_of_paths(found, extents)
+            moves = {source: with_jobs(paths, lengths, cuts) for source, paths in moves.items()}
         plan = IngestPlan(
             format=file_format,
             csv=options,
@@ -263,16 +267,6 @@ def _parquet_extents(whole: list[Extent], files: list[OpenFile], split_bytes: in
 
     with ThreadPoolExecutor(FOOTER_READERS, thread_name_prefix="footers") as pool:
         return list(pool.map(extent, range(len(whole))))
-
-
-def _check_split_count(found: FoundSource, split_bytes: int) -> None:
-    splits = sum(file.size for file in found.files) // split_bytes
-    if splits > MAX_SPLITS:
-        raise ArgumentTooLarge(
-            f"there would be {splits} splits of {split_bytes} bytes, at most {MAX_SPLITS} are possible",
-            hint="raise split_bytes, or name fewer paths in one operation",
-            details={"field": "split_bytes"},
-        )
 
 
 def _paths_of(argument: Mapping[str, Any]) -> list[Any]:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from functools import cached_property
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
-import msgspec
 from pyarrow import types as is_
 
-from distop.errors import ArgumentTooLarge, KafkaUnavailable
-from distop.metastore.records import WatermarkMove
+from distop.errors import KafkaUnavailable
 from distop.operations.api import Plan, PlanRequest
 from distop.spark_jobs.bad_rows import Unconvertible
 from distop.spark_jobs.column_types import convertible
@@ -27,8 +23,9 @@ from distop.spark_jobs.kafka_offsets import OffsetRange
 from distop.spark_jobs.kafka_ranges import new_ranges
 from distop.spark_jobs.kafka_reader import RangeReader
 from distop.spark_jobs.kafka_records import NATURAL_TYPES, RAW_TYPE, csv_line, json_line
+from distop.spark_jobs.partial_ingest import with_jobs
 from distop.spark_jobs.schema_inference import SAMPLE_BYTES, CsvSample, JsonSample, Sample
-from distop.spark_jobs.splits import MAX_SPLITS, Extent, cut
+from distop.spark_jobs.splits import Extent, check_count, cut
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,7 +108,8 @@ def plan_kafka(
     )
     _check_types(kafka, plan)
     if in_part:
-        moves = {name: _with_jobs(found.moves, found.ranges, cuts)}
+        lengths = {str(one.partition): one.length for one in found.ranges}
+        moves = {name: with_jobs(found.moves, lengths, cuts)}
     return Plan(argument=plan.to_argument(), partition_count=len(cuts) - 1, watermarks=moves)
 
 
@@ -163,31 +161,16 @@ def _check_types(kafka: KafkaArgument, plan: IngestPlan) -> None:
 
 
 def _cuts(ranges: Sequence[OffsetRange], records_per_job: int, *, apart: bool) -> list[int]:
-    total = sum(one.length for one in ranges)
-    if total // records_per_job > MAX_SPLITS:
-        raise ArgumentTooLarge(
-            f"there would be {total // records_per_job} jobs of {records_per_job} records, "
-            f"at most {MAX_SPLITS} are possible",
-            hint="raise kafka.records_per_job, or take less at a time with kafka.max_records_per_partition",
-            details={"field": "kafka.records_per_job"},
-        )
+    check_count(
+        sum(one.length for one in ranges),
+        records_per_job,
+        "records",
+        field="kafka.records_per_job",
+        less="take less at a time with kafka.max_records_per_partition",
+    )
     # A job that fails holds back the partitions it reads of, and no other.
     alone: Collection[int] = range(len(ranges)) if apart else ()
     return cut([Extent(one.length) for one in ranges], records_per_job, alone)
-
-
-def _with_jobs(
-    moves: dict[str, WatermarkMove], ranges: Sequence[OffsetRange], cuts: Sequence[int]
-) -> dict[str, WatermarkMove]:
-    """The moves, each with the jobs that read records of its partition."""
-    ends = list(accumulate(one.length for one in ranges))
-    jobs: dict[str, list[tuple[int, int]]] = {}
-    for one, end in zip(ranges, ends, strict=True):
-        jobs[str(one.partition)] = [(bisect_right(cuts, end - one.length) - 1, bisect_left(cuts, end))]
-    return {
-        partition: msgspec.structs.replace(move, jobs=jobs.get(partition, []))
-        for partition, move in moves.items()
-    }
 
 
 class KafkaSample:

@@ -6,16 +6,15 @@ path it belongs to and no other.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Sequence
-from itertools import accumulate
+from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate, islice
 
 import msgspec
 
 from distop.metastore.records import OperationOptions, WatermarkMove
 from distop.spark_jobs.ingest_argument import IngestArgument, invalid
 from distop.spark_jobs.sources import FoundSource
-from distop.spark_jobs.splits import Extent
+from distop.spark_jobs.splits import Extent, jobs_reading
 
 
 def may_fail_in_part(argument: IngestArgument, options: OperationOptions) -> bool:
@@ -41,20 +40,23 @@ def first_files(found: FoundSource) -> Collection[int]:
 
 
 def with_jobs(
-    moves: dict[str, dict[str, WatermarkMove]],
-    found: FoundSource,
-    extents: Sequence[Extent],
-    cuts: Sequence[int],
-) -> dict[str, dict[str, WatermarkMove]]:
-    """The moves, each with the jobs that read files of its path."""
-    line = [0, *accumulate(extent.units for extent in extents)]
-    jobs: dict[str, list[tuple[int, int]]] = {}
-    file = 0
-    for path, files in found.partitions.items():
-        begin, end = line[file], line[file + len(files)]
-        jobs[path] = [(bisect_right(cuts, begin) - 1, bisect_left(cuts, end))]
-        file += len(files)
+    moves: Mapping[str, WatermarkMove], lengths: Mapping[str, int], cuts: Sequence[int]
+) -> dict[str, WatermarkMove]:
+    """The moves of a source, each with the jobs that read something of its partition.
+
+    Parameters
+    ----------
+    lengths:
+        Partition -> its units on the line that was cut, in the order of the line. One without any has no job.
+    """
+    jobs = jobs_reading(lengths, cuts)
     return {
-        source: {path: msgspec.structs.replace(move, jobs=jobs[path]) for path, move in partitions.items()}
-        for source, partitions in moves.items()
+        partition: msgspec.structs.replace(move, jobs=jobs.get(partition, []))
+        for partition, move in moves.items()
     }
+
+
+def lengths_of_paths(found: FoundSource, extents: Sequence[Extent]) -> dict[str, int]:
+    """Path -> how many units its files have together."""
+    units = iter(extent.units for extent in extents)
+    return {path: sum(islice(units, len(files))) for path, files in found.partitions.items()}

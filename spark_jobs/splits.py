@@ -7,10 +7,12 @@ stretch of that line, so N splits need N + 1 numbers, and the recorded plan of a
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+
+from distop.errors import ArgumentTooLarge
 
 MAX_SPLITS = 100_000
 """Into how many jobs one operation may be cut."""
@@ -74,6 +76,44 @@ def cut(extents: Iterable[Extent], split_bytes: int, apart: Collection[int] = ()
     if cuts[-1] != position:
         cuts.append(position)
     return cuts
+
+
+def jobs_reading(lengths: Mapping[str, int], cuts: Sequence[int]) -> dict[str, list[tuple[int, int]]]:
+    """The splits that read something of each stretch of the line, as ranges.
+
+    Parameters
+    ----------
+    lengths:
+        Name of a stretch -> its units; they stand one behind the other and are the whole line.
+    """
+    ends = accumulate(lengths.values())
+    return {
+        name: [(bisect_right(cuts, end - length) - 1, bisect_left(cuts, end))]
+        for (name, length), end in zip(lengths.items(), ends, strict=True)
+    }
+
+
+def check_count(total: int, per_split: int, unit: str, *, field: str, less: str) -> None:
+    """Refuse to cut into more than :data:`MAX_SPLITS`, before anybody does.
+
+    Parameters
+    ----------
+    total, per_split:
+        How much there is, and how much of it one job is to read, in ``unit``.
+    field, less:
+        What to raise, and what else to do.
+
+    Raises
+    ------
+    ArgumentTooLarge
+    """
+    if total // per_split > MAX_SPLITS:
+        raise ArgumentTooLarge(
+            f"there would be {total // per_split} splits of {per_split} {unit}, "
+            f"at most {MAX_SPLITS} are possible",
+            hint=f"raise {field}, or {less}",
+            details={"field": field},
+        )
 
 
 def _inner_cuts(extent: Extent, split_bytes: int) -> Iterator[int]:

@@ -6,14 +6,14 @@ import itertools
 import json
 import secrets
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from support.servers import served_by
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -116,21 +116,8 @@ class KafkaTopic:
 @contextmanager
 def running_brokers() -> Iterator[Brokers]:
     """Brokers, for as long as the context is open."""
-    program = Path(__file__).with_name("kafka_main.py")
-    process = subprocess.Popen(
-        [sys.executable, str(program)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        assert process.stdout is not None
-        servers = process.stdout.readline().decode().strip()
-        assert servers, "the brokers do not start"
+    with served_by("kafka_main.py") as (servers, process):
         yield Brokers(servers, process)
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture(scope="session")

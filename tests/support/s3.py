@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import secrets
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
+
+from support.servers import served_by
 
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "test",
@@ -61,32 +60,11 @@ class S3:
         return sorted(str(name).partition("/")[2] for name in self.fs.find(self.bucket))
 
 
-def running() -> Iterator[str]:
-    """An endpoint, for as long as it is iterated over.
-
-    The server is a process of its own: some native clients keep Python's lock while they wait for it.
-    """
-    program = Path(__file__).with_name("s3_main.py")
-    server = subprocess.Popen(
-        [sys.executable, str(program)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        assert server.stdout is not None
-        endpoint = server.stdout.readline().decode().strip()
-        assert endpoint, "the S3 server does not start"
-        yield endpoint
-    finally:
-        server.kill()
-        server.communicate()
-
-
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """One server for the whole run; it keeps everything in memory."""
-    yield from running()
+    with served_by("s3_main.py") as (endpoint, _):
+        yield endpoint
 
 
 @pytest.fixture
