@@ -129,7 +129,12 @@ async def test_a_running_operation_fills_its_grid_and_says_why(etcd_config, clie
         assert "started by ana, run by e1" in overview.words
         jobs = (await web.get(url("/api/jobs", str(operation)))).json
         assert jobs["cells"] == "s" * 7 + "." * 13
-        assert jobs["operation"]["jobs"] == {"total": "20", "succeeded": "7", "failed": "0"}
+        assert jobs["operation"]["jobs"] == {
+            "total": "20",
+            "succeeded": "7",
+            "failed": "0",
+            "counting": False,
+        }
         await mark_all(client, operation, map(str, range(7, 20)))
         await web.shows(path, "succeeded", "20 of 20 jobs done", "took")
         await web.shows("/", "noop/1 succeeded", "Finished lately", "20/20")
