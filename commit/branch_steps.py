@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 
+from distop.commit.branch_rebase import joined_moves, only_appends, rebased
 from distop.commit.branches import unpublished
 from distop.commit.content import recorded_properties, writer_of
 from distop.commit.iceberg_steps import dropped_metadata
 from distop.commit.layout import file_io
 from distop.commit.metadata_files import TableFile
-from distop.commit.snapshots import Draft
+from distop.commit.provenance import provenance
+from distop.commit.snapshots import Draft, snapshot_id_of
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.errors import HeadConflict, PreconditionFailed
 from distop.metastore.records import Head, OperationArg, decode, decode_watermarks, encode, encode_plain
@@ -43,25 +47,42 @@ class _OfBranch(TransactionalStep):
             )
         return file, ref.snapshot_id
 
-    def _moved(
-        self, context: FinishContext, file: TableFile, updates: list[Any], current: int | None, also: Txn
-    ) -> tuple[Txn, Draft]:
+    def _written(
+        self,
+        context: FinishContext,
+        file: TableFile,
+        write: Callable[[Draft], str],
+        *,
+        current: int | None,
+        also: Txn,
+        facts: dict[str, Any],
+    ) -> Contribution:
+        """The share of a new metadata file.
+
+        Parameters
+        ----------
+        current:
+            The snapshot that the table is at with it.
+        """
         arg, base = context.view.arg, file.metadata
         io = file_io(base.location, {**recorded_properties(arg), **base.properties}, arg.storage)
         draft = Draft(io, file)
         try:
-            location = draft.write(*updates)
+            location = write(draft)
         except BaseException:
             draft.discard()
             raise
         head = Head(metadata_location=location, snapshot_id=current, operation=str(arg.id))
-        return Txn((unchanged(context.head),), (Put(context.keys.head, encode(head)),)) + also, draft
+        moved = Txn((unchanged(context.head),), (Put(context.keys.head, encode(head)),))
+        return Contribution(txn=moved + also, facts=facts | dropped_metadata(draft), discard=draft.discard)
 
 
 class PublishBranch(_OfBranch):
     """Makes what a branch holds what the table holds, and forgets the branch.
 
-    Watermarks that its snapshots carry move in the same transaction.
+    Watermarks that its snapshots carry move in the same transaction. Argument besides: ``onConflict``: what
+    happens if somebody has written to the table since the branch began: ``refuse``, or ``rebase``, by which
+    the rows that were appended to the branch are appended to the table.
     """
 
     def prepare(self, context: FinishContext) -> Contribution:
@@ -76,40 +97,71 @@ class PublishBranch(_OfBranch):
         PreconditionFailed
             There is no such branch.
         """
-        arg, branch = context.view.arg, self.argument["branch"]
+        branch = self.argument["branch"]
         file, snapshot_id = self._read(context)
         found = unpublished(file, branch)
-        current = file.metadata.current_snapshot_id
-        if found.snapshots and not found.ahead:
-            by = writer_of(file.snapshot(current) if current is not None else None)
-            raise HeadConflict(
-                f"table {arg.table!r} has moved to snapshot {current}, written by {by}, since its branch "
-                f"{branch!r} began",
-                hint="drop the branch, and write it again on what the table holds now",
-                details={"snapshot": str(current), "by": by, "branch": branch},
+        gone = RemoveSnapshotRefUpdate(**{"ref-name": branch})
+        facts = {"branch": branch, "publishedSnapshots": len(found.snapshots)}
+        if not found.snapshots:
+            current = file.metadata.current_snapshot_id
+            facts["snapshotId"] = str(current)
+            return self._written(
+                context, file, lambda draft: draft.write(gone), current=current, also=Txn(), facts=facts
             )
-        updates: list[Any] = [RemoveSnapshotRefUpdate(**{"ref-name": branch})]
-        marks = Txn()
-        if found.snapshots:
-            main: dict[str, Any] = {
-                "ref-name": MAIN_BRANCH,
-                "type": SnapshotRefType.BRANCH,
-                "snapshot-id": snapshot_id,
-            }
-            updates.insert(0, SetSnapshotRefUpdate(**main))
-            current = snapshot_id
-            present = decode_watermarks(context.watermarks.value)
-            after = found.watermarks(present)
-            # Compared even if none moves: what they were worked out from is to hold.
-            puts = (Put(context.keys.watermarks, encode_plain(after)),) if after != present else ()
-            marks = Txn((unchanged(context.watermarks),), puts)
-        txn, draft = self._moved(context, file, updates, current, marks)
-        facts = {
-            "branch": branch,
-            "publishedSnapshots": len(found.snapshots),
-            "snapshotId": str(snapshot_id),
+        present = decode_watermarks(context.watermarks.value)
+        after = found.watermarks(present)
+        # Compared even if none moves: what they were worked out from is to hold.
+        puts = (Put(context.keys.watermarks, encode_plain(after)),) if after != present else ()
+        marks = Txn((unchanged(context.watermarks),), puts)
+        if not found.ahead:
+            return self._rebased(context, file, found.snapshots, gone, marks, facts)
+        main: dict[str, Any] = {
+            "ref-name": MAIN_BRANCH,
+            "type": SnapshotRefType.BRANCH,
+            "snapshot-id": snapshot_id,
         }
-        return Contribution(txn=txn, facts=facts | dropped_metadata(draft), discard=draft.discard)
+        return self._written(
+            context,
+            file,
+            lambda draft: draft.write(SetSnapshotRefUpdate(**main), gone),
+            current=snapshot_id,
+            also=marks,
+            facts=facts | {"snapshotId": str(snapshot_id)},
+        )
+
+    def _rebased(
+        self,
+        context: FinishContext,
+        file: TableFile,
+        snapshots: Sequence[Snapshot],
+        gone: RemoveSnapshotRefUpdate,
+        marks: Txn,
+        facts: dict[str, Any],
+    ) -> Contribution:
+        arg, branch = context.view.arg, self.argument["branch"]
+        rebases = self.argument.get("onConflict") == "rebase"
+        if not rebases or not only_appends(snapshots):
+            now = file.metadata.current_snapshot()
+            at, by = None if now is None else now.snapshot_id, writer_of(now)
+            why = ", and not all that was written to the branch are appends" if rebases else ""
+            raise HeadConflict(
+                f"table {arg.table!r} has moved to snapshot {at}, written by {by}, since its branch "
+                f"{branch!r} began{why}",
+                hint="drop the branch, and write it again on what the table holds now"
+                + ("" if rebases else "; or publish it with on_conflict=rebase"),
+                details={"snapshot": str(at), "by": by, "branch": branch},
+            )
+        new_id = snapshot_id_of(f"{arg.id}/{arg.uuid}")
+        told = provenance(arg, joined_moves(snapshots))
+
+        def write(draft: Draft) -> str:
+            made = rebased(draft, snapshots, new_id)
+            made.summary.additional_properties.update(told)
+            facts.update(files=made.files, rows=made.rows)
+            return draft.add_snapshot(new_id, made.manifests, made.summary, now=context.now(), updates=[gone])
+
+        facts |= {"snapshotId": str(new_id), "rebased": True}
+        return self._written(context, file, write, current=new_id, also=marks, facts=facts)
 
 
 class DropBranch(_OfBranch):
@@ -120,10 +172,15 @@ class DropBranch(_OfBranch):
         branch = self.argument["branch"]
         file, _ = self._read(context)
         found = unpublished(file, branch)
-        updates = [RemoveSnapshotRefUpdate(**{"ref-name": branch})]
-        txn, draft = self._moved(context, file, updates, file.metadata.current_snapshot_id, Txn())
-        facts = {"branch": branch, "droppedSnapshots": len(found.snapshots)}
-        return Contribution(txn=txn, facts=facts | dropped_metadata(draft), discard=draft.discard)
+        gone = RemoveSnapshotRefUpdate(**{"ref-name": branch})
+        return self._written(
+            context,
+            file,
+            lambda draft: draft.write(gone),
+            current=file.metadata.current_snapshot_id,
+            also=Txn(),
+            facts={"branch": branch, "droppedSnapshots": len(found.snapshots)},
+        )
 
 
 def _no_branch(arg: OperationArg, branch: str) -> PreconditionFailed:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, Literal
 
 import msgspec
 
-from distop.errors import InvalidArgument, PreconditionFailed
+from distop.errors import PreconditionFailed
 from distop.metastore.records import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.job import JobContext
 from distop.spark_jobs.ingest_argument import IngestArgument, invalid
 from distop.spark_jobs.maintenance import layout_of_head, parsed
+from distop.spark_jobs.rules import RuleSet
 
 MODES = frozenset({"append", "overwrite", "overwrite_partitions"})
 """Of an ingest into a branch. The others ask whether the table holds data."""
@@ -22,6 +24,9 @@ class PublishArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Which branch."""
 
     branch: str
+    on_conflict: Literal["refuse", "rebase"] = "refuse"
+    """What happens if others have written to the table since the branch began: it is refused, or the rows
+    that were appended to the branch are appended to the table."""
     snapshot: str | int | None = None
     """Publish it only if it is at this snapshot, the one that was validated."""
 
@@ -42,8 +47,12 @@ class PublishBranch(DistributedOperation):
         argument = parsed(request, PublishArgument)
         at = branch_snapshot(request, argument.branch)
         expected = at if argument.snapshot is None else str(argument.snapshot)
-        recorded = {"publish": {"branch": argument.branch, "snapshotId": expected}}
-        return Plan(argument={**layout_of_head(request), **recorded})
+        publish = {
+            "branch": argument.branch,
+            "snapshotId": expected,
+            "onConflict": argument.on_conflict,
+        }
+        return Plan(argument={**layout_of_head(request), "publish": publish})
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """One: the pointer, and the watermarks."""
@@ -123,10 +132,28 @@ def on_branch(request: PlanRequest, argument: IngestArgument) -> PlanRequest:
     return replace(request, head=msgspec.structs.replace(head, snapshot_id=at), watermarks=marks)
 
 
-def check_publishing(branch: str | None, partly: bool, report_only: bool) -> None:
-    """Raise :class:`~distop.errors.InvalidArgument` unless a validation may publish what it looks at."""
+def publication(
+    request: PlanRequest,
+    branch: str | None,
+    on_conflict: str,
+    rules: RuleSet,
+) -> dict[str, Any]:
+    """The argument of the step by which a validation publishes what it has looked at.
+
+    Raises :class:`~distop.errors.InvalidArgument` unless that has a meaning.
+    """
     if branch is None:
-        raise InvalidArgument("what is published is a branch", details={"field": "publish"})
-    if partly or report_only:
-        what = "looked at as a whole" if partly else "refused if it breaks a rule"
-        raise InvalidArgument(f"what is published must be {what}", details={"field": "publish"})
+        raise invalid("publish", "what is published is a branch: say which")
+    if request.partitions is not None:
+        raise invalid("publish", "what is published must be looked at as a whole")
+    if rules.report_only:
+        raise invalid("publish", "what is published must keep the rules, with report_only it need not")
+    if on_conflict == "rebase" and rules.has_unique:
+        raise invalid(
+            "on_conflict", "rows that others have written meanwhile may be like those of the branch", "refuse"
+        )
+    return {
+        "branch": branch,
+        "snapshotId": branch_snapshot(request, branch),
+        "onConflict": on_conflict,
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -37,6 +37,8 @@ class ValidateArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     """The snapshot that was present at this time, such as ``2024-05-01T08:00:00Z``."""
     publish: bool = False
     """Publish the branch, if it keeps all rules: exactly the snapshot that was looked at."""
+    on_conflict: Literal["refuse", "rebase"] = "refuse"
+    """Of ``publish``: what happens if others have written to the table since the branch began."""
     report_only: bool = False
     """Succeed all the same, and only say which rules are broken."""
     samples: int = 5
@@ -65,7 +67,7 @@ class Validate(DistributedOperation):
         PreconditionFailed
             There is no such snapshot, or the table is no Iceberg table.
         """
-        from distop.spark_jobs.branches import branch_snapshot, check_publishing
+        from distop.spark_jobs.branches import publication
         from distop.spark_jobs.maintenance import parsed
         from distop.spark_jobs.rule_parsing import parse_rules, shown_columns
         from distop.spark_jobs.snapshot_files import SnapshotGroups, recorded
@@ -77,8 +79,6 @@ class Validate(DistributedOperation):
             raise _invalid("group_bytes", "group_bytes must be at least 1")
         if request.options.max_failed_partitions:
             raise _invalid("max_failed_partitions", "a job that failed has not looked at its rows")
-        if argument.publish:
-            check_publishing(argument.branch, request.partitions is not None, argument.report_only)
         snapshot = _snapshot(request, argument)
         metadata = snapshot.metadata
         sources = [term.source_id for spec in metadata.partition_specs for term in spec.fields]
@@ -92,9 +92,8 @@ class Validate(DistributedOperation):
             "layout": {"properties": dict(metadata.properties)},
             RULES: msgspec.to_builtins(rules),
         }
-        if argument.publish and argument.branch is not None:
-            at = branch_snapshot(request, argument.branch)
-            frozen["publish"] = {"branch": argument.branch, "snapshotId": at}
+        if argument.publish:
+            frozen["publish"] = publication(request, argument.branch, argument.on_conflict, rules)
         names: list[str] = []
         if snapshot.snapshot is not None:
             group_bytes = 0 if rules.has_unique else argument.group_bytes

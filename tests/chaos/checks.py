@@ -27,7 +27,7 @@ AT_REST = re.compile(
 )
 """The keys that may stand when nothing runs."""
 
-OWN_FOLDER = re.compile(r"^(data|metadata|files|quarantine)/[a-z_]+-[0-9a-f]{6,}/")
+OWN_FOLDER = re.compile(r"^(data|metadata|files|quarantine|_distop)/[a-z_]+-[0-9a-f]{6,}/")
 """Where attempts of an operation write; nobody else does, and nothing but what is published stays there."""
 
 

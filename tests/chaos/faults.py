@@ -13,6 +13,7 @@ from chaos.cluster import TTL_S
 from chaos.lab import Lab
 from chaos.workloads import (
     Workload,
+    audited,
     cancel,
     export,
     ingest,
@@ -279,7 +280,7 @@ async def storm(lab: Lab) -> list[str]:
             await asyncio.sleep(lab.rng.uniform(0.3, 1.5))
         lab.cluster.disarm()
 
-    kinds = (ingest, rewritten, stepping, export, plain, cancel)
+    kinds = (ingest, audited, rewritten, stepping, export, plain, cancel)
     working = [again_and_again(workload) for workload in kinds]
     ended = await asyncio.gather(*working, thunder())
     return [problem for problems in ended[:-1] if problems is not None for problem in problems]

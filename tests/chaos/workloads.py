@@ -100,6 +100,17 @@ async def rewritten(lab: Lab) -> list[str]:
     return [*problems, *await all_ended(lab, meanwhile, compacted)]
 
 
+async def audited(lab: Lab) -> list[str]:
+    """A batch that keeps the rules of its table, one that breaks its own, and a look at all rows."""
+    book = await lab.table("audited", audit={"rules": ["id >= 0", {"not_null": "batch"}]})
+    kept, broken = await lab.ingest(book), lab.new_batch()
+    problems = await all_ended(lab, kept)
+    argument = {"paths": [str(broken.folder)], "split_bytes": 1024, "audit": {"rules": "id < 0"}}
+    refused = await lab.start(book, "ingest", argument, outcome="failed", batch=broken)
+    problems += await all_ended(lab, refused)
+    return problems + await all_ended(lab, await lab.start(book, "validate", {"rules": {"unique": "id"}}))
+
+
 async def plain(lab: Lab) -> list[str]:
     """Trees of plain files: one appended to, one overwritten."""
     if (before := lab.books.pop("plain", None)) is not None:
@@ -553,7 +564,7 @@ BY_STEP: dict[str, tuple[Workload, ...]] = {
 }
 """Which workloads reach a step, by the beginning of its name. Others are reached by an ingest."""
 
-ORDINARY: tuple[Workload, ...] = (ingest, stepping, export, bad_rows, noop, cancel, parked)
+ORDINARY: tuple[Workload, ...] = (ingest, stepping, export, bad_rows, noop, cancel, parked, audited)
 
 
 def workloads_for(point: str) -> list[Workload]:

@@ -130,6 +130,37 @@ async def test_a_table_that_was_written_to_meanwhile_is_not_overrun(service: Who
     assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 110), *range(200, 210)]
 
 
+async def test_what_was_appended_to_a_branch_is_put_on_what_others_have_written(service: Whole) -> None:
+    """P6, P7: rows and watermarks of both are there once, and are rolled back together."""
+    await service.ingest(source(service, "a", 0))
+    for number, name in enumerate("bc"):
+        (await service.ingest(source(service, name, 100 + 10 * number), branch="audit")).raise_for_outcome()
+    last = (await service.ingest(source(service, "d", 200))).raise_for_outcome()
+    publish = {"branch": "audit", "publish": True, "on_conflict": "rebase"}
+    with pytest.raises(InvalidArgument, match="others have written"):
+        await service.client.start("t", "validate", {"rules": RULES, **publish})
+    facts = await succeeds(service, "validate", rules="id >= 0", **publish)
+    assert (facts["rebased"], facts["publishedSnapshots"], facts["rows"]) == (True, 2, 20)
+    everything = [*range(10), *range(100, 120), *range(200, 210)]
+    assert await asyncio.to_thread(service.ids) == everything
+    assert await ingested(service) == ["a", "b", "c", "d"]
+    assert await asyncio.to_thread(refs, service) == {"main"}
+    await succeeds(service, "expire_snapshots", older_than="0s", keep_last=2)
+    await service.at_rest()
+    assert await asyncio.to_thread(service.ids) == everything
+    assert service.data_files() == await asyncio.to_thread(service.published_files)
+    assert not (await service.client.diagnose(deep=True)).findings
+
+    await succeeds(service, "rollback", snapshot=last.facts["snapshotId"])
+    assert await ingested(service) == ["a", "d"]
+    (await service.ingest(source(service, "b", 100), branch="audit", mode="overwrite")).raise_for_outcome()
+    (await service.ingest(source(service, "e", 300))).raise_for_outcome()
+    refused = await run(service, "publish_branch", branch="audit", on_conflict="rebase")
+    assert refused.error is not None
+    assert refused.error.code == "HEAD_CONFLICT"
+    assert "not all that was written to the branch are appends" in refused.error.message
+
+
 async def test_a_table_that_was_compacted_meanwhile_has_the_same_rows(service: Whole) -> None:
     """P6: replacing files by others of the same rows is no reason to refuse a branch."""
     for number, name in enumerate("ab"):
@@ -225,7 +256,9 @@ async def test_what_makes_no_sense_on_a_branch(service: Whole) -> None:
         ("ingest", {**paths, "branch": "a b"}, "branch"),
         ("ingest", {**paths, "branch": "x", "mode": "ignore"}, "branch"),
         ("validate", {"rules": RULES, "publish": True}, "publish"),
-        ("validate", {"rules": RULES, "publish": True, "branch": "x", "report_only": True}, "publish"),
+        ("validate", {"rules": RULES, "publish": True, "branch": "main", "report_only": True}, "publish"),
+        ("validate", {"rules": RULES, "publish": True, "branch": "main"}, "branch"),
+        ("publish_branch", {"branch": "main"}, "branch"),
     ):
         with pytest.raises(InvalidArgument) as raised:
             await service.client.start("t", type_name, argument)
