@@ -29,6 +29,12 @@ class Index:
     operation: str
     """The operation that published it."""
     built_at: datetime | None
+    field_id: int
+    """Of the column in the table's schema."""
+    manifest: str
+    """Where the list of its parts is."""
+    sequence_number: int
+    """Of the snapshot."""
 
     @classmethod
     def from_proto(cls, message: pb.Index) -> Self:
@@ -43,6 +49,9 @@ class Index:
             bytes=message.bytes,
             operation=message.operation,
             built_at=from_timestamp(message.built_at),
+            field_id=message.field_id,
+            manifest=message.manifest,
+            sequence_number=message.sequence_number,
         )
 
 

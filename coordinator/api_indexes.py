@@ -66,6 +66,9 @@ class IndexService(distop_pb2_grpc.IndexServiceServicer):
                     bytes=index.bytes,
                     operation=index.operation,
                     built_at=timestamp(index.at),
+                    field_id=index.field_id,
+                    manifest=index.manifest,
+                    sequence_number=index.sequence_number,
                 )
             )
         return response

@@ -581,7 +581,7 @@ class ListAuditResponse(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Index(_message.Message):
-    __slots__ = ("column", "snapshot_id", "commits_behind", "files", "left_out", "parts", "entries", "bytes", "operation", "built_at")
+    __slots__ = ("column", "snapshot_id", "commits_behind", "files", "left_out", "parts", "entries", "bytes", "operation", "built_at", "field_id", "manifest", "sequence_number")
     COLUMN_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
     COMMITS_BEHIND_FIELD_NUMBER: _ClassVar[int]
@@ -592,6 +592,9 @@ class Index(_message.Message):
     BYTES_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     BUILT_AT_FIELD_NUMBER: _ClassVar[int]
+    FIELD_ID_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     column: str
     snapshot_id: int
     commits_behind: int
@@ -602,7 +605,10 @@ class Index(_message.Message):
     bytes: int
     operation: str
     built_at: _timestamp_pb2.Timestamp
-    def __init__(self, column: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., commits_behind: _Optional[int] = ..., files: _Optional[int] = ..., left_out: _Optional[int] = ..., parts: _Optional[int] = ..., entries: _Optional[int] = ..., bytes: _Optional[int] = ..., operation: _Optional[str] = ..., built_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    field_id: int
+    manifest: str
+    sequence_number: int
+    def __init__(self, column: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., commits_behind: _Optional[int] = ..., files: _Optional[int] = ..., left_out: _Optional[int] = ..., parts: _Optional[int] = ..., entries: _Optional[int] = ..., bytes: _Optional[int] = ..., operation: _Optional[str] = ..., built_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., field_id: _Optional[int] = ..., manifest: _Optional[str] = ..., sequence_number: _Optional[int] = ...) -> None: ...
 
 class ListIndexesRequest(_message.Message):
     __slots__ = ("table",)

@@ -30,6 +30,7 @@ def read(
     branch: str | None = None,
     columns: Sequence[str] | None = None,
     filter: str | None = None,
+    use_indexes: bool = True,
 ) -> DataFrame:
     """A snapshot of a table, through Spark's native Parquet reader.
 
@@ -44,6 +45,8 @@ def read(
         The snapshot that was present at this time, such as ``2024-05-01T08:00:00Z``.
     filter:
         Only rows for which this is true; files that hold none by their partition or statistics are not read.
+    use_indexes:
+        Whether the table's indexes are asked, too, which files may hold such rows.
 
     Raises
     ------
@@ -63,6 +66,7 @@ def read(
         "asOf": as_of,
         "branch": branch or "",
         "filter": filter or "",
+        "useIndexes": "" if use_indexes else "false",
     }
     if columns is not None and not columns:
         raise PreconditionFailed("no column is asked for")

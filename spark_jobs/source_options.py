@@ -20,7 +20,7 @@ T = TypeVar("T", bound=str)
 
 _COMMON = {"table", "path", "coordinator", "storage"}
 _WRITE = {"mode", "onConflict", "requestId", "create", "location", "partitionBy", "commitTimeout"}
-_READ = {"snapshotId", "asOf", "branch", "columns", "filter", "splitBytes"}
+_READ = {"snapshotId", "asOf", "branch", "columns", "filter", "splitBytes", "useIndexes"}
 _STREAM_READ = {"startingSnapshot", "maxFilesPerTrigger", "ignoreOverwrites"}
 _SPARKS = {"checkpointLocation", "queryName"}
 KNOWN = _COMMON | _WRITE | _READ | _STREAM_READ | _SPARKS
@@ -63,6 +63,7 @@ class ReadOptions(Common):
     branch: str | None = None
     columns: tuple[str, ...] | None = None
     filter: str | None = None
+    use_indexes: bool = True
     split_bytes: int = DEFAULT_SPLIT_BYTES
     starting_snapshot: str = "present"
     files_per_trigger: int = DEFAULT_FILES_PER_TRIGGER
@@ -117,6 +118,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         branch=options.text("branch") or None,
         columns=options.terms("columns"),
         filter=options.text("filter") or None,
+        use_indexes=options.flag("useIndexes", default=True),
         split_bytes=int(options.number("splitBytes", DEFAULT_SPLIT_BYTES, least=MIN_SPLIT_BYTES)),
         starting_snapshot=starting,
         files_per_trigger=int(options.number("maxFilesPerTrigger", DEFAULT_FILES_PER_TRIGGER, least=1)),
@@ -171,8 +173,8 @@ class _Options:
     def terms(self, name: str) -> tuple[str, ...] | None:
         return split_terms(self.text(name)) or None
 
-    def flag(self, name: str) -> bool:
-        value = self.text(name).lower() or "false"
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        value = self.text(name).lower() or str(default).lower()
         if value not in ("true", "false"):
             raise _invalid(name, f"{name} is true or false, not {value!r}")
         return value == "true"

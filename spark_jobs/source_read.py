@@ -7,6 +7,7 @@ of one query into the next); the option ``filter`` is.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,11 +19,14 @@ from pyspark.sql.types import StructType
 
 from distop.client import Client, Table
 from distop.commit.layout import Layout, parse_schema
-from distop.errors import InvalidArgument, PreconditionFailed
+from distop.errors import DistopError, InvalidArgument, PreconditionFailed
+from distop.metastore.records import IndexRecord
 from distop.spark_jobs.reading import PlannedFile, TableSnapshot, open_snapshot
 from distop.spark_jobs.source_options import ReadOptions
 from distop.spark_jobs.source_types import as_spark, spark_schema
 from distop.spark_jobs.write_target import connect, find_table, storage_options
+
+log = logging.getLogger(__name__)
 
 FILES_PER_SPLIT = 200
 """Small files that one task reads one after the other."""
@@ -57,7 +61,28 @@ def find_snapshot(client: Client, options: ReadOptions) -> TableSnapshot:
         snapshot_id=options.snapshot_id,
         as_of_ms=_milliseconds(options.as_of) if options.as_of else None,
         branch=options.branch,
+        indexes=_indexes(client, table.name) if options.filter and options.use_indexes else (),
     )
+
+
+def _indexes(client: Client, table: str) -> list[IndexRecord]:
+    """The table's indexes. If they cannot be told, the table is read without them."""
+    try:
+        found = client.indexes(table)
+    except DistopError as error:
+        log.warning("indexes_not_told", extra={"table": table, "error": str(error)})
+        return []
+    return [
+        IndexRecord(
+            column=index.column,
+            field_id=index.field_id,
+            manifest=index.manifest,
+            snapshot_id=index.snapshot_id,
+            sequence_number=index.sequence_number,
+            operation=index.operation,
+        )
+        for index in found
+    ]
 
 
 def _empty(table: Table, storage: dict[str, object]) -> TableSnapshot:

@@ -12,9 +12,11 @@ from distop.errors import IncompatibleOperation, InvalidArgument
 from distop.metastore.config import EtcdConfig
 from distop.metastore.indexes import read_indexes
 from distop.metastore.records import decode_run_ops
+from distop.spark_jobs.source_options import read_options
+from distop.spark_jobs.source_read import FileSplit, TableReader, table_schema
 from support.executing import runner
 from support.lossy import LossyClient
-from support.whole import Whole, coordinated, whole, write_csv
+from support.whole import HEADER, Whole, coordinated, whole, write_csv
 
 
 def source(service: Whole, name: str, start: int, rows: int) -> Path:
@@ -129,3 +131,31 @@ async def test_a_cancelled_build_leaves_no_file(
         await service.at_rest()
         assert sorted((service.location / "index").rglob("*")) == before
         assert len(await read_indexes(client, client.keyspace.table("t"))) == 1
+
+
+async def test_reads_of_spark_leave_out_what_an_index_rules_out(
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """Planned as in the driver of ``spark.read.format("distop")``; the same rows come of it."""
+    async with whole(etcd_config, tmp_path, client) as service:
+        for i in range(3):
+            # Every third id: each file's least and greatest enclose nearly all of them.
+            folder = tmp_path / "src" / str(i)
+            folder.mkdir(parents=True)
+            lines = [f"{number},k0,2013-01-01" for number in range(i, 300, 3)]
+            (folder / "1.csv").write_text(HEADER + "\n".join(lines) + "\n")
+            (await service.ingest(folder)).raise_for_outcome()
+        await built(service, "id")
+        (address,) = (one.address for one in await service.client.members() if one.role == "coordinator")
+
+        def planned(**options: str) -> tuple[int, list[int]]:
+            given = {"table": "t", "coordinator": address, **options}
+            wanted = read_options(given)
+            reader = TableReader(wanted, table_schema(wanted))
+            splits = [split for split in reader.partitions() if isinstance(split, FileSplit)]
+            ids = [row["id"] for split in splits for batch in reader.read(split) for row in batch.to_pylist()]
+            return sum(len(split.files) for split in splits), sorted(ids)
+
+        for where, files, ids in (("id == 100", 1, [100]), ("id in (100, 102)", 2, [100, 102])):
+            assert await asyncio.to_thread(planned, filter=where) == (files, ids)
+            assert await asyncio.to_thread(planned, filter=where, useIndexes="false") == (3, ids)
