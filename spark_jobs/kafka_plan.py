@@ -40,7 +40,7 @@ SAMPLE_RANGES = 8
 SAMPLE_RECORDS = 200
 """So many records of each of so many ranges tell the columns, where nothing else does."""
 
-_ONLY_FILES = ("paths", "format", "split_bytes", "watermark", "multiline", "encoding")
+_ONLY_FILES = ("paths", "format", "split_bytes", "watermark", "multiline", "encoding", "transform")
 
 
 def plan_kafka(

@@ -133,6 +133,27 @@ async def test_batches_of_a_backlog_take_what_is_new_in_their_turn(service: Fed,
     assert marks == {"0": "25", "1": "25", "2": "25"}
 
 
+async def test_a_batch_waits_for_brokers_that_are_away(service: Fed, brokers: Brokers) -> None:
+    """B9: it is tried again, and blocks nothing."""
+    topic = brokers.topic()
+    topic.ids(0, 30)
+    await service.client.set_ordering("t", max_attempts=50)
+    with brokers.down():
+        await service.client.enqueue("t", "a", "ingest", {"kafka": topic.argument(timeout_s=0.2)})
+
+        async def tried() -> bool:
+            return "KAFKA_UNAVAILABLE" in (await service.client.explain("t")).sentence
+
+        assert await eventually(tried, 30.0)
+
+    async def drained() -> bool:
+        return not [batch async for batch in service.client.backlog("t")]
+
+    assert await eventually(drained, 60.0)
+    assert (await service.client.ordering("t")).blocked is None
+    assert await asyncio.to_thread(service.ids) == list(range(30))
+
+
 async def test_what_went_wrong_is_said_by_code(service: Fed, brokers: Brokers) -> None:
     """U3, U4: a bad record, brokers that are away, offsets that are gone."""
     topic = brokers.topic()

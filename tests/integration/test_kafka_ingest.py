@@ -18,6 +18,7 @@ from distop.errors import (
     SourceUnreadable,
     WatermarkConflict,
 )
+from distop.spark_jobs import kafka_records
 from support.ingesting import Ingesting, LocalJob, quarantined, staged_files
 from support.kafka import Brokers, KafkaTopic, running_brokers
 from support.kafka_batches import compacted, end_of_transaction
@@ -325,6 +326,19 @@ def test_a_record_larger_than_what_is_fetched_at_once_comes_through(
     assert ids(ingesting) == list(range(5))
 
 
+def test_a_value_beyond_what_fits_into_memory_is_a_bad_row(
+    ingesting: Ingesting, topic: KafkaTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_records, "MAX_VALUE_BYTES", 10_000)
+    monkeypatch.setattr(kafka_records, "MAX_RAW_BYTES", 100)
+    topic.produce([{"id": 1}, {"id": 2, "text": "x" * 20_000}, {"id": 3}], 0)
+    jobs = ingesting.ingest(kafka=topic.argument(), schema={"id": "long"}, on_bad_rows="quarantine")
+    (entry,) = quarantined(ingesting, jobs)
+    assert entry["reason"] == "the value has 20022 bytes, and at most 10000 are read"
+    assert len(entry["raw"]) < 200
+    assert ids(ingesting) == [1, 3]
+
+
 def test_what_fails_holds_back_its_own_partition_only(ingesting: Ingesting, topic: KafkaTopic) -> None:
     """C17: jobs that may fail share no partition with others."""
     topic.ids(0, 300)
@@ -391,7 +405,14 @@ def test_secrets_are_not_recorded(
 
 def test_options_of_files_are_refused(ingesting: Ingesting, topic: KafkaTopic) -> None:
     """U3."""
-    for more in ({"format": "csv"}, {"split_bytes": 4096}, {"paths": ["/a"]}, {"delimiter": ";"}):
+    refused_with_kafka: list[dict[str, Any]] = [
+        {"format": "csv"},
+        {"split_bytes": 4096},
+        {"paths": ["/a"]},
+        {"delimiter": ";"},
+        {"transform": "select * from source"},
+    ]
+    for more in refused_with_kafka:
         with pytest.raises(InvalidArgument) as refused:
             ingesting.start(kafka=topic.argument(), **more)
         assert refused.value.details["field"] in more
