@@ -334,7 +334,7 @@ def test_a_value_beyond_what_fits_into_memory_is_a_bad_row(
     topic.produce([{"id": 1}, {"id": 2, "text": "x" * 20_000}, {"id": 3}], 0)
     jobs = ingesting.ingest(kafka=topic.argument(), schema={"id": "long"}, on_bad_rows="quarantine")
     (entry,) = quarantined(ingesting, jobs)
-    assert entry["reason"] == "the value has 20022 bytes, and at most 10000 are read"
+    assert entry["reason"] == "the value has 20021 bytes, and at most 10000 are read"
     assert len(entry["raw"]) < 200
     assert ids(ingesting) == [1, 3]
 
