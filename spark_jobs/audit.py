@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from distop.commit.layout import Layout
-from distop.errors import InvalidArgument
+from distop.errors import InvalidArgument, PreconditionFailed
 from distop.operations.job import JobContext
 from distop.spark_jobs.ingest_argument import invalid
 from distop.spark_jobs.rules import MAX_SAMPLES, AuditArgument, RuleSet
@@ -59,6 +59,19 @@ def rules_of(
         samples=samples,
         report_only=all(one.report_only for one in given),
     )
+
+
+def refuse_unchecked(table: str, options: Mapping[str, Any]) -> None:
+    """Refuse a way of writing that checks no rules, if the table has some that must be kept.
+
+    Raises :class:`~distop.errors.PreconditionFailed`.
+    """
+    rules = _of_table(options)
+    if rules is not None and not rules.report_only:
+        raise PreconditionFailed(
+            f"rows of table {table!r} must keep rules, which are not checked on this way into it",
+            hint="ingest them: files with ingest, a DataFrame with ingest_dataframe",
+        )
 
 
 def _of_table(options: Mapping[str, Any]) -> AuditArgument | None:

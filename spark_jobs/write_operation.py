@@ -20,6 +20,7 @@ from distop.metastore.records import OperationArg, StepRecord, WatermarkMove, Wa
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
 from distop.operations.side_by_side import beside
+from distop.spark_jobs.audit import refuse_unchecked
 from distop.spark_jobs.save_modes import DEFAULT_ON_CONFLICT, steps_of
 
 GAVE_UP = "gaveUp"
@@ -74,6 +75,8 @@ class Write(DistributedOperation):
             The batch of a stream is in the table already.
         WriteTooOld
             The write began so long ago that its files may have been removed.
+        PreconditionFailed
+            The table has rules that its rows must keep.
         """
         argument = _parsed(request)
         if argument.give_up:
@@ -85,6 +88,7 @@ class Write(DistributedOperation):
                 details={"write": argument.write},
             )
         _check_layout(argument)
+        refuse_unchecked(request.table.name, request.table.options)
         default = DEFAULT_ON_CONFLICT.get(argument.mode, "")
         return Plan(
             argument={

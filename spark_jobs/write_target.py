@@ -11,6 +11,7 @@ from distop.commit.layout import DEFAULT_PROPERTIES, Layout, file_io
 from distop.commit.prepared import folder_of, new_write
 from distop.commit.writer import StagedWriter
 from distop.errors import InvalidArgument, PreconditionFailed, TableExists, TableNotFound
+from distop.spark_jobs.audit import refuse_unchecked
 from distop.spark_jobs.source_options import Common, WriteOptions
 from distop.spark_jobs.source_types import arrow_schema_of, check_writable, table_columns
 
@@ -93,9 +94,12 @@ def open_target(client: Client, options: WriteOptions, struct: StructType) -> Wr
     ------
     InvalidArgument
         The columns are not those of the table; names the column and the reason.
+    PreconditionFailed
+        The table has rules that its rows must keep.
     """
     frame = arrow_schema_of(struct)
     table = _table(client, options)
+    refuse_unchecked(table.name, table.options)
     storage = storage_options(table, options)
     layout = _layout(table, options, storage) or Layout.create(
         table_columns(frame),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
-from distop.commit.layout import parse_schema
-from distop.errors import InvalidArgument, JobFailed
+from distop.commit.layout import Layout, parse_schema
+from distop.commit.prepared import new_write
+from distop.errors import InvalidArgument, JobFailed, PreconditionFailed
+from distop.metastore.records import TableRecord
+from distop.operations.api import Plan, PlanRequest
 from distop.spark_jobs.row_checks import RowChecks
 from distop.spark_jobs.rule_parsing import parse_rules, shown_columns
 from distop.spark_jobs.rules import RawRules, RuleArgument, RuleSet
+from distop.spark_jobs.write_operation import Write
 
 SCHEMA = parse_schema(
     {
@@ -190,6 +196,20 @@ def test_columns_that_sql_does_not_tell_apart() -> None:
         ["n"],
         ["ID"],
     ]
+
+
+def test_nothing_is_written_past_the_rules_of_a_table() -> None:
+    """P12: writes of Spark's own interface are not checked: where rules must be kept they are refused."""
+    layout = Layout(SCHEMA, UNPARTITIONED_PARTITION_SPEC).to_json()
+    argument = {"write": new_write(time.time()), "files": "f.avro", "layout": layout}
+
+    def plan(audit: dict[str, Any]) -> Plan:
+        table = TableRecord(name="t", location="/t", options={"audit": audit} if audit else {})
+        return Write().plan(PlanRequest(table=table, head=None, watermarks={}, argument=argument))
+
+    with pytest.raises(PreconditionFailed, match="must keep rules"):
+        plan({"rules": "id > 0"})
+    assert plan({"rules": "id > 0", "report_only": True}).argument["mode"] == plan({}).argument["mode"]
 
 
 def test_shown_columns() -> None:
