@@ -15,6 +15,7 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from distop.commit.bookkeeping import is_after
 from distop.commit.content import is_live
+from distop.commit.index_manifest import FOLDER as INDEX
 from distop.commit.layout import file_io, load_metadata
 from distop.commit.provenance import WATERMARKS
 from distop.commit.staging import ICEBERG, PRIVATE
@@ -71,7 +72,7 @@ def _time_of(entry: Mapping[str, Any]) -> float:
     return float(at.timestamp() if hasattr(at, "timestamp") else at)
 
 
-_STAGING = {ICEBERG: ("data", "metadata")}
+_STAGING = {ICEBERG: ("data", "metadata", INDEX)}
 """Folders that operations stage into, by the format of the table. What an operation has committed to a Delta
 table lies where it was staged, and may be there although the operation was aborted after that."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from distop.commit.bookkeeping import is_after
+from distop.commit.index_manifest import FOLDER as INDEX
 from distop.commit.inspection import FileSeen, TableView
 from distop.commit.prepared import is_spared
 from distop.commit.staging import PRIVATE
@@ -59,6 +60,8 @@ def unowned_folders(seen: TableSeen, folders: Iterable[str]) -> dict[str, Operat
         if name in live:
             continue
         operation, outcome = ended.get(name, (None, ""))
+        if operation is None and folder.startswith(f"{INDEX}/"):
+            continue  # no snapshot refers to parts of an index, and they may be older than the history
         if operation is None:
             found[folder] = None
         elif outcome in ("failed", "cancelled") or passing(folder):

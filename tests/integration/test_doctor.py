@@ -40,6 +40,7 @@ from distop.metastore.records import (
     decode,
     encode,
 )
+from distop.metastore.txn import Delete, Txn
 from support.coordinators import config_of, running
 from support.executing import runner
 from support.jobs import mark
@@ -511,6 +512,20 @@ async def test_files_of_nobody_are_told_by_a_deep_look_only(
     [told] = await files.examine(deep=True)
     assert told.finding.code == "STAGED_FILES_WITHOUT_OWNER"
     assert told.finding.fix is None
+
+
+async def test_parts_of_an_index_are_nobodys_litter(
+    files: Practice, ingested: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P13: no snapshot refers to them; also once their operation has left the history."""
+    monkeypatch.setattr(doctor_files, "SETTLES_S", 0.1)
+    operation = await ingested.client.start("t", "build_index", {"column": "id"})
+    (await ingested.client.wait(operation.name, timeout_s=30)).raise_for_outcome()
+    await ingested.at_rest()
+    assert await files.examine(deep=True) == []
+    history = files.client.keyspace.table("t").history(OperationId.parse(operation.name))
+    await files.client.txn(Txn(then=(Delete(history),)))
+    assert await files.examine(deep=True) == []
 
 
 async def test_what_a_plain_table_has_moved_on_from_is_removed(

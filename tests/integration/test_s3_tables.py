@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from distop.commit import index_blooms, index_lookup
 from distop.commit.catalog import EtcdCatalog
 from distop.commit.iceberg_steps import IcebergOverwrite
 from distop.commit.layout import Layout
@@ -17,6 +18,7 @@ from distop.metastore.records import TableRecord, encode
 from distop.metastore.sync import SyncEtcd
 from distop.metastore.txn import Put, Txn
 from distop.spark_jobs.maintenance import ExpireSnapshots, RemoveOrphans, Rollback
+from support.indexing import Indexing
 from support.maintaining import Run
 from support.publishing import ROWS, Staged, Table, rows
 from support.s3 import S3
@@ -111,3 +113,23 @@ def test_a_table_on_s3_is_looked_after(s3: S3) -> None:
     assert not [name for name in s3.names() if "litter" in name or dead.arg.uuid in name]
     table.publish(running)
     assert table.ids() == [0, 1, 2, 100, 101, 102]
+
+
+@pytest.mark.parametrize("io", IOS)
+def test_an_index_on_s3_is_built_asked_and_replaced(s3: S3, io: str) -> None:
+    """C18: by the storage options of the table alone."""
+    world = Indexing(table_on(s3, io))
+    for start in (0, 9):
+        world.table.publish(world.table.staged([rows(start, 9)]))
+        facts = world.build("id")
+    assert (facts["files"], facts["newFiles"], facts["parts"]) == (6, 3, 2)
+    narrowed = world.look("id", 4)
+    assert narrowed is not None
+    assert (len(narrowed.files), narrowed.covered, narrowed.unreadable) == (1, 6, [])
+    assert world.build("id", full=True)["parts"] == 1
+    assert len([name for name in s3.names() if "/index/" in name and name[-1] != "/"]) == 3
+    index_lookup._manifests.clear()
+    index_blooms.forget()
+    again = world.look("id", 4, 17)
+    assert again is not None
+    assert (len(again.files), again.unreadable) == (2, [])
