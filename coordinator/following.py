@@ -105,7 +105,8 @@ class Followed:
     async def _list(self) -> int:
         """Read everything at one revision, page by page."""
         keys = self._keys
-        header = (keys.arg, keys.state, keys.runner, keys.run, keys.cancel, keys.error)
+        told = (keys.cancel, keys.error, keys.pause, keys.completion, keys.resolve)
+        header = (keys.arg, keys.state, keys.runner, keys.run, *told)
         result = await self._client.txn(Txn(then=tuple(Get(key) for key in header)))
         found = [kv for index, key in enumerate(header) if (kv := result.one(index, key)).exists]
         revision = self._revision = result.revision

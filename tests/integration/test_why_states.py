@@ -7,7 +7,9 @@ all of them in one installation with one coordinator and an executor that serves
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import urllib.request
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -395,12 +397,17 @@ async def says(world: World, table: str, line: str, mood: str = ".*") -> None:
     raise AssertionError(f"{table}: {said!r}, not {line!r}")
 
 
+def fetch(address: str) -> Any:
+    with urllib.request.urlopen(address, timeout=15) as answer:
+        return json.load(answer)
+
+
 async def test_one_line_says_why_in_every_state(
     etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
 ) -> None:
     """U1: and what is stuck says what to do about it."""
     async with (
-        running(config_of(etcd_config)) as coordinator,
+        running(config_of(etcd_config, web="127.0.0.1:0")) as coordinator,
         AsyncClient(coordinator.address, timeout_s=30) as sdk,
         LeaseSession(client, 10) as session,
     ):
@@ -427,6 +434,13 @@ async def test_one_line_says_why_in_every_state(
             if error is not None
         ]
         assert wrong == []
+        # The page says the same. What is tried again and again may have come to its end meanwhile.
+        for state, mood, line in STATES:
+            if state not in (not_led, completion_fails):
+                address = f"http://{coordinator.web_address}/api/table?name={state.__name__}"
+                said = (await asyncio.to_thread(fetch, address))["why"]
+                assert re.search(f"^{line}$", said["sentence"]), said
+                assert re.fullmatch(mood, said["mood"].lower()), said
         record = MemberRecord(id=rival, role="coordinator")
         await client.put(space.coordinator(rival), encode(record), lease=lease)
         await reach(*STATES[-1])
