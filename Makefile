@@ -1,7 +1,7 @@
 # `make` shows what there is. Everything runs in .venv, which `setup` makes and keeps up to date.
 #   PYTHON=python3.12   the Python to build .venv with
 #   ARGS="-k lease"     further arguments of the target's program
-#   WORKERS=1           processes that `make test` runs in (3)
+#   WORKERS=3           processes that `make test` runs in; 0: one, as a debugger needs it
 
 PYTHON ?=
 ARGS ?=
