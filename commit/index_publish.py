@@ -7,7 +7,6 @@ behind it, parts first and their manifest last, so that a sweep that dies finds 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -26,10 +25,11 @@ from distop.metastore.records import HistoryRecord, IndexRecord, JobRecord, Oper
 from distop.metastore.txn import Put, Txn, unchanged
 from distop.operations.job import staging_folder
 
-log = logging.getLogger(__name__)
-
 BUILD_INDEX = "build_index"
 """The type of operation that makes indexes."""
+
+RUN = ".run"
+"""How the names of runs end, which no manifest refers to."""
 
 MANIFEST, REPLACED = "indexManifest", "replacedIndexManifest"
 """Facts of the commit: locations of the manifest that is published, and of the one that it replaces."""
@@ -188,24 +188,24 @@ def _part(
 def sweep_index(io: FileIO, operation: OperationArg, history: HistoryRecord) -> int:
     """Remove what a build has left beside its parts, and the index that it has replaced; how many files.
 
-    Nothing is removed if the published manifest cannot be read: a later build has replaced it then, and may
+    Of a build whose manifest cannot be read only runs are removed: a later one has replaced it then, and may
     have kept its parts.
     """
     folder = Folder(io, staging_folder(operation, FOLDER))
     kept: set[str] = set()
     published: IndexManifest | None = None
+    replaced = False
     if history.outcome == "success":
         location = str(history.facts.get(MANIFEST) or "")
         published = _read(io, location, operation)
-        if published is None:
-            log.info("index_sweep_skipped", extra={"operation": str(operation.id), "manifest": location})
-            return 0
-        kept = published.paths() | {location}
+        replaced = published is None
+        kept = set() if published is None else published.paths() | {location}
     reached("sweep.before")
     removed = 0
     own = {path.rpartition("/")[2] for path in kept}
     for batch in folder.listing():
-        removed += sum(folder.remove(name) for name in batch if name not in own)
+        victims = [name for name in batch if (name.endswith(RUN) if replaced else name not in own)]
+        removed += sum(folder.remove(name) for name in victims)
     reached("sweep.middle")
     if published is not None:
         removed += _remove_replaced(io, operation, history, kept)

@@ -21,7 +21,7 @@ from distop.commit.index_blooms import write_blooms
 from distop.commit.index_keys import keys_of, text_of
 from distop.commit.index_manifest import FOLDER, bloom_path
 from distop.commit.index_plan import MERGE, Build, DataFileSeen
-from distop.commit.index_publish import PartResult, Places
+from distop.commit.index_publish import RUN, PartResult, Places
 from distop.commit.index_runs import MERGED_AT_ONCE, RunWriter, Source, merge, sorted_entries
 from distop.errors import CorruptRecord
 from distop.metastore.crashpoints import reached
@@ -116,7 +116,7 @@ class _Slice:
 
     def _location(self, attempt: str, number: int) -> str:
         folder = staging_folder(self._job.operation, FOLDER)
-        return f"{folder}/{staging_stem(self._job.partition, attempt)}-{number}.run"
+        return f"{folder}/{staging_stem(self._job.partition, attempt)}-{number}{RUN}"
 
     def _note(self, first: int) -> None:
         """Runs from ``first`` on are finished."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ from distop.metastore.keyspace import check_object
 from distop.metastore.records import JobRecord
 from distop.spark_jobs import index_job
 from distop.spark_jobs.build_index import MERGE_ABOVE, BuildIndex, cut, object_of_column
+from distop.spark_jobs.maintenance import ExpireSnapshots, RemoveOrphans
 from support.indexing import Indexing
+from support.maintaining import Run
 from support.publishing import Table, new_table, rows
 
 
@@ -274,13 +277,32 @@ def test_a_build_that_is_aborted_leaves_nothing_and_the_index_as_it_was(tmp_path
     assert len(world.found("id", 5)) == 1
 
 
-def test_a_sweep_that_comes_after_the_next_build_removes_nothing(tmp_path: Path) -> None:
+def test_maintenance_leaves_indexes_alone_and_indexes_bear_it(tmp_path: Path) -> None:
+    """P13: no snapshot refers to the files of an index; files that it covers come and go."""
+    world = world_of(tmp_path, files=3)
+    world.build("id")
+    world.table.publish(world.table.staged([rows(100, 10)]), IcebergOverwrite())
+    before = index_files(world.table)
+    for path in local(world.table.location).rglob("*"):
+        os.utime(path, (1.0, 1.0))
+    Run.of(world.table, ExpireSnapshots(), older_than="0s").finish()
+    Run.of(world.table, RemoveOrphans(), older_than="0s", dry_run=False).finish()
+    assert index_files(world.table) == before
+    assert world.found("id", 105) == [{"id": 105, "kind": "k0"}]
+    assert world.found("id", 5) == []
+    assert world.build("id")["files"] == 1
+    assert world.found("id", 105) == [{"id": 105, "kind": "k0"}]
+
+
+def test_a_sweep_that_comes_after_the_next_build_removes_no_part(tmp_path: Path) -> None:
     world = world_of(tmp_path)
     first = world.start("id").run()
     facts = first.commit().facts
     world.table.publish(world.table.staged([rows(500, 10)]))
     world.build("id")
+    assert any(name.endswith(".run") for name in index_files(world.table))
     first.sweep(facts)
+    assert not any(name.endswith(".run") for name in index_files(world.table))
     assert len(world.found("id", 5, 505)) == 2
     narrowed = world.look("id", 5)
     assert narrowed is not None
