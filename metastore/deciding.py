@@ -53,7 +53,7 @@ async def change_ordering(
     Parameters
     ----------
     request:
-        Id of the call, the same in its repeats.
+        Id of the call, the same in its repeats. Empty: doing it twice is as good as once.
     beside:
         What is written along with it: the audit entry.
     """
@@ -63,12 +63,12 @@ async def change_ordering(
         if not table.exists:
             raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
         now = ordering_of(kv)
-        if request in now.decided:
+        if request and request in now.decided:
             return now
         wanted = await change(now)
         if wanted is None:
             return now
-        decided = [*now.decided, request][-MAX_DECIDED:]
+        decided = [*now.decided, request][-MAX_DECIDED:] if request else now.decided
         record = msgspec.structs.replace(wanted[0], decided=decided)
         puts = (Put(keys.ordering, encode(record)), Put(keys.backlog_index, b"{}"), *beside)
         try:

@@ -3,8 +3,6 @@ the batches that are done with the highest ones."""
 
 from __future__ import annotations
 
-import uuid
-
 import msgspec
 
 from distop.errors import OutcomeUnknown
@@ -87,4 +85,4 @@ async def _forget(client: EtcdClient, keys: TableKeys, first: bytes, last: bytes
         changed = msgspec.structs.replace(now, forgotten=forgotten)
         return changed, Txn(then=(Delete(first, last + b"\0"),))
 
-    await change_ordering(client, keys, change, request=uuid.uuid4().hex)
+    await change_ordering(client, keys, change, request="")

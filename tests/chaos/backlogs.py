@@ -1,0 +1,95 @@
+"""What the cluster does with backlogs while it is struck."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from chaos.lab import Lab
+from chaos.ledger import Book
+from distop.metastore.batches import AppliedRecord, ordering_of
+from distop.metastore.keyspace import OperationId
+from distop.metastore.records import decode, encode
+from distop.metastore.txn import Put, Txn, unchanged
+
+
+async def ordered(lab: Lab) -> list[str]:
+    """Two batches through a backlog, and a third that blocks it and is skipped."""
+    book, client = await lab.table("ordered"), lab.client
+    first = f"{lab.operations:06d}"
+    batches = {f"{first}-{number}": lab.new_batch() for number in (1, 2)}
+    await lab.insist(partial(client.set_ordering, book.table, gate="closed"))
+    for name, batch in reversed(batches.items()):
+        argument = {"paths": [str(batch.folder)], "split_bytes": 1024}
+        await lab.insist(partial(client.enqueue, book.table, name, "ingest", argument))
+    bad = f"{first}-3"
+    await lab.insist(partial(client.enqueue, book.table, bad, "noop", {"partitions": -1}))
+    await lab.insist(partial(client.open_gate, book.table))
+    await _skip(lab, book, bad)
+    await _drained(lab, book)
+    keys, store = lab.cluster.store.keyspace.table(book.table), lab.cluster.store
+    problems, revisions = [], []
+    for name, batch in batches.items():
+        kv = await store.get(keys.applied(name))
+        revisions.append(kv.mod_revision)
+        operation = OperationId.parse(decode(kv.value, AppliedRecord).operation)
+        problems += await lab.ended(lab.begun(operation, book, batch=batch))
+    return problems if revisions == sorted(revisions) else [*problems, f"{book.table}: out of order"]
+
+
+async def in_parts(lab: Lab) -> list[str]:
+    """Two batches that cannot be applied together: one by one then, and the one to blame is skipped."""
+    book, client = await lab.table("in_parts"), lab.client
+    good, bad = (f"{lab.operations:06d}-{number}" for number in (1, 2))
+    await lab.insist(partial(client.set_ordering, book.table, gate="closed", together=2))
+    for name, partitions in ((good, 0), (bad, -5)):
+        await lab.insist(partial(client.enqueue, book.table, name, "noop", {"partitions": partitions}))
+    await lab.insist(partial(client.open_gate, book.table))
+    await _skip(lab, book, bad)
+    keys, store = lab.cluster.store.keyspace.table(book.table), lab.cluster.store
+    await _drained(lab, book)
+    kv = await store.get(keys.applied(good))
+    return await lab.ended(lab.begun(OperationId.parse(decode(kv.value, AppliedRecord).operation), book))
+
+
+async def _skip(lab: Lab, book: Book, batch: str) -> None:
+    """Leave a batch out, once it blocks its table."""
+
+    async def blocked() -> bool:
+        block = (await lab.client.ordering(book.table)).blocked
+        return block is not None and block.batch == batch
+
+    await lab.until(blocked, f"{book.table} is not blocked by {batch}")
+    await lab.insist(partial(lab.client.skip_batch, book.table, batch))
+
+
+async def _drained(lab: Lab, book: Book) -> None:
+    """Until nothing is queued, and the leader has seen that."""
+    store = lab.cluster.store
+    index = store.keyspace.table(book.table).backlog_index
+
+    async def drained() -> bool:
+        looked = not (await store.get(index)).exists
+        return looked and not [waiting async for waiting in lab.client.backlog(book.table)]
+
+    await lab.until(drained, f"the backlog of {book.table} is not drained")
+
+
+async def flight_of_nothing(lab: Lab) -> list[str]:
+    """A table whose backlog waits for the end of an operation that nobody knows."""
+    book, client, store = await lab.table("restored"), lab.client, lab.cluster.store
+    keys, name = store.keyspace.table(book.table), f"{lab.operations:06d}"
+    await lab.insist(partial(client.set_ordering, book.table, gate="closed"))
+    await lab.insist(partial(client.enqueue, book.table, name, "noop", {"partitions": 0}))
+
+    async def restored() -> bool:
+        kv = await store.get(keys.ordering)
+        record = msgspec.structs.replace(ordering_of(kv), running=f"{book.table}/noop/999999999")
+        return (await store.txn(Txn((unchanged(kv),), (Put(keys.ordering, encode(record)),)))).succeeded
+
+    await lab.until(restored, f"{book.table} cannot be written to")
+    await lab.insist(partial(client.open_gate, book.table))
+    await _drained(lab, book)
+    kv = await store.get(keys.applied(name))
+    return await lab.ended(lab.begun(OperationId.parse(decode(kv.value, AppliedRecord).operation), book))
