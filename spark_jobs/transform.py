@@ -23,7 +23,7 @@ from distop.spark_jobs.column_types import convert
 from distop.spark_jobs.frame_job import check_columns
 from distop.spark_jobs.ingest_job import SplitReader
 from distop.spark_jobs.ingest_plan import IngestPlan
-from distop.spark_jobs.table_rows import Converted
+from distop.spark_jobs.table_rows import Conversion, Converted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -128,14 +128,22 @@ class _ReadSplits:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         operation = decode(self.operation, OperationArg)
-        plan = IngestPlan.of(operation)
-        rows = SourceRows(plan)
+        rows = SourceRows(IngestPlan.of(operation))
         for batch in batches:
             for split in batch.column(0).to_pylist():
-                reader = SplitReader(plan, Fail(), _Reading(operation, str(split)), rows)
-                with closing(reader.rows()) as blocks:
-                    for block in blocks:
-                        yield from block.table.to_batches(max_chunksize=BATCH_ROWS)
+                for table in split_rows(operation, split, rows):
+                    yield from table.to_batches(max_chunksize=BATCH_ROWS)
+
+
+def split_rows(
+    operation: OperationArg, split: int, conversion: Conversion | None = None
+) -> Iterator[pa.Table]:
+    """The rows of one split; as rows of the table, or what ``conversion`` makes of them."""
+    plan = IngestPlan.of(operation)
+    reader = SplitReader(plan, Fail(), _Reading(operation, str(split)), conversion)
+    with closing(reader.rows()) as blocks:
+        for block in blocks:
+            yield block.table
 
 
 class SourceRows:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,21 @@ from support.whole import Whole, coordinated, write_csv
 
 ROWS = 600
 SCHEMA = ["id: long", "kind: string", "day: date"]
+
+
+@asynccontextmanager
+async def under_way(
+    client: LossyClient, etcd: EtcdConfig, folder: Path
+) -> AsyncIterator[tuple[Whole, Operation]]:
+    """An operation of 90 rows, some of which are written; it goes on once the folder holds ``release``."""
+    source = write_csv(folder / "src" / "a", "1.csv", 0, 90)
+    async with (
+        coordinated(etcd, folder, client, more=[DEALING], schema=SCHEMA) as service,
+        runner(client, more=[DEALING]),
+    ):
+        operation = await start(service, source, folder=str(folder))
+        await eventually(lambda: attempts(folder, "wrote"))
+        yield service, operation
 
 
 async def start(service: Whole, source: Path, **argument: object) -> Operation:
@@ -109,13 +126,7 @@ async def test_a_lost_reply_of_the_seal_costs_nothing(
     client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
 ) -> None:
     """O7, P8"""
-    source = write_csv(tmp_path / "src" / "a", "1.csv", 0, 90)
-    async with (
-        coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=SCHEMA) as service,
-        runner(client, more=[DEALING]),
-    ):
-        operation = await start(service, source, folder=str(tmp_path))
-        await eventually(lambda: attempts(tmp_path, "wrote"))
+    async with under_way(client, etcd_config, tmp_path) as (service, operation):
         run = client.keyspace.prefix + b"t.dealing.1.run"
         client.fail(Fault.LOST_REPLY, when=puts(run))
         (tmp_path / "release").touch()
@@ -130,13 +141,7 @@ async def test_a_pause_gives_the_computation_up_and_another_one_follows(
     client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
 ) -> None:
     """O21"""
-    source = write_csv(tmp_path / "src" / "a", "1.csv", 0, 90)
-    async with (
-        coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=SCHEMA) as service,
-        runner(client, more=[DEALING]),
-    ):
-        operation = await start(service, source, folder=str(tmp_path))
-        await eventually(lambda: attempts(tmp_path, "wrote"))
+    async with under_way(client, etcd_config, tmp_path) as (service, operation):
         await service.client.pause(operation.name)
         await eventually(lambda: attempts(tmp_path, "told"))
         (tmp_path / "release").touch()
@@ -188,13 +193,7 @@ async def test_a_cancellation_in_the_middle_leaves_nothing(
     client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
 ) -> None:
     """O19"""
-    source = write_csv(tmp_path / "src" / "a", "1.csv", 0, 90)
-    async with (
-        coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=SCHEMA) as service,
-        runner(client, more=[DEALING]),
-    ):
-        operation = await start(service, source, folder=str(tmp_path))
-        await eventually(lambda: attempts(tmp_path, "wrote"))
+    async with under_way(client, etcd_config, tmp_path) as (service, operation):
         await service.client.cancel(operation.name)
         await eventually(lambda: attempts(tmp_path, "told"))
         (tmp_path / "release").touch()

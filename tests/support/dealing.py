@@ -13,26 +13,11 @@ import pyarrow as pa
 
 from distop.metastore.records import OperationArg
 from distop.operations import JobContext, Plan, PlanRequest
-from distop.spark_jobs.bad_rows import Fail
 from distop.spark_jobs.ingest import Ingest
-from distop.spark_jobs.ingest_job import SplitReader
 from distop.spark_jobs.ingest_plan import IngestPlan
-from distop.spark_jobs.transform import source_of
+from distop.spark_jobs.transform import source_of, split_rows
 
 DEALING = "support.dealing:Dealing"
-
-
-class _Reading(JobContext):
-    cancelled = False
-
-    def __init__(self, operation: OperationArg, partition: str) -> None:
-        self.operation, self.partition = operation, partition
-
-    def load_checkpoint(self) -> bytes | None:
-        return None
-
-    def save_checkpoint(self, value: bytes) -> None:
-        raise NotImplementedError
 
 
 class Dealing(Ingest):
@@ -55,11 +40,8 @@ class Dealing(Ingest):
         if session is not None:
             return source_of(session, operation).repartition(parts)
         plan = IngestPlan.of(operation)
-        tables = [
-            rows.table
-            for split in range(len(plan.cuts) - 1)
-            for rows in SplitReader(plan, Fail(), _Reading(operation, str(split))).rows()
-        ]
+        splits = range(len(plan.cuts) - 1)
+        tables = [table for split in splits for table in split_rows(operation, split)]
         rows = pa.concat_tables(tables)
         order = random.sample(range(rows.num_rows), rows.num_rows)
         return [rows.take(pa.array(order[part::parts], pa.int64())).to_batches() for part in range(parts)]
