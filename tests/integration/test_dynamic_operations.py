@@ -192,8 +192,11 @@ async def test_an_executor_without_spark_leaves_a_transform_to_others(
 async def test_a_cancellation_in_the_middle_leaves_nothing(
     client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
 ) -> None:
-    """O19"""
+    """O19; and until then everybody can say how it stands."""
     async with under_way(client, etcd_config, tmp_path) as (service, operation):
+        told = (await service.client.explain("t")).sentence
+        assert told.startswith("dealing/1 running: 0 of an unknown number of jobs done, run by "), told
+        assert (await service.client.diagnose()).findings == ()
         await service.client.cancel(operation.name)
         await eventually(lambda: attempts(tmp_path, "told"))
         (tmp_path / "release").touch()
