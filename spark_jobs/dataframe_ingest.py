@@ -3,7 +3,7 @@ once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -21,6 +21,7 @@ from distop.spark_jobs.rules import AuditArgument
 from distop.spark_jobs.save_modes import check_mode, is_ignored, on_conflict
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
     from pyspark.sql import DataFrame, SparkSession
 
     from distop.metastore.config import EtcdConfig
@@ -53,7 +54,7 @@ class DataFrameIngest(Ingest):
     compatible_types = beside("ingest_dataframe")
     hosted = True
 
-    def __init__(self, frame: DataFrame | None = None) -> None:
+    def __init__(self, frame: DataFrame | Sequence[Iterable[RecordBatch]] | None = None) -> None:
         self._frame = frame
 
     def plan(self, request: PlanRequest) -> Plan:
