@@ -16,6 +16,9 @@ from distop.operations.job import JobContext
 from distop.operations.side_by_side import beside
 from distop.spark_jobs.compact_argument import CompactArgument, invalid, parse_argument, sizes_of
 
+MAX_NAMED = 5
+"""Partitions that an error shows as examples."""
+
 
 class Compact(DistributedOperation):
     """Rewrites small files. The rows of the table stay as they are, whatever else happens to it meanwhile.
@@ -114,7 +117,7 @@ def _chosen(request: PlanRequest, argument: CompactArgument) -> Any:
         raise invalid(
             "partitions",
             f"the table has no files in partition {min(unknown)!r}",
-            "name partitions as their folders would be: kind=a, or kind=a/day=2013-01-01",
+            f"it has {', '.join(sorted(choice.paths.values())[:MAX_NAMED])}",
         )
     return plan_of(
         choice,
