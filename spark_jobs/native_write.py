@@ -91,7 +91,6 @@ def _write_files(frame: DataFrame, target: WriteTarget) -> int:
     """Have Spark write; how many rows it has counted."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
-    from pyspark.sql.pandas.types import to_arrow_type
 
     from distop.spark_jobs.source_types import spark_schema
 
@@ -101,7 +100,7 @@ def _write_files(frame: DataFrame, target: WriteTarget) -> int:
     for column in layout.schema.columns:
         wanted = types[column.name].dataType
         given = f.col(f"`{column.name}`")
-        if to_arrow_type(frame.schema[column.name].dataType) != to_arrow_type(wanted):
+        if frame.schema[column.name].dataType != wanted:
             given = given.cast(wanted)
         columns.append(given.alias(column.name, metadata={FIELD_ID: column.field_id}))
     places = [

@@ -22,9 +22,10 @@ import pytest
 
 from distop.client import Client, Operation
 from distop.commit.catalog import EtcdCatalog
+from distop.errors import BadRow, InvalidArgument, PreconditionFailed
 from distop.metastore.config import EtcdConfig
 from distop.metastore.embedded import EtcdProcess
-from distop.spark_jobs import read
+from distop.spark_jobs import read, write
 from support.coordinators import CoordinatorProcess
 from support.spark_driver import COLUMNS, numbers, session_of
 
@@ -375,3 +376,58 @@ def test_a_stream_reads_what_is_published_as_it_is_published(
         run()
     writing(service, table, numbers(spark, 100).where("id >= 90"))
     assert run(ignoreOverwrites="true") == list(range(100))
+
+
+# -- through Spark's own writer ----------------------------------------------------------------------
+
+
+def test_spark_writes_the_files_itself(service: Service, spark: Any) -> None:
+    """P1, P5, P14: also with partitions, types that become wider, nulls; and once for a request id."""
+    table = service.table(
+        schema=["id: long not null", "kind: string", "day: date", "at: timestamptz", "price: decimal(12,2)"],
+        partitionBy=["kind", "month(day)"],
+    )
+    frame = numbers(spark, 100).selectExpr(
+        "CAST(id AS decimal(9,2)) AS price",
+        "TIMESTAMP'2013-01-01 10:00:00Z' AS at",
+        "CASE WHEN id % 7 = 0 THEN NULL ELSE kind END AS kind",
+        "date_add(DATE'2013-01-15', CAST(id AS int)) AS day",
+        "CAST(id AS int) AS id",
+    )
+    where = {"coordinator": service.address}
+    for _ in range(2):
+        done = write(frame, table, request_id="once", **where)
+        assert done is not None
+        assert done.facts["rows"] == 100
+    read_back = service.iceberg(table).scan().to_arrow()
+    assert sorted(read_back["id"].to_pylist()) == list(range(100))
+    assert {str(at) for at in read_back["at"].to_pylist()} == {"2013-01-01 10:00:00+00:00"}
+    of_march = service.iceberg(table).scan(row_filter="day >= '2013-03-01' and day < '2013-04-01'")
+    march = (2013 - 1970) * 12 + 2
+    assert {tuple(task.file.partition) for task in of_march.plan_files()} == {
+        (kind, march) for kind in ("k0", "k1", "k2", None)
+    }
+    assert of_march.to_arrow().num_rows == 31
+    assert ids_of(reading(service, spark, table, filter="kind is null")) == list(range(0, 100, 7))
+    until(lambda: service.files(table) == service.published(table))
+    replaced = frame.where("month(day) = 3").limit(1)
+    assert write(replaced, table, mode="overwrite", **where) is not None
+    assert len(service.ids(table)) == 1
+
+
+def test_what_spark_cannot_write_by_itself_is_refused_and_leaves_nothing(
+    service: Service, spark: Any
+) -> None:
+    """U3, P9"""
+    where = {"coordinator": service.address}
+    with pytest.raises(PreconditionFailed, match="bucket"):
+        write(numbers(spark, 3), service.table(partitionBy=["bucket[4](id)"]), **where)
+    table = service.table(schema=["id: long not null", "kind: string"])
+    with pytest.raises(BadRow, match="is required"):
+        write(spark.createDataFrame([(1, "k"), (None, "k")], COLUMNS), table, **where)
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+        write(numbers(spark, 10).selectExpr("1 DIV (id - 9) AS id", "kind"), table, **where)
+    with pytest.raises(InvalidArgument, match="no such column"):
+        write(numbers(spark, 3).withColumnRenamed("id", "number"), table, **where)
+    assert service.client.get_table(table).snapshot_id is None
+    until(lambda: not service.files(table))

@@ -1,0 +1,114 @@
+"""What can be said to ``format("distop")``, and which columns go into which."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from distop.errors import InvalidArgument
+from distop.spark_jobs.source_options import read_options, split_terms, write_options
+from distop.spark_jobs.source_types import check_writable, widens
+
+
+def test_a_write_is_told_by_its_options_however_they_are_spelled() -> None:
+    given = {
+        "TABLE": "t",
+        "Coordinator": "a:1",
+        "partitionby": "month(day), bucket(16, id)",
+        "CREATE": "true",
+    }
+    options = write_options(given, overwrite=False)
+    assert (options.table, options.coordinator, options.mode) == ("t", "a:1", "append")
+    assert options.partition_by == ("month(day)", "bucket(16, id)")
+    assert options.create
+    assert write_options({"path": "t"}, overwrite=True).mode == "overwrite"
+    assert write_options({"table": "t", "mode": "overwrite_partitions"}, overwrite=True).mode == (
+        "overwrite_partitions"
+    )
+
+
+def test_the_address_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTOP_ADDRESS", "there:7")
+    assert read_options({"table": "t"}).coordinator == "there:7"
+    assert read_options({"table": "t", "coordinator": "here:7"}).coordinator == "here:7"
+
+
+@pytest.mark.parametrize(
+    ("given", "overwrite", "field"),
+    [
+        ({}, False, "table"),
+        ({"table": "t", "tabel": "t"}, False, "tabel"),
+        ({"table": "t", "snapshotId": "1"}, False, "snapshotId"),
+        ({"table": "t", "mode": "error"}, False, "mode"),
+        ({"table": "t", "mode": "ignore"}, True, "mode"),
+        ({"table": "t", "mode": "ignore", "onConflict": "refuse"}, False, "onConflict"),
+        ({"table": "t", "create": "yes"}, False, "create"),
+        ({"table": "t", "commitTimeout": "soon"}, False, "commitTimeout"),
+        ({"table": "t", "storage": "[]"}, False, "storage"),
+    ],
+)
+def test_a_write_that_makes_no_sense_is_refused_by_name(
+    given: dict[str, str], overwrite: bool, field: str
+) -> None:
+    """U3"""
+    with pytest.raises(InvalidArgument) as refused:
+        write_options(given, overwrite=overwrite)
+    assert refused.value.details["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"mode": "append"}, "mode"),
+        ({"snapshotId": "first"}, "snapshotId"),
+        ({"startingSnapshot": "earliest"}, "startingSnapshot"),
+        ({"maxFilesPerTrigger": "0"}, "maxFilesPerTrigger"),
+        ({"splitBytes": "nan"}, "splitBytes"),
+    ],
+)
+def test_a_read_that_makes_no_sense_is_refused_by_name(given: dict[str, str], field: str) -> None:
+    """U3"""
+    with pytest.raises(InvalidArgument) as refused:
+        read_options({"table": "t", **given})
+    assert refused.value.details["field"] == field
+
+
+def test_commas_within_parentheses_do_not_part() -> None:
+    assert split_terms(" a, bucket[4](b) ,truncate(3, c),") == ("a", "bucket[4](b)", "truncate(3, c)")
+    assert split_terms("") == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "fits"),
+    [
+        (pa.int32(), pa.int64(), True),
+        (pa.int8(), pa.int32(), True),
+        (pa.int64(), pa.int32(), False),
+        (pa.int64(), pa.float64(), False),
+        (pa.float32(), pa.float64(), True),
+        (pa.float64(), pa.float32(), False),
+        (pa.string(), pa.large_string(), True),
+        (pa.string(), pa.date32(), False),
+        (pa.decimal128(9, 2), pa.decimal128(12, 2), True),
+        (pa.decimal128(9, 2), pa.decimal128(12, 3), False),
+        (pa.timestamp("us", "UTC"), pa.timestamp("us", "UTC"), True),
+        (pa.timestamp("us"), pa.timestamp("us", "UTC"), False),
+        (pa.list_(pa.int32()), pa.large_list(pa.int64()), True),
+        (pa.list_(pa.int64()), pa.large_list(pa.int32()), False),
+        (pa.struct([("a", pa.int32())]), pa.struct([("a", pa.int64())]), True),
+        (pa.struct([("a", pa.int32())]), pa.struct([("b", pa.int32())]), False),
+        (pa.map_(pa.string(), pa.int32()), pa.map_(pa.large_string(), pa.int64()), True),
+        (pa.binary(), pa.binary(4), True),
+    ],
+    ids=str,
+)
+def test_values_become_wider_and_never_narrower(given: pa.DataType, wanted: pa.DataType, fits: bool) -> None:
+    assert widens(given, wanted) is fits
+
+
+def test_columns_go_by_name() -> None:
+    table = pa.schema([("a", pa.int64()), ("b", pa.large_string())])
+    check_writable(pa.schema([("b", pa.string()), ("a", pa.int32())]), table)
+    for columns in (["a"], ["a", "b", "c"], ["a", "b", "b"], ["a", "B"]):
+        with pytest.raises(InvalidArgument):
+            check_writable(pa.schema([(name, pa.int32()) for name in columns]), table)
