@@ -137,7 +137,7 @@ async def test_the_same_source_is_not_ingested_twice(service: Whole) -> None:
         ({"argument": {"paths": ["SOURCE"], "filter": "no_such > 1"}}, "INVALID_ARGUMENT"),
         ({"argument": {"paths": ["SOURCE"], "source": "x" * 1_600_000}}, "ARGUMENT_TOO_LARGE"),
         ({"object": "7th"}, "INVALID_NAME"),
-        ({"object": "heaven"}, "INVALID_ARGUMENT"),
+        ({"type": "noop", "argument": {}, "object": "heaven"}, "INVALID_ARGUMENT"),
         ({"partitions": ["state"]}, "INVALID_NAME"),
     ],
 )
