@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from distop.executor.launch import Launch, pack
+from distop.executor.launch import Launch, LaunchedFrame, NeedsSpark, pack
 from distop.executor.ledger import Ledger
 from distop.executor.loop import event_loop
 from distop.executor.place import Place
@@ -109,6 +109,9 @@ class SocketLauncher:
 
     def launch(self, launch: Launch) -> SocketTasks:
         return SocketTasks(self._client, launch, self._results)
+
+    def launch_frame(self, launch: Launch) -> LaunchedFrame:
+        raise NeedsSpark(launch.work.operation.type)
 
     async def close(self) -> None:
         self._client.close()

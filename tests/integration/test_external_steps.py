@@ -160,7 +160,7 @@ async def test_a_log_that_cannot_be_read_does_not_hold_up_the_end(
     await service.resolve(operation, "abort")
     ended = await service.ended(operation)
     assert ended.state == pb.FAILED
-    assert "CorruptRecord" in ended.facts["undoError"]
+    assert "CorruptRecord" in str(ended.facts["undoError"])
 
 
 async def test_once_steps_may_have_been_executed_it_is_too_late_to_cancel(
