@@ -93,6 +93,8 @@ def decide(backlog: Backlog) -> Next:
         for waiting in backlog.heads[: ordering.together]
         if (waiting.record.type, waiting.record.options) == (first.type, first.options)
         and not waiting.record.alone
+        # A decision about one late batch is none about the next.
+        and (waiting.record.anyway or not ordering.stops_at(waiting.name))
     ]
     # Only those that follow each other without a gap: order is kept.
     alike = [waiting for waiting, other in zip(backlog.heads, together, strict=False) if waiting is other]
