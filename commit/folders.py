@@ -34,25 +34,32 @@ class Folder:
         for start in range(0, len(names), BATCH):
             yield names[start : start + BATCH]
 
-    def _names(self) -> list[str]:
+    def folders(self) -> list[Folder]:
+        """The folders in it."""
+        return [Folder(self._io, f"{self._location}/{name}") for name in self._names(folders=True)]
+
+    def _names(self, *, folders: bool = False) -> list[str]:
         from pyiceberg.io.pyarrow import PyArrowFileIO
 
         if isinstance(self._io, PyArrowFileIO):
-            return self._names_in_arrow(self._io)
+            return self._names_in_arrow(self._io, folders)
         fsspec_io: Any = self._io
         filesystem = fsspec_io._get_fs_from_uri(urlparse(self._location), self._location)
         with suppress(FileNotFoundError):
             found = filesystem.ls(self._location, detail=True)
-            return [entry["name"].rpartition("/")[2] for entry in found if entry["type"] == "file"]
+            kind = "directory" if folders else "file"
+            names = [entry["name"].rstrip("/").rpartition("/")[2] for entry in found if entry["type"] == kind]
+            return [name for name in names if name]
         return []
 
-    def _names_in_arrow(self, io: Any) -> list[str]:
+    def _names_in_arrow(self, io: Any, folders: bool) -> list[str]:
         import pyarrow.fs as arrow_fs
 
         scheme, netloc, path = io.parse_location(self._location, io.properties)
         selector = arrow_fs.FileSelector(path, allow_not_found=True)
         found = io.fs_by_scheme(scheme, netloc).get_file_info(selector)
-        return [info.base_name for info in found if info.type == arrow_fs.FileType.File]
+        kind = arrow_fs.FileType.Directory if folders else arrow_fs.FileType.File
+        return [info.base_name for info in found if info.type == kind]
 
     def remove(self, name: str) -> bool:
         """Remove a file; whether it was there."""

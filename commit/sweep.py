@@ -41,6 +41,8 @@ MAINTENANCE = frozenset({"expire_snapshots", "remove_orphans"})
 """Types of operations that publish no files of their own, and remove those of others."""
 READERS = frozenset({"validate"})
 """Types of operations that write nothing into the table."""
+NESTED = frozenset({"write"})
+"""Types of operations whose files may lie in nested folders: Spark has one for each partition."""
 DROPPED_METADATA = "droppedMetadata"
 """Fact of a commit: metadata files that the table's log no longer names. The pointer has moved on from them
 for good, and so they can go, once that is certain."""
@@ -147,15 +149,21 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
     if not wanted:
         return removed
     reached("sweep.before")
-    for name, of_table in wanted.items():
-        folder = Folder(io, staging_folder(operation, name))
-        with ThreadPoolExecutor(DELETERS, thread_name_prefix="sweep") as pool:
-            for batch in folder.listing():
-                victims = [file for file in batch if file not in of_table]
-                removed += sum(pool.map(folder.remove, victims))
-        reached("sweep.middle")
-        folder.remove_if_empty()
+    with ThreadPoolExecutor(DELETERS, thread_name_prefix="sweep") as pool:
+        for name, of_table in wanted.items():
+            folder = Folder(io, staging_folder(operation, name))
+            removed += _swept(folder, of_table, pool, deep=operation.type in NESTED)
     reached("sweep.after")
+    return removed
+
+
+def _swept(folder: Folder, of_table: Published, pool: ThreadPoolExecutor, *, deep: bool) -> int:
+    """How many files were removed from a folder; ``deep``: and from those in it."""
+    removed = sum(_swept(inner, of_table, pool, deep=True) for inner in folder.folders()) if deep else 0
+    for batch in folder.listing():
+        removed += sum(pool.map(folder.remove, [file for file in batch if file not in of_table]))
+    reached("sweep.middle")
+    folder.remove_if_empty()
     return removed
 
 

@@ -30,11 +30,9 @@ Check = tuple[str, bool, str]
 
 
 def checks(
-    config: EtcdConfig, client: Client, table: str, copy: str, expected: Counter[str]
+    config: EtcdConfig, client: Client, catalog: EtcdCatalog, table: str, copy: str, expected: Counter[str]
 ) -> Iterator[Check]:
     """Everything the demo promises, one line each."""
-    properties = {"etcd.endpoints": ",".join(config.endpoints), "etcd.prefix": config.prefix}
-    catalog = EtcdCatalog("demo", **properties)
     iceberg = catalog.load_table(f"default.{table}")
     rows = iceberg.scan(selected_fields=("year", "month", "day", *_KEY)).to_arrow()
     yield "rows in the table", rows.num_rows == expected.total(), f"{rows.num_rows:,} of {expected.total():,}"

@@ -58,7 +58,7 @@ def prove(stage: Stage, days: Counter[str]) -> bool:
     """Look at everything from outside."""
     verdict = Table("what", "", "found", box=None)
     good = True
-    for what, holds, found in checks(stage.config, stage.client, TABLE, COPY, days):
+    for what, holds, found in checks(stage.config, stage.client, stage.catalog, TABLE, COPY, days):
         verdict.add_row(what, "[green]ok[/]" if holds else "[red]WRONG[/]", found)
         good = good and holds
     console.print()
@@ -78,6 +78,7 @@ def main() -> int:
             good = play(stage, days)
         finally:
             stage.client.close()
+            stage.catalog.close()
             stage.crew.stop_all()
     took = time.monotonic() - began
     console.print()

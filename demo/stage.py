@@ -35,6 +35,8 @@ class Stage:
         address = ",".join(self.addresses)
         self.crew = Crew(folder / "logs", {**config.to_env(), "DISTOP_ADDRESS": address})
         self.client = Client(address, timeout_s=30, connect_timeout_s=30)
+        properties = {"etcd.endpoints": ",".join(config.endpoints), "etcd.prefix": config.prefix}
+        self.catalog = EtcdCatalog("demo", **properties)
 
     def start_coordinator(self, number: int) -> None:
         listen = ("--listen", self.addresses[number], "--lease-ttl", str(LEASE_TTL_S))
@@ -60,8 +62,7 @@ class Stage:
 
     def rows(self, table: str) -> int:
         """Rows of a table, as its present snapshot says."""
-        properties = {"etcd.endpoints": ",".join(self.config.endpoints), "etcd.prefix": self.config.prefix}
-        snapshot = EtcdCatalog("demo", **properties).load_table(f"default.{table}").current_snapshot()
+        snapshot = self.catalog.load_table(f"default.{table}").current_snapshot()
         return int(snapshot.summary["total-records"] or 0) if snapshot and snapshot.summary else 0
 
     def say(self, line: str) -> None:

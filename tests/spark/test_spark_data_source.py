@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -34,7 +35,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 TESTS = Path(__file__).parents[1]
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 240.0) -> Any:
+def until(condition: Callable[[], Any], timeout_s: float = 120.0) -> Any:
     """The first true value of ``condition``."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -58,9 +59,14 @@ class Service:
         self.client.create_table(name, str(self.folder / name), options=options or {"partitionBy": ["kind"]})
         return name
 
+    @cached_property
+    def catalog(self) -> EtcdCatalog:
+        return EtcdCatalog(
+            "test", **{"etcd.endpoints": ",".join(self.etcd.endpoints), "etcd.prefix": self.etcd.prefix}
+        )
+
     def iceberg(self, table: str) -> Any:
-        properties = {"etcd.endpoints": ",".join(self.etcd.endpoints), "etcd.prefix": self.etcd.prefix}
-        return EtcdCatalog("test", **properties).load_table(f"default.{table}")
+        return self.catalog.load_table(f"default.{table}")
 
     def ids(self, table: str) -> list[int]:
         return sorted(self.iceberg(table).scan().to_arrow()["id"].to_pylist())
