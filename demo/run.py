@@ -5,7 +5,8 @@
 Starts etcd, two coordinators and two Spark runners as processes of their own, drops the New York flights of
 2013 as 365 daily batches into a landing folder in no order at all, kills the feed, the leading coordinator
 and the working runner with -9, loses a reply, and puts right a batch that cannot be read. Then it looks from
-outside whether every row is there once, in order. The exit code says the verdict.
+outside whether every row is there once, in order. The exit code says the verdict. Before that the table is
+validated, indexed and compacted, and a streaming query copies it, whose driver is killed half-way.
 """
 
 from __future__ import annotations

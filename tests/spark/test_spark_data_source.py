@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
@@ -19,13 +19,14 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pyspark
 import pytest
 
 from distop.client import Client, Operation
 from distop.commit.catalog import EtcdCatalog
 from distop.errors import BadRow, InvalidArgument, PreconditionFailed
 from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess
+from distop.metastore.embedded import EtcdProcess, free_port
 from distop.spark_jobs import read, write
 from support.coordinators import CoordinatorProcess
 from support.spark_driver import COLUMNS, numbers, session_of
@@ -213,6 +214,61 @@ def test_a_write_that_fails_leaves_nothing(service: Service, spark: Any) -> None
     assert [operation.facts.get("gaveUp") for operation in service.operations(table)] == [True]
 
 
+@contextmanager
+def cluster(folder: Path) -> Iterator[str]:
+    """A standalone cluster of two hosts with one core each: the only kind where Spark speculates."""
+    spark_class = str(Path(pyspark.__path__[0]) / "bin" / "spark-class")
+    package, port = "org.apache.spark.deploy", free_port()
+    master = f"spark://127.0.0.1:{port}"
+    ports = ["--webui-port", "0", "--port", str(port)]
+    commands = {"127.0.0.1": [f"{package}.master.Master", "--host", "127.0.0.1", *ports]}
+    for host in ("127.0.0.2", "127.0.0.3"):
+        resources = ["--cores", "1", "--memory", "1g", "--work-dir", str(folder / host)]
+        worker = [f"{package}.worker.Worker", "--host", host, "--webui-port", "0", *resources, master]
+        commands[host] = worker
+    processes = []
+    try:
+        with (folder / "cluster.log").open("ab") as log:
+            for host, command in commands.items():
+                environment = {**os.environ, "SPARK_LOCAL_IP": host, "SPARK_WORKER_DIR": str(folder / host)}
+                processes.append(
+                    subprocess.Popen([spark_class, *command], env=environment, stdout=log, stderr=log)
+                )
+        started = folder / "cluster.log"
+        until(lambda: started.read_text().count("Registering worker") == 2)
+        yield master
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(30)
+
+
+def test_a_lost_executor_and_a_speculative_attempt_cost_time_and_no_row(
+    service: Service, tmp_path: Path
+) -> None:
+    """P2, O11: the executor of one task is killed, another task is overtaken by a copy of itself."""
+    table = service.table()
+    settings = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "200ms",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.5",
+        "spark.executor.memory": "600m",
+    }
+    given = {"rows": 1000, "at": 999, "deadly": 0, "settings": settings}
+    with (
+        cluster(tmp_path) as master,
+        Program(service, tmp_path, master=master, options={"table": table}, **given) as program,
+    ):
+        program.succeeds()
+    assert (tmp_path / "gate.deadly").exists()
+    assert (tmp_path / "gate.slow").exists()
+    assert service.ids(table) == list(range(1000))
+    published = [operation for operation in service.operations(table) if "snapshotId" in operation.facts]
+    assert len(published) == 1
+
+
 class Program:
     """A driver in a process of its own, and its children."""
 
@@ -237,6 +293,9 @@ class Program:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(20)
+
+    def succeeds(self) -> None:
+        assert self._process.wait(400) == 0, self.log.read_text()[-4000:]
 
     def __enter__(self) -> Self:
         return self

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -48,6 +49,31 @@ def gated(frame: DataFrame, gate: str, at: int) -> DataFrame:
     return frame.mapInArrow(passing, COLUMNS)
 
 
+def awkward(frame: DataFrame, gate: str, slow: int, deadly: int) -> DataFrame:
+    """The same rows; who comes first to the row ``slow`` waits there, at ``deadly`` its executor dies."""
+
+    def first(what: str) -> bool:
+        try:
+            Path(f"{gate}.{what}").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            ids = batch["id"].to_pylist()
+            if deadly in ids and first("deadly"):
+                # Its parent is the daemon of Python workers, and the parent of that the executor.
+                executor = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
+                os.kill(executor, signal.SIGKILL)
+            if slow in ids and first("slow"):
+                while not Path(gate).exists():
+                    time.sleep(0.05)
+            yield batch
+
+    return frame.mapInArrow(passing, COLUMNS)
+
+
 def numbers(session: SparkSession, count: int, partitions: int = 4) -> DataFrame:
     """Rows with ids from 0 on, of three kinds."""
     return session.range(0, count, 1, partitions).selectExpr("id", "concat('k', id % 3) AS kind")
@@ -67,7 +93,8 @@ def main(what: dict[str, Any]) -> None:
         )
         query.awaitTermination()
     else:
-        frame = gated(numbers(session, what["rows"]), what["gate"], what["at"])
+        frame, gate, at = numbers(session, what["rows"]), what["gate"], what["at"]
+        frame = awkward(frame, gate, at, what["deadly"]) if "deadly" in what else gated(frame, gate, at)
         frame.write.format("distop").options(**options).mode("append").save()
     session.stop()
 
