@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from distop.errors import DistopError, Exhausted, IncompatibleOperation, OutcomeUnknown
+from distop.errors import DistopError, EtcdOutOfSpace, Exhausted, IncompatibleOperation, OutcomeUnknown
 from distop.metastore.batches import ordering_of
 from distop.metastore.crashpoints import reached
 from distop.metastore.keyspace import Keyspace, OperationId, TableKeys, escape, prefix_end, unescape
@@ -236,6 +236,17 @@ class Pointers:
                 reached("catalog.swap.before")
                 result = self.etcd.txn(txn)
                 reached("catalog.swap.after")
+            except EtcdOutOfSpace:
+                # What it refuses it may have done; if so, something that was compared has moved.
+                compared = tuple(Get(compare.key) for compare in txn.compares)
+                read = self.etcd.txn(Txn(then=(*txn.otherwise, *compared)))
+                offset = len(txn.otherwise)
+                if all(_holds(one, read, offset + place) for place, one in enumerate(txn.compares)):
+                    if in_doubt:
+                        continue
+                    raise
+                verdict = ours(_pointer(keys, read))
+                return Swap.UNKNOWN if verdict is None else Swap.DONE if verdict else Swap.LOST
             except OutcomeUnknown:
                 in_doubt = True
                 continue
@@ -345,6 +356,11 @@ def _pointer(keys: TableKeys, result: TxnResult) -> Pointer:
         run_ops_kv=result.one(2, keys.run_ops),
         leftovers=bool(result.got(3)),
     )
+
+
+def _holds(compare: Compare, read: TxnResult, index: int) -> bool:
+    kv = read.one(index, compare.key)
+    return compare.expected == (kv.mod_revision if compare.target == "mod" else kv.create_revision)
 
 
 def _same(base: Pointer) -> tuple[Compare, ...]:

@@ -35,10 +35,15 @@ class Busy(Exhausted):
     default_hint = "try again in a moment"
 
 
-class EtcdOutOfSpace(Exhausted):
-    """etcd is out of space and refuses writes."""
+class EtcdOutOfSpace(OutcomeUnknown):
+    """etcd is out of space and refuses writes.
+
+    Also such as it has made: of those under way when its quota is reached it says so although they happened
+    (etcd 3.4 and 3.5: its ``quotaApplierV3`` applies first and refuses then). Nothing may be concluded.
+    """
 
     code = "ETCD_OUT_OF_SPACE"
+    kind = Kind.EXHAUSTED
     default_hint = "compact and defragment etcd, then disarm the alarm: etcdctl alarm disarm"
 
 

@@ -19,7 +19,7 @@ from enum import Enum
 
 import msgspec
 
-from distop.errors import BatchDiffers, BatchLate, Exhausted, OutcomeUnknown, TableNotFound
+from distop.errors import BatchDiffers, BatchLate, EtcdOutOfSpace, Exhausted, OutcomeUnknown, TableNotFound
 from distop.metastore.batches import AppliedRecord, BatchRecord, check_batch, ordering_of
 from distop.metastore.client import EtcdClient
 from distop.metastore.crashpoints import reached
@@ -81,6 +81,7 @@ async def enqueue(
     check_batch(batch)
     entry_key, applied_key = keys.backlog(batch), keys.applied(batch)
     wanted = (keys.table, keys.ordering, entry_key, applied_key)
+    full: EtcdOutOfSpace | None = None
     for tries in range(MAX_TRIES):
         read = await client.read_at_once([Get(key) for key in wanted])
         table, ordering_kv, entry, applied = (read.one(index, key) for index, key in enumerate(wanted))
@@ -103,6 +104,8 @@ async def enqueue(
                     f"{'being applied' if standing.operation else 'queued'} with another content",
                     details={"table": keys.name, "batch": batch, "operation": standing.operation},
                 )
+        if full is not None:
+            raise full
         ordering = ordering_of(ordering_kv)
         # What is published on purpose is never late. Whether anything else is, is decided when its turn
         # comes; the answer says how it looks now.
@@ -123,6 +126,8 @@ async def enqueue(
             reached("enqueue.after")
             if result.succeeded:
                 return Answer(became=Queued.QUEUED, late=late and ordering.stops_at(batch))
+        except EtcdOutOfSpace as error:
+            full = error  # and yet it may be queued
         except OutcomeUnknown:
             pass  # its uid tells, when it is read again
         await asyncio.sleep(random.uniform(0, min(0.01 * 1.3**tries, 1.0)))

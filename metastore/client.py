@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 from aetcd.rpc import rpc_pb2
 
-from distop.errors import Compacted, EtcdUnavailable, Exhausted, LeaseLost, OutcomeUnknown
+from distop.errors import Busy, Compacted, EtcdOutOfSpace, EtcdUnavailable, LeaseLost, OutcomeUnknown
 from distop.metastore.channels import MemberStubs, open_channel
 from distop.metastore.config import EtcdConfig
 from distop.metastore.convert import key_value, txn_message, txn_result
@@ -164,7 +164,8 @@ class EtcdClient:
         EtcdUnavailable
             It certainly did not happen.
         OutcomeUnknown
-            It may have happened: the reply was lost. Read back what it meant to write.
+            It may have happened: the reply was lost, or it is an :class:`~distop.errors.EtcdOutOfSpace`. Read
+            back what it meant to write.
         LeaseLost
             A lease it puts under has expired; nothing happened.
         """
@@ -209,7 +210,7 @@ class EtcdClient:
         message = txn_message(Txn(then=tuple(gets), otherwise=(never,)))
         try:
             reply = await self._call(lambda c: c.kv.Txn, message, writes=False)
-        except Exhausted:
+        except (Busy, EtcdOutOfSpace):
             return await self._read_together(gets, None)  # a full etcd can still be read
         return txn_result(reply, reply.header.revision)
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from distop.errors import Exhausted, OutcomeUnknown, PreconditionFailed, TableNotFound
+from distop.errors import EtcdOutOfSpace, Exhausted, OutcomeUnknown, PreconditionFailed, TableNotFound
 from distop.metastore.batches import (
     LATE,
     MAX_DECIDED,
@@ -57,6 +57,7 @@ async def change_ordering(
     beside:
         What is written along with it: the audit entry.
     """
+    full: EtcdOutOfSpace | None = None
     for tries in range(MAX_TRIES):
         read = await client.read_at_once([Get(keys.table), Get(keys.ordering)])
         table, kv = read.one(0, keys.table), read.one(1, keys.ordering)
@@ -65,6 +66,8 @@ async def change_ordering(
         now = ordering_of(kv)
         if request and request in now.decided:
             return now
+        if full is not None:
+            raise full
         wanted = await change(now)
         if wanted is None:
             return now
@@ -77,6 +80,8 @@ async def change_ordering(
             reached("ordering.after")
             if result.succeeded:
                 return record
+        except EtcdOutOfSpace as error:
+            full = error  # and yet it may be decided
         except OutcomeUnknown:
             pass  # the request's id tells, when it is read again
         await asyncio.sleep(random.uniform(0, min(0.01 * 1.3**tries, 1.0)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distop.errors import OutcomeUnknown
+from distop.errors import EtcdOutOfSpace, OutcomeUnknown
 from distop.metastore.client import EtcdClient
 from distop.metastore.crashpoints import reached
 from distop.metastore.keyspace import TableKeys
@@ -54,6 +54,11 @@ async def campaign(
             reached("lead.before")
             result = await client.txn(txn)
             reached("lead.after")
+        except EtcdOutOfSpace:
+            standing = await client.get(keys.coordinator)
+            if standing.lease != session.lease_id:
+                raise
+            return Epoch(keys.coordinator, standing.create_revision)
         except OutcomeUnknown:
             continue
         if result.succeeded:

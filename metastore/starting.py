@@ -20,6 +20,7 @@ import msgspec
 
 from distop.errors import (
     ArgumentTooLarge,
+    EtcdOutOfSpace,
     EtcdUnavailable,
     Exhausted,
     IncompatibleOperation,
@@ -286,9 +287,12 @@ async def start(
         As it says.
     """
     in_doubt = False
+    full: EtcdOutOfSpace | None = None
     for tries in range(MAX_TRIES):
         if (known := answered_before(state, request)) is not None:
             return Started(operation=known, revision=state.revision)
+        if full is not None:
+            raise _not_known(request) if in_doubt else full
         check_not_paused(state)
         if (other := operation_in_the_way(state.run_ops_kv.value, request, compatible)) is not None:
             raise IncompatibleOperation(
@@ -308,13 +312,15 @@ async def start(
             reached("start.after")
             if result.succeeded:
                 return Started(operation=arg.id, arg=arg, revision=result.revision)
+        except EtcdOutOfSpace as error:
+            full = error  # and yet it may have happened, which the request record tells
         except OutcomeUnknown:
             # It may still arrive. Whether it does or not, the compares let it happen only once, and the
             # request record is read again before anything else is sent.
             in_doubt = True
         except (EtcdUnavailable, Exhausted) as error:
             raise (_not_known(request) if in_doubt else error) from error.__cause__
-        if state.guessed and not in_doubt:
+        if state.guessed and not in_doubt and full is None:
             raise GuessedWrong
         # Lost a race (or the reply): stand back, the longer the more there seem to be, so that many starters
         # do not march in step and do not spend their time on losing.

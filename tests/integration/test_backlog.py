@@ -81,7 +81,7 @@ async def test_another_content_under_the_same_name_is_refused(client: LossyClien
     assert (await put(client, "a", partitions=1, republish=True)).became is Queued.QUEUED
 
 
-@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.FULL_YET_DONE])
 async def test_a_publish_whose_reply_is_lost_is_one(
     client: LossyClient, etcd_config: EtcdConfig, fault: Fault
 ) -> None:

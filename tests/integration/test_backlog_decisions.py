@@ -71,7 +71,7 @@ async def stand(client: LossyClient, record: OrderingRecord) -> None:
     await client.put(client.keyspace.table("t").ordering, encode(record))
 
 
-@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.FULL_YET_DONE])
 @pytest.mark.parametrize("action", ["open", "approve", "set", "retry", "skip"])
 async def test_a_decision_is_made_and_told_once(client: LossyClient, action: str, fault: Fault) -> None:
     """U2: also when its reply is lost, and when the caller repeats it after things have gone on."""

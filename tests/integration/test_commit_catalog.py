@@ -28,7 +28,14 @@ from pyiceberg.types import LongType, NestedField, StringType
 from distop.commit.catalog import EtcdCatalog
 from distop.commit.namespaces import table_identifier, table_name
 from distop.commit.pointers import Pointers
-from distop.errors import EtcdUnavailable, IncompatibleOperation, InvalidName, OutcomeUnknown
+from distop.errors import (
+    DistopError,
+    EtcdOutOfSpace,
+    EtcdUnavailable,
+    IncompatibleOperation,
+    InvalidName,
+    OutcomeUnknown,
+)
 from distop.metastore.backlog import enqueue
 from distop.metastore.batches import BatchRecord, OrderingRecord
 from distop.metastore.config import EtcdConfig
@@ -581,9 +588,12 @@ def test_there_are_no_views(catalog: EtcdCatalog) -> None:
 class Losing:
     """etcd whose replies to writes are lost: the write happens, or does not, and nobody is told."""
 
-    def __init__(self, store: SyncEtcd, *, happens: list[bool]) -> None:
+    def __init__(
+        self, store: SyncEtcd, *, happens: list[bool], says: type[DistopError] = OutcomeUnknown
+    ) -> None:
         self._store = store
         self._happens = happens
+        self._says = says
         self.keyspace = store.keyspace
         self.before_loss: list[Any] = []
 
@@ -596,12 +606,12 @@ class Losing:
                 self._store.txn(txn)
             while self.before_loss:
                 self.before_loss.pop(0)()
-            raise OutcomeUnknown
+            raise self._says
         return self._store.txn(txn, **options)
 
 
-def lose_replies(catalog: EtcdCatalog, *happens: bool) -> Losing:
-    losing = Losing(catalog._pointers.etcd, happens=list(happens))
+def lose_replies(catalog: EtcdCatalog, *happens: bool, says: type[DistopError] = OutcomeUnknown) -> Losing:
+    losing = Losing(catalog._pointers.etcd, happens=list(happens), says=says)
     catalog._pointers.etcd = losing  # type: ignore[assignment]
     return losing
 
@@ -657,6 +667,19 @@ def test_a_commit_in_doubt_is_reported_and_keeps_its_files(catalog: EtcdCatalog,
     lose_replies(catalog, *[False] * 4, True)
     with pytest.raises(CommitStateUnknownException):
         table.append(ids(0, 3))
+    assert catalog.load_table("flights").scan().to_arrow().num_rows == 3
+
+
+def test_a_full_etcd_may_have_made_the_commit_that_it_refuses(catalog: EtcdCatalog, tmp_path: Path) -> None:
+    """P8, O27: what was refused and not done leaves no metadata; what was done is a commit."""
+    table = catalog.create_table("flights", SCHEMA)
+    before = metadata_files(tmp_path)
+    lose_replies(catalog, False, says=EtcdOutOfSpace)
+    with pytest.raises(EtcdOutOfSpace):
+        table.append(ids(0, 3))
+    assert metadata_files(tmp_path) == before
+    lose_replies(catalog, True, says=EtcdOutOfSpace)
+    table.append(ids(0, 3))
     assert catalog.load_table("flights").scan().to_arrow().num_rows == 3
 
 

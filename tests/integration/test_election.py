@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from distop.errors import EtcdUnavailable, LeaseLost, OutcomeUnknown
+from distop.errors import EtcdOutOfSpace, EtcdUnavailable, LeaseLost, OutcomeUnknown
 from distop.metastore.client import EtcdClient
 from distop.metastore.election import MAX_TRIES, Epoch, campaign, resign
 from distop.metastore.keyspace import TableKeys
@@ -67,6 +67,19 @@ async def test_a_lost_answer_is_found_again(
     assert epoch is not None
     assert await held(client, epoch)
     assert epoch == await campaign(client, keys, session, record("me")), "a second try finds the same"
+
+
+async def test_a_full_etcd_may_have_made_a_leader(
+    client: LossyClient, keys: TableKeys, session: LeaseSession
+) -> None:
+    """O24, O27."""
+    client.fail(Fault.FULL)
+    with pytest.raises(EtcdOutOfSpace):
+        await campaign(client, keys, session, record("me"))
+    client.fail(Fault.FULL_YET_DONE)
+    epoch = await campaign(client, keys, session, record("me"))
+    assert epoch is not None
+    assert await held(client, epoch)
 
 
 async def test_who_cannot_learn_the_answer_says_so(

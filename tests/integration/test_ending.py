@@ -266,14 +266,25 @@ async def test_after_a_lost_reply_no_failure_counts_as_certain(led: Led, then: F
     assert (await led.client.get(led.keys.history(op.operation))).exists
 
 
-@pytest.mark.parametrize("fault", [Fault.DOWN, Fault.FULL])
-async def test_what_certainly_did_not_happen_is_not_called_unknown(led: Led, fault: Fault) -> None:
+async def test_what_certainly_did_not_happen_is_not_called_unknown(led: Led) -> None:
     op = await led.sealed()
-    led.client.fail(fault)
+    led.client.fail(Fault.DOWN)
     with pytest.raises(DistopError) as caught:
         await led.finish(op, await led.plan())
     assert not isinstance(caught.value, OutcomeUnknown)
     assert not (await led.client.get(led.keys.history(op.operation))).exists
+
+
+@pytest.mark.parametrize("fault", [Fault.FULL, Fault.FULL_YET_DONE])
+async def test_what_a_full_etcd_refuses_may_have_happened(led: Led, fault: Fault) -> None:
+    """P8, O27."""
+    op = await led.sealed()
+    led.client.fail(fault, *[Fault.FULL] * (MAX_TRIES - 1))
+    with pytest.raises(OutcomeUnknown) as caught:
+        await led.finish(op, await led.plan())
+    assert caught.value.code == "ETCD_OUT_OF_SPACE"
+    assert (await led.client.get(led.keys.history(op.operation))).exists is (fault is Fault.FULL_YET_DONE)
+    assert await led.finish(op, await led.plan()) is Finished.DONE
 
 
 async def test_a_finish_by_a_predecessor_is_recognised(led: Led) -> None:

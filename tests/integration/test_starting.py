@@ -197,6 +197,14 @@ async def test_what_certainly_did_not_happen_is_not_called_unknown(
     assert await running(client) == {}
 
 
+async def test_a_full_etcd_that_has_made_what_it_refuses(client: LossyClient) -> None:
+    """O7, O27."""
+    client.fail(Fault.FULL_YET_DONE)
+    operation = await begin(client)
+    assert await running(client) == {"noop": [str(operation.instance)]}
+    assert client.spent
+
+
 async def test_a_table_that_is_too_busy_says_try_again(
     client: LossyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,8 +31,12 @@ class Feeding:
     published: int = 0
     stopping: bool = False
     errors: list[str] = field(default_factory=list)
+    task: asyncio.Task[None] = field(init=False)
 
-    async def run(self) -> None:
+    def __post_init__(self) -> None:
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
         number = 0
         while not self.stopping:
             source = write_csv(self.folder / f"source{number}", "a.csv", number * ROWS, ROWS)
@@ -46,7 +50,7 @@ class Feeding:
             try:
                 argument = {"paths": [str(source)]}
                 operation = await self.client.start("t", "ingest", argument, request_id=request_id)
-                return await self.client.wait(operation.name, timeout_s=60)
+                return await self.client.wait(operation.name, timeout_s=180)
             except DistopError as error:
                 if not error.retryable:
                     raise
@@ -55,7 +59,13 @@ class Feeding:
     async def go_on(self, count: int = 2) -> None:
         """Operations that start from now on publish, too."""
         goal = self.published + 1 + count
-        assert await eventually(lambda: self.published >= goal, RESUMES_S)
+
+        def gone_on() -> bool:
+            if self.task.done():
+                self.task.result()
+            return self.published >= goal
+
+        await eventually(gone_on, RESUMES_S)
 
 
 @dataclass
@@ -64,13 +74,12 @@ class Stage:
 
     whole: Whole
     feeding: Feeding
-    task: asyncio.Task[None]
 
     async def whole_and_once(self) -> None:
         """The last operation ends; every row that was published is there once; nothing is left or wrong."""
         self.feeding.stopping = True
         async with asyncio.timeout(RESUMES_S):
-            await self.task
+            await self.feeding.task
         ids = await asyncio.to_thread(self.whole.ids)
         assert ids == list(range(self.feeding.published * ROWS)), self.feeding.errors
         keys = await self.whole.at_rest()
@@ -91,10 +100,9 @@ async def staged(config: EtcdConfig, folder: Path) -> AsyncIterator[Stage]:
         client = await stack.enter_async_context(AsyncClient(coordinator.address, timeout_s=20))
         await client.create_table("t", str(folder / "table"))
         feeding = Feeding(client, folder)
-        task = asyncio.create_task(feeding.run())
         try:
             await feeding.go_on()
-            yield Stage(Whole(config, store, client, folder), feeding, task)
+            yield Stage(Whole(config, store, client, folder), feeding)
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            feeding.task.cancel()
+            await asyncio.gather(feeding.task, return_exceptions=True)

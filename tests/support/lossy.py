@@ -18,6 +18,7 @@ class Fault(Enum):
     LOST_REQUEST = "it does not happen, and nobody learns of that"
     DOWN = "it certainly does not happen"
     FULL = "etcd refuses it for lack of space"
+    FULL_YET_DONE = "etcd says so, too, and has done it"
 
 
 class LossyClient(EtcdClient):
@@ -55,6 +56,9 @@ class LossyClient(EtcdClient):
             case Fault.DOWN:
                 raise EtcdUnavailable
             case Fault.FULL:
+                raise EtcdOutOfSpace
+            case Fault.FULL_YET_DONE:
+                await super().txn(txn, timeout_s=timeout_s)
                 raise EtcdOutOfSpace
 
 
