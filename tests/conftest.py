@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from distop.metastore.embedded import EtcdProcess
+from support import jvm
 from support.fixtures import client as client
 from support.fixtures import etcd_config as etcd_config
 from support.kafka import brokers as brokers
@@ -19,8 +21,12 @@ from support.s3 import s3_in_environment as s3_in_environment
 LONGEST_FIRST = ("spark", "process", "e2e", "integration", "unit")
 """Folders of tests, by how long a file of theirs takes."""
 
-SPARK_TIMEOUT_S = 300
+SPARK_TIMEOUT_S = 600
 """For each test that starts Spark, which takes its time where others want the processors, too."""
+
+archiving = pytest.StashKey[subprocess.Popen[bytes]]()
+
+jvm.hurry()
 
 
 @pytest.hookimpl(trylast=True)
@@ -32,6 +38,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         numbers = _numbers(items)
         items.sort(key=lambda item: _turn(item.path, numbers[item.path]))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """One process of the run has the archive made that all JVMs share from then on."""
+    alone = getattr(session.config, "workerinput", {"workerid": "gw0"})["workerid"] == "gw0"
+    if alone and any(item.get_closest_marker("spark") for item in session.items):
+        process = jvm.making()
+        if process is not None:
+            session.config.stash[archiving] = process
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    process = config.stash.get(archiving, None)
+    if process is not None:
+        process.wait(jvm.PATIENCE_S)
 
 
 def _numbers(items: list[pytest.Item]) -> dict[Path, int]:

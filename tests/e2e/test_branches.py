@@ -30,7 +30,7 @@ async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) 
 
 async def run(service: Whole, type_name: str, **argument: Any) -> Operation:
     started = await service.client.start("t", type_name, argument)
-    return await service.client.wait(started.name, timeout_s=30)
+    return await service.client.wait(started.name, timeout_s=90)
 
 
 async def succeeds(service: Whole, type_name: str, **argument: Any) -> dict[str, Any]:
@@ -103,8 +103,8 @@ async def test_staging_validating_and_publishing_in_one_go(service: Whole) -> No
             {"paths": [str(folder)], "branch": "audit"},
             then=FollowUp(type="validate", argument=publish),
         )
-        first = (await service.client.wait(started.name, timeout_s=30)).raise_for_outcome()
-        last = (await service.client.wait(first.facts["followUp"], timeout_s=30)).raise_for_outcome()
+        first = (await service.client.wait(started.name, timeout_s=90)).raise_for_outcome()
+        last = (await service.client.wait(first.facts["followUp"], timeout_s=90)).raise_for_outcome()
         assert last.facts["publishedSnapshots"] == 1
         assert len(await asyncio.to_thread(service.ids)) == 10 * (number + 1)
     assert await ingested(service) == ["a", "b"]
@@ -187,7 +187,7 @@ async def test_exactly_what_was_looked_at_is_published(
         async with runner(client, serving=["ingest"]):
             (await service.ingest(source(service, "b", -5), branch="audit")).raise_for_outcome()
         async with runner(client):
-            ended = await service.client.wait(held.name, timeout_s=30)
+            ended = await service.client.wait(held.name, timeout_s=90)
             assert ended.error is not None
             assert ended.error.code == "HEAD_CONFLICT"
             assert not await ingested(service)

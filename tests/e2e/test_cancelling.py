@@ -39,7 +39,7 @@ async def test_whenever_it_is_cancelled_it_has_one_outcome_and_leaves_nothing(
                 assert asked.cancel_requested or asked.done
             except TooLateToCancel:
                 pass
-            ended = await service.client.wait(started.name, timeout_s=30)
+            ended = await service.client.wait(started.name, timeout_s=90)
             outcomes.append(ended.state)
             marks = await service.client.watermarks("t")
             published = sum(map(len, marks.values())) > before

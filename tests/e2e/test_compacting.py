@@ -23,7 +23,7 @@ async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) 
 
 async def compact(service: Whole, **argument: object) -> Operation:
     started = await service.client.start("t", "compact", {"min_files": 2, **argument})
-    return await service.client.wait(started.name, timeout_s=60)
+    return await service.client.wait(started.name, timeout_s=180)
 
 
 async def fill(service: Whole, batches: int, first: int = 0) -> None:
@@ -58,7 +58,7 @@ async def test_no_row_is_lost_or_doubled_while_two_others_append(service: Whole)
     assert last.state is OperationState.SUCCEEDED
     assert len(await asyncio.to_thread(service.published_files)) == 4, "one a partition"
     expired = await service.client.start("t", "expire_snapshots", {"older_than": "0s"})
-    (await service.client.wait(expired.name, timeout_s=30)).raise_for_outcome()
+    (await service.client.wait(expired.name, timeout_s=90)).raise_for_outcome()
     await service.at_rest()
     assert await asyncio.to_thread(service.ids) == expected
     assert service.data_files() == await asyncio.to_thread(service.published_files)
@@ -68,7 +68,7 @@ async def test_it_can_follow_and_be_followed(service: Whole) -> None:
     """O23, O6: night work in one call; partitions are named as their folders would be."""
     await fill(service, 4)
     started = await service.client.start("t", "compact", {"min_files": 2}, partitions=["kind=k1", "kind=k2"])
-    ended = (await service.client.wait(started.name, timeout_s=30)).raise_for_outcome()
+    ended = (await service.client.wait(started.name, timeout_s=90)).raise_for_outcome()
     assert (ended.jobs.total, ended.facts["partitions"], ended.facts["rows"]) == (2, 2, 26)
     assert len(await asyncio.to_thread(service.published_files)) == 2 + 4
     assert await asyncio.to_thread(service.ids) == list(range(40))

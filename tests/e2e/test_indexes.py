@@ -25,7 +25,7 @@ def source(service: Whole, name: str, start: int, rows: int) -> Path:
 
 async def built(service: Whole, column: str, **argument: object) -> Operation:
     operation = await service.client.start("t", "build_index", {"column": column, **argument})
-    return (await service.client.wait(operation.name, timeout_s=40)).raise_for_outcome()
+    return (await service.client.wait(operation.name, timeout_s=120)).raise_for_outcome()
 
 
 async def test_an_index_is_built_published_and_kept_up_to_date(
@@ -87,7 +87,7 @@ async def test_indexes_of_several_columns_are_built_side_by_side_and_beside_an_i
                 await service.client.start("t", "expire_snapshots", {"older_than": "0s"})
         async with runner(client):
             for name in ("t/build_index/id/1", "t/build_index/kind/2"):
-                (await service.client.wait(name, timeout_s=40)).raise_for_outcome()
+                (await service.client.wait(name, timeout_s=120)).raise_for_outcome()
             records = await read_indexes(client, client.keyspace.table("t"))
             assert [(one.column, one.snapshot_id, one.files) for one in records] == [
                 ("id", covered, 3),
@@ -126,7 +126,7 @@ async def test_a_cancelled_build_leaves_no_file(
         before = sorted((service.location / "index").rglob("*"))
         operation = await service.client.start("t", "build_index", {"column": "id", "full": True})
         await service.client.cancel(operation.name)
-        ended = await service.client.wait(operation.name, timeout_s=20)
+        ended = await service.client.wait(operation.name, timeout_s=60)
         assert ended.state.name == "CANCELLED"
         await service.at_rest()
         assert sorted((service.location / "index").rglob("*")) == before

@@ -91,7 +91,7 @@ async def test_the_keys_of_a_running_operation_read_as_documented(
         assert '"operation":"t/ingest/1"' in seen["t.request.first%20try"]
         assert "t.head" not in seen
         async with runner(client):
-            await service.client.wait(operation.name, timeout_s=30)
+            await service.client.wait(operation.name, timeout_s=90)
             await service.at_rest()
             left = [key for key in await asyncio.to_thread(etcdctl) if not AT_REST.fullmatch(key)]
             assert not left
@@ -217,7 +217,7 @@ async def test_cancelling_a_running_operation_leaves_nothing(
             await eventually(under_way)
             asked = await service.client.cancel(operation.name, "changed my mind")
             assert asked.cancel_requested
-            ended = await service.client.wait(operation.name, timeout_s=20)
+            ended = await service.client.wait(operation.name, timeout_s=60)
             assert ended.state is OperationState.CANCELLED
             assert ended.error is not None
             assert ended.error.message == f"cancelled by {service.client.identity}: changed my mind"

@@ -98,7 +98,7 @@ async def test_of_many_starts_at_once_each_record_comes_through_one(service: Fed
                 break
             except IncompatibleOperation:
                 await asyncio.sleep(0.05)
-        ended = await service.client.wait(operation.name, timeout_s=60)
+        ended = await service.client.wait(operation.name, timeout_s=180)
         # Planned before another one had ended: its watermarks have moved, and it is refused.
         assert ended.error is None or ended.error.code == "WATERMARK_CONFLICT"
 
@@ -167,7 +167,7 @@ async def test_what_went_wrong_is_said_by_code(service: Fed, brokers: Brokers) -
     with brokers.down(), pytest.raises(KafkaUnavailable, match="cannot be read now"):
         await service.client.start("t", "ingest", argument)
     operation = await service.client.start("t", "ingest", argument | {"on_bad_rows": "quarantine"})
-    ended = await service.client.wait(operation.name, timeout_s=60)
+    ended = await service.client.wait(operation.name, timeout_s=180)
     assert ended.raise_for_outcome().facts["badRows"] == 1
     topic.forget(1)
     with pytest.raises(OffsetsLost):

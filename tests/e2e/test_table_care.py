@@ -63,12 +63,12 @@ async def test_maintenance_leaves_a_running_operation_alone(
                 return len(active) == 1  # that of the ingest
 
             expired = await service.client.start("t", "expire_snapshots", {"older_than": "0s"})
-            ended = await service.client.wait(expired.name, timeout_s=30)
+            ended = await service.client.wait(expired.name, timeout_s=90)
             assert ended.raise_for_outcome().facts["expiredSnapshots"] == 2
             await eventually(swept, 20.0)
             argument = {"older_than": "1s", "dry_run": False}
             removed = await service.client.start("t", "remove_orphans", argument)
-            found = (await service.client.wait(removed.name, timeout_s=30)).raise_for_outcome().facts
+            found = (await service.client.wait(removed.name, timeout_s=90)).raise_for_outcome().facts
 
             await eventually(swept, 20.0)
             current = str((await asyncio.to_thread(service.table)).metadata.current_snapshot_id)
@@ -80,7 +80,7 @@ async def test_maintenance_leaves_a_running_operation_alone(
         assert await asyncio.to_thread(service.ids) == list(range(200, 230))
 
         async with runner(client):
-            assert (await service.client.wait(held.name, timeout_s=30)).state is OperationState.SUCCEEDED
+            assert (await service.client.wait(held.name, timeout_s=90)).state is OperationState.SUCCEEDED
             await service.at_rest()
         assert await asyncio.to_thread(service.ids) == [*range(200, 230), *range(1000, 1600)]
         assert service.data_files() == await asyncio.to_thread(service.published_files)
@@ -95,7 +95,7 @@ async def test_what_was_rolled_back_can_be_ingested_again(
         late = source(service, "b", 100, 10)
         await service.ingest(late)
         started = await service.client.start("t", "rollback", {"snapshot": first.facts["snapshotId"]})
-        (await service.client.wait(started.name, timeout_s=30)).raise_for_outcome()
+        (await service.client.wait(started.name, timeout_s=90)).raise_for_outcome()
         assert await asyncio.to_thread(service.ids) == list(range(10))
         marks = await service.client.watermarks("t")
         assert [sorted(partitions) for partitions in marks.values()] == [["a"]]
@@ -120,7 +120,7 @@ async def test_data_that_somebody_else_wrote_meanwhile(
         refused = await service.client.start("t", "ingest", {**argument, "mode": "error_if_exists"})
         await asyncio.to_thread(foreign, 7)
         async with runner(client):
-            ended = await service.client.wait(refused.name, timeout_s=30)
+            ended = await service.client.wait(refused.name, timeout_s=90)
             assert ended.error is not None
             assert ended.error.code == "TABLE_NOT_EMPTY"
             foreign_snapshot = (await asyncio.to_thread(service.table)).metadata.current_snapshot_id
@@ -149,7 +149,7 @@ async def test_what_can_be_ingested_is_and_the_rest_can_be_again(
             "schema": {"id": "long", "kind": "string", "day": "date"},
         }
         started = await service.client.start("t", "ingest", argument, max_failed_partitions=1)
-        ended = (await service.client.wait(started.name, timeout_s=30)).raise_for_outcome()
+        ended = (await service.client.wait(started.name, timeout_s=90)).raise_for_outcome()
         assert (ended.jobs.failed, ended.facts["rows"]) == (1, 40)
         assert list(ended.facts["failedPartitions"]) == ["1"]
         assert await asyncio.to_thread(service.ids) == [*range(20), *range(200, 220)]
@@ -159,7 +159,7 @@ async def test_what_can_be_ingested_is_and_the_rest_can_be_again(
         bad.write_text(HEADER + "120,k0,2013-01-01\n")
         again = {**argument, "paths": [str(folders[1])], "source": src, "watermark": {"b": "1"}}
         started = await service.client.start("t", "ingest", again)
-        (await service.client.wait(started.name, timeout_s=30)).raise_for_outcome()
+        (await service.client.wait(started.name, timeout_s=90)).raise_for_outcome()
         assert await asyncio.to_thread(service.ids) == [*range(20), *range(100, 121), *range(200, 220)]
         await service.at_rest()
         assert service.data_files() == await asyncio.to_thread(service.published_files)

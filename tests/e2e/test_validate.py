@@ -31,7 +31,7 @@ async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) 
 
 async def run(service: Whole, type_name: str, **argument: Any) -> Operation:
     started = await service.client.start("t", type_name, argument)
-    return await service.client.wait(started.name, timeout_s=30)
+    return await service.client.wait(started.name, timeout_s=90)
 
 
 def report_of(ended: Operation) -> Any:
@@ -86,7 +86,7 @@ async def test_reporting_only_part_of_a_table_and_its_past(service: Whole) -> No
     assert told.facts["violatedRules"] == 4
 
     some = await service.client.start("t", "validate", {"rules": KEPT}, partitions=["kind=k1"])
-    ended = await service.client.wait(some.name, timeout_s=30)
+    ended = await service.client.wait(some.name, timeout_s=90)
     assert (ended.jobs.total, ended.facts["violatedRules"]) == (1, 2)
     with pytest.raises(InvalidArgument, match="no partition 'kind=zz'"):
         await service.client.start("t", "validate", {"rules": KEPT}, partitions=["kind=zz"])
@@ -149,7 +149,7 @@ async def test_what_is_ingested_meanwhile_is_not_looked_at(
         async with runner(client, serving=["ingest"]):
             assert (await service.ingest(flawed(service))).state is OperationState.SUCCEEDED
         async with runner(client):
-            ended = await service.client.wait(held.name, timeout_s=30)
+            ended = await service.client.wait(held.name, timeout_s=90)
         assert (ended.state, ended.facts["checkedRows"]) == (OperationState.SUCCEEDED, 30)
 
 

@@ -520,7 +520,7 @@ async def test_parts_of_an_index_are_nobodys_litter(
     """P13: no snapshot refers to them; also once their operation has left the history."""
     monkeypatch.setattr(doctor_files, "SETTLES_S", 0.1)
     operation = await ingested.client.start("t", "build_index", {"column": "id"})
-    (await ingested.client.wait(operation.name, timeout_s=30)).raise_for_outcome()
+    (await ingested.client.wait(operation.name, timeout_s=90)).raise_for_outcome()
     await ingested.at_rest()
     assert await files.examine(deep=True) == []
     history = files.client.keyspace.table("t").history(OperationId.parse(operation.name))

@@ -59,7 +59,7 @@ async def test_rows_that_are_cut_differently_each_time_are_there_once(
         assert operation.jobs.counting
         assert operation.jobs.total == 0
         (tmp_path / "release").touch()
-        ended = await service.client.wait(operation.name, timeout_s=30)
+        ended = await service.client.wait(operation.name, timeout_s=90)
         assert ended.state is OperationState.SUCCEEDED, ended.error
         assert (ended.jobs.total, ended.jobs.succeeded) == (computations(tmp_path)[0],) * 2
         assert not ended.jobs.counting
@@ -83,7 +83,7 @@ async def test_a_run_of_which_only_marks_are_left_is_done_away_with(
             arg = await first_run(client, operation, session)
         assert (await service.client.get(operation.name)).state is OperationState.RUNNING
         async with runner(client, more=[DEALING]):
-            ended = await service.client.wait(operation.name, timeout_s=30)
+            ended = await service.client.wait(operation.name, timeout_s=90)
         assert ended.state is OperationState.SUCCEEDED, ended.error
         assert ended.jobs.total == computations(tmp_path)[0] < len(arg)
         await service.at_rest()
@@ -114,7 +114,7 @@ async def test_a_permanent_failure_ends_it_at_once(
         runner(client, more=[DEALING]),
     ):
         operation = await start(service, source)
-        ended = await service.client.wait(operation.name, timeout_s=30)
+        ended = await service.client.wait(operation.name, timeout_s=90)
         assert ended.state is OperationState.FAILED
         assert ended.error is not None
         assert "'more' is required and has no value" in ended.error.message
@@ -130,7 +130,7 @@ async def test_a_lost_reply_of_the_seal_costs_nothing(
         run = client.keyspace.prefix + b"t.dealing.1.run"
         client.fail(Fault.LOST_REPLY, when=puts(run))
         (tmp_path / "release").touch()
-        ended = await service.client.wait(operation.name, timeout_s=30)
+        ended = await service.client.wait(operation.name, timeout_s=90)
         assert client.spent
         assert ended.state is OperationState.SUCCEEDED, ended.error
         assert len(computations(tmp_path)) == 1
@@ -152,7 +152,7 @@ async def test_a_pause_gives_the_computation_up_and_another_one_follows(
         await eventually(let_go, 20.0)
         assert (await service.client.get(operation.name)).jobs.counting
         await service.client.resume(operation.name)
-        ended = await service.client.wait(operation.name, timeout_s=30)
+        ended = await service.client.wait(operation.name, timeout_s=90)
         assert ended.state is OperationState.SUCCEEDED, ended.error
         assert len(computations(tmp_path)) == 2
         await service.at_rest()
@@ -186,7 +186,7 @@ async def test_an_executor_without_spark_leaves_a_transform_to_others(
         assert now.state is OperationState.RUNNING
         assert not now.jobs.failed
         await service.client.cancel(operation.name)
-        assert (await service.client.wait(operation.name, timeout_s=20)).state is OperationState.CANCELLED
+        assert (await service.client.wait(operation.name, timeout_s=60)).state is OperationState.CANCELLED
 
 
 async def test_a_cancellation_in_the_middle_leaves_nothing(
@@ -200,7 +200,7 @@ async def test_a_cancellation_in_the_middle_leaves_nothing(
         await service.client.cancel(operation.name)
         await eventually(lambda: attempts(tmp_path, "told"))
         (tmp_path / "release").touch()
-        ended = await service.client.wait(operation.name, timeout_s=30)
+        ended = await service.client.wait(operation.name, timeout_s=90)
         assert ended.state is OperationState.CANCELLED
         keys = await service.at_rest()
         assert "t.watermarks" not in keys

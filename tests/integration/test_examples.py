@@ -52,7 +52,7 @@ async def test_the_audit_finds_every_row_and_then_a_file_that_lacks_some(
         await service.start("t", "audit")
     source = write_csv(tmp_path / "src", "1.csv", 0, 3000)
     ingested = await service.start("t", "ingest", {"paths": [str(source)]})
-    (await service.wait(ingested.name, timeout_s=30)).raise_for_outcome()
+    (await service.wait(ingested.name, timeout_s=90)).raise_for_outcome()
 
     audited = await service.wait((await service.start("t", "audit")).name, timeout_s=30)
     assert audited.state is OperationState.SUCCEEDED
@@ -83,7 +83,7 @@ async def test_every_log_is_read_once_and_a_bad_one_costs_nothing(
 
     async def read(table: str) -> Operation:
         started = await service.start(table, "access_logs", {"folder": str(logs)})
-        return await service.wait(started.name, timeout_s=30)
+        return await service.wait(started.name, timeout_s=90)
 
     for name in "ab":
         (logs / f"{name}.log").write_text(line.format(name) * 10)

@@ -223,7 +223,7 @@ async def test_unordered_batches_are_applied_side_by_side(
             await service.client.cancel(alone[0].name)
             async with runner(client):
                 for one in running:
-                    (await service.client.wait(one.name, timeout_s=60)).raise_for_outcome()
+                    (await service.client.wait(one.name, timeout_s=180)).raise_for_outcome()
             assert await asyncio.to_thread(service.ids) == ids
             # Another process finds them again, and starts nothing.
             fresh = Landing(blocking_client, "t", str(landed))

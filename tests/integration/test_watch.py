@@ -240,6 +240,7 @@ async def test_a_follower_ends_with_what_stands_in_etcd(
             proxy.cut()
         if number % 150 == 149:
             await proxy.refuse()
+            await client.put(key, b"missed")
             await client.compact(await client.put(prefix_key + b"compacted", b"%d" % number))
             await proxy.accept()
 

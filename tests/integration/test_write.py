@@ -266,7 +266,7 @@ async def test_orphans_are_not_looked_for_among_young_writes_and_old_ones_are_no
     async def remove() -> int:
         argument = {"older_than": "0s", "dry_run": False}
         started = await client.start("t", "remove_orphans", argument)
-        ended = await client.wait(started.name, timeout_s=30)
+        ended = await client.wait(started.name, timeout_s=90)
         return int(ended.raise_for_outcome().facts["orphans"])
 
     assert await remove() == 6

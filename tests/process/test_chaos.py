@@ -28,7 +28,7 @@ SHORT = (
 
 @pytest.mark.process
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_nothing_is_lost_or_doubled_whoever_is_killed(tmp_path: Path) -> None:
     """C4, C13, P2, P3: rows, watermarks, keys and files are as if nothing had happened."""
     if find_etcd().lossy:

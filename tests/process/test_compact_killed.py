@@ -65,13 +65,13 @@ async def test_a_killed_leader_and_a_killed_runner_cost_time_and_no_row(
         other = await stack.enter_async_context(CoordinatorProcess(etcd_config, tmp_path))
         sdk = await stack.enter_async_context(AsyncClient(other.address, timeout_s=20, connect_timeout_s=30))
         service = Whole(etcd_config, client, sdk, tmp_path)
-        ended = await sdk.wait(operation.name, timeout_s=60)
+        ended = await sdk.wait(operation.name, timeout_s=180)
         assert ended.state is OperationState.SUCCEEDED, ended.error
         assert (ended.facts["filesBefore"], ended.facts["filesAfter"], ended.facts["rows"]) == (12, 3, 40)
         await service.at_rest()
         expected = [*range(40), *range(1000, 1000 + ROUNDS), *range(2000, 2000 + ROUNDS)]
         assert await asyncio.to_thread(service.ids) == expected
         expired = await sdk.start("t", "expire_snapshots", {"older_than": "0s"})
-        (await sdk.wait(expired.name, timeout_s=30)).raise_for_outcome()
+        (await sdk.wait(expired.name, timeout_s=90)).raise_for_outcome()
         await service.at_rest()
         assert service.data_files() == await asyncio.to_thread(service.published_files)

@@ -29,7 +29,7 @@ from support.jobs import mark
 from support.starts import begin, make_table
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 
 async def test_an_etcd_that_is_killed_under_load_costs_nothing(tmp_path: Path, prefix: str) -> None:

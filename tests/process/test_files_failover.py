@@ -54,7 +54,7 @@ async def after_the_death_of_a_leader(
 
 async def ended_well(client: EtcdClient, sdk: AsyncClient, operation: Operation) -> None:
     """It succeeds, and its keys and so its staged files are collected."""
-    ended = await sdk.wait(operation.name, timeout_s=60)
+    ended = await sdk.wait(operation.name, timeout_s=180)
     assert ended.state is OperationState.SUCCEEDED, ended.error
     keys = client.keyspace.operation(OperationId.parse(operation.name))
 

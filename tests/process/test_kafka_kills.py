@@ -50,12 +50,12 @@ async def test_every_record_is_there_once_whoever_is_killed(
         doomed.kill()
     other = CoordinatorProcess(etcd_config, tmp_path)
     async with AsyncClient(other.address, timeout_s=20, connect_timeout_s=30) as sdk, other, runner(client):
-        ended = await sdk.wait(operation.name, timeout_s=60)
+        ended = await sdk.wait(operation.name, timeout_s=180)
         assert ended.state is OperationState.SUCCEEDED, ended.error
         seen = Whole(etcd_config, client, sdk, tmp_path)
         assert await asyncio.to_thread(seen.ids) == list(range(3000))
         operation = await sdk.start("t", "ingest", argument)
-        (await sdk.wait(operation.name, timeout_s=60)).raise_for_outcome()
+        (await sdk.wait(operation.name, timeout_s=180)).raise_for_outcome()
         assert await asyncio.to_thread(seen.ids) == list(range(3300))
         (marks,) = (await sdk.watermarks("t")).values()
         assert marks == {"0": "1100", "1": "1100", "2": "1100"}

@@ -12,7 +12,7 @@ from support.clusters import NAMES, Cluster, LocalCluster
 from support.containers import ContainerCluster
 from support.feeding import Stage, staged
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 
 KINDS = ("processes", "containers")

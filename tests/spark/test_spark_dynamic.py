@@ -22,7 +22,7 @@ from support.lossy import LossyClient
 from support.waiting import eventually
 from support.whole import Whole, coordinated, write_csv
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 ROWS = 24_000
 SCHEMA = ["id: long", "kind: string", "day: date"]

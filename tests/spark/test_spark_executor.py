@@ -70,7 +70,7 @@ def local_spark(etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory) -> 
     with serving(config, tmp_path_factory.mktemp("spark"), *command) as served:
         yield served
         served.process.terminate()
-        served.process.wait(20)
+        served.process.wait(60)
 
 
 @pytest_asyncio.fixture

@@ -27,7 +27,7 @@ async def validated(service: Whole) -> None:
     """P12: rules are checked by tasks of Spark as well, with their keys in the scratch of the worker."""
     rules = ["id >= 0", {"unique": "id"}, {"column": "id", "type": "smallint"}, {"unique": "day"}]
     started = await service.client.start("t", "validate", {"rules": rules})
-    ended = await service.client.wait(started.name, timeout_s=90)
+    ended = await service.client.wait(started.name, timeout_s=270)
     assert ended.error is not None
     assert (ended.error.code, ended.jobs.total, ended.jobs.failed) == ("VALIDATION_FAILED", 3, 0)
     # 28 days in each of three partitions.
@@ -57,19 +57,19 @@ async def test_a_killed_driver_costs_time_and_no_row(
             kept = (await service.client.get(operation.name)).jobs.succeeded
             assert 5 < kept < operation.jobs.total
             with executor_process(etcd_config, tmp_path, "local[2]", **environment) as second:
-                ended = await service.client.wait(operation.name, timeout_s=90)
+                ended = await service.client.wait(operation.name, timeout_s=270)
                 assert ended.state is OperationState.SUCCEEDED, ended.error
                 # Spark's workers read topics as well; here, since starting Spark takes longer than that.
                 topic = brokers.topic()
                 topic.ids(ROWS, 900)
                 argument = {"kafka": topic.argument(records_per_job=50)}
                 operation = await service.client.start("t", "ingest", argument)
-                ended = await service.client.wait(operation.name, timeout_s=60)
+                ended = await service.client.wait(operation.name, timeout_s=180)
                 assert (ended.error, ended.jobs.succeeded) == (None, 18)
                 await service.at_rest()
                 await validated(service)
                 second.terminate()
-                second.wait(20)
+                second.wait(60)
             assert await asyncio.to_thread(service.ids) == list(range(ROWS + 900))
             assert service.data_files() == await asyncio.to_thread(service.published_files)
         if pid := sidecar_pid(place):

@@ -177,6 +177,7 @@ class Child:
             **etcd.to_env(),
             "DISTOP_OPERATIONS": WORK_TYPES,
             "PYTHONPATH": str(TESTS),
+            "PYTHONFAULTHANDLER": "1",
             **environment,
         }
         with self.log.open("wb") as output:
@@ -214,8 +215,13 @@ class Child:
         self._process.wait(timeout_s)
 
     async def exit_code(self, timeout_s: float = 15.0) -> int:
-        """Its exit code, once it has ended by itself."""
-        await eventually(lambda: not self.running, timeout_s)
+        """Its exit code, once it has ended by itself; where it does not, its log says what it was doing."""
+        try:
+            await eventually(lambda: not self.running, timeout_s)
+        except AssertionError as error:
+            self._process.send_signal(signal.SIGABRT)  # faulthandler prints all stacks
+            self._process.wait(10)
+            raise AssertionError(f"{error}\n{self.log.read_text()[-20_000:]}") from None
         return int(self._process.returncode)
 
     def __enter__(self) -> Self:

@@ -9,6 +9,9 @@ from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
+PATIENCE = 3.0
+"""How much slower than expected a machine may be: bounds are there to say what hangs, not what is fast."""
+
 
 @overload
 async def eventually(
@@ -25,9 +28,10 @@ async def eventually(
 async def eventually(condition: Callable[..., Any], timeout_s: float = 10.0, *, every_s: float = 0.01) -> Any:
     """The first true value of ``condition`` (a function or a coroutine function).
 
-    Raises :class:`AssertionError` with its last value after ``timeout_s`` seconds.
+    Raises :class:`AssertionError` with its last value after ``timeout_s`` seconds, times ``PATIENCE``.
     """
     loop = asyncio.get_running_loop()
+    timeout_s *= PATIENCE
     deadline = loop.time() + timeout_s
     while True:
         value: Any = condition()

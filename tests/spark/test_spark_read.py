@@ -1,0 +1,97 @@
+"""Tables read by Spark: through ``format("distop")``, as a stream, and by its own Parquet reader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distop.spark_jobs import read
+from support.spark_driver import numbers
+from support.spark_service import Service, ids_of, reading, writing
+from support.spark_service import service as service
+from support.spark_service import spark as spark
+
+pytestmark = pytest.mark.spark
+
+
+def test_snapshots_columns_and_filters(service: Service, spark: Any) -> None:
+    """P14"""
+    table = service.table()
+    writing(service, table, numbers(spark, 30))
+    first = service.client.get_table(table).snapshot_id
+    writing(service, table, numbers(spark, 60).where("id >= 30"))
+    assert ids_of(reading(service, spark, table)) == list(range(60))
+    assert ids_of(reading(service, spark, table, snapshotId=str(first))) == list(range(30))
+    assert ids_of(reading(service, spark, table, asOf="2199-01-01")) == list(range(60))
+    chosen = reading(
+        service, spark, table, columns="kind,id", filter="kind = 'k1' and id >= 30", splitBytes="1024"
+    )
+    assert chosen.columns == ["kind", "id"]
+    assert ids_of(chosen) == [n for n in range(30, 60) if n % 3 == 1]
+    assert (
+        reading(service, spark, table).where("kind = 'k2'").groupBy("kind").count().collect()[0]["count"]
+        == 20
+    )
+    for options, says in (
+        ({"snapshotId": "7"}, "no snapshot 7"),
+        ({"filter": "nothing = 1"}, "no column 'nothing'"),
+        ({"columns": "nothing"}, "no column 'nothing'"),
+        ({"asOf": "yesterday"}, "is no time"),
+    ):
+        with pytest.raises(Exception, match=says):
+            reading(service, spark, table, **options).count()
+    with pytest.raises(Exception, match="does not exist"):
+        reading(service, spark, "nobody").count()
+
+
+def test_spark_reads_planned_files_natively(service: Service, spark: Any) -> None:
+    """P14"""
+    table = service.table()
+    writing(service, table, numbers(spark, 30))
+    first = service.client.get_table(table).snapshot_id
+    writing(service, table, numbers(spark, 60).where("id >= 30"))
+    where: dict[str, Any] = {"coordinator": service.address}
+    assert ids_of(read(spark, table, **where)) == list(range(60))
+    assert ids_of(read(spark, table, snapshot_id=first, **where)) == list(range(30))
+    chosen = read(spark, table, columns=["id"], filter="kind in ('k0', 'k1') and not id < 30", **where)
+    assert chosen.columns == ["id"]
+    assert ids_of(chosen) == [n for n in range(30, 60) if n % 3 < 2]
+    assert len(chosen.inputFiles()) < len(service.published(table))
+    assert read(spark, table, filter="id > 1000", **where).count() == 0
+
+
+def test_a_stream_reads_what_is_published_as_it_is_published(
+    service: Service, spark: Any, tmp_path: Path
+) -> None:
+    """Every row once, in bounded batches, over restarts; what rewrites rows is refused by name."""
+    table = service.table()
+    for start in (0, 30):
+        writing(service, table, numbers(spark, start + 30).where(f"id >= {start}"))
+
+    def run(**options: str) -> list[int]:
+        stream = (
+            spark.readStream.format("distop")
+            .options(table=table, coordinator=service.address, maxFilesPerTrigger="4", **options)
+            .load()
+        )
+        query = (
+            stream.writeStream.format("parquet")
+            .options(path=str(tmp_path / "out"), checkpointLocation=str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return ids_of(spark.read.parquet(str(tmp_path / "out")))
+
+    files = len(service.published(table))
+    assert run() == list(range(60))
+    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) >= files / 4
+    writing(service, table, numbers(spark, 90).where("id >= 60"))
+    assert run() == list(range(90))
+    writing(service, table, numbers(spark, 10), "overwrite")
+    with pytest.raises(Exception, match="ignoreOverwrites"):
+        run()
+    writing(service, table, numbers(spark, 100).where("id >= 90"))
+    assert run(ignoreOverwrites="true") == list(range(100))

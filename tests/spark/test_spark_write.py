@@ -1,0 +1,159 @@
+"""``format("distop")`` and ``distop.spark_jobs.write`` on a real Spark: what is written, what is refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from distop.errors import BadRow, InvalidArgument, PreconditionFailed
+from distop.spark_jobs import write
+from support.spark_driver import COLUMNS, numbers
+from support.spark_service import Service, ids_of, reading, until, writing
+from support.spark_service import service as service
+from support.spark_service import spark as spark
+
+pytestmark = pytest.mark.spark
+
+
+def test_save_modes(service: Service, spark: Any) -> None:
+    """P5"""
+    table = service.table()
+    writing(service, table, numbers(spark, 10))
+    writing(service, table, numbers(spark, 10))
+    assert service.ids(table) == sorted([*range(10)] * 2)
+    with pytest.raises(Exception, match="holds data already"):
+        writing(service, table, numbers(spark, 1), mode="error_if_exists")
+    writing(service, table, numbers(spark, 1), mode="ignore")
+    assert len(service.ids(table)) == 20
+    writing(service, table, numbers(spark, 6), "overwrite")
+    assert service.ids(table) == [*range(6)]
+    replaced = numbers(spark, 31).where("kind = 'k1' AND id > 20")
+    writing(service, table, replaced, mode="overwrite_partitions")
+    assert service.ids(table) == [0, 2, 3, 5, 22, 25, 28]
+
+
+def test_a_table_is_made_if_that_is_asked_for(service: Service, spark: Any) -> None:
+    frame = numbers(spark, 5).selectExpr(
+        "id", "kind", "CAST(id AS decimal(9,2)) AS price", "array(kind) AS tags"
+    )
+    with pytest.raises(Exception, match="does not exist"):
+        writing(service, "made", frame)
+    location = str(service.folder / "made")
+    made = {"create": "true", "location": location, "partitionBy": "kind, bucket[4](id)"}
+    writing(service, "made", frame, **made)
+    writing(service, "made", frame, **made)
+    assert service.ids("made") == sorted([*range(5)] * 2)
+    assert [field.name for field in service.iceberg("made").spec().fields] == ["kind", "id_bucket_4"]
+    assert reading(service, spark, "made").schema.simpleString() == (
+        "struct<id:bigint,kind:string,price:decimal(9,2),tags:array<string>>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        (["id"], "kind.*the DataFrame does not"),
+        (["id", "kind", "1 AS more"], "more.*no such column"),
+        (["id", "kind AS Kind"], "the table's is called 'kind'"),
+        (["CAST(id AS double) AS id", "kind"], "id.*without loss"),
+        (["id", "CURRENT_TIMESTAMP() AS kind"], "kind.*without loss"),
+    ],
+    ids=["missing", "extra", "spelled", "narrowing", "another type"],
+)
+def test_columns_that_are_not_those_of_the_table(
+    service: Service, spark: Any, columns: list[str], says: str
+) -> None:
+    """U3"""
+    table = service.table(schema=["id: long not null", "kind: string"])
+    with pytest.raises(Exception, match=says):
+        writing(service, table, numbers(spark, 3).selectExpr(*columns))
+    assert service.operations(table) == []
+
+
+def test_values_may_become_wider_and_nulls_are_refused_where_they_must_not_be(
+    service: Service, spark: Any
+) -> None:
+    table = service.table(schema=["id: long not null", "kind: string"])
+    writing(service, table, numbers(spark, 3).selectExpr("kind", "CAST(id AS int) AS id"))
+    assert service.ids(table) == [0, 1, 2]
+    with pytest.raises(Exception, match="is required"):
+        writing(service, table, spark.createDataFrame([(None, "k")], COLUMNS))
+    with pytest.raises(Exception, match="option 'tabel' is unknown"):
+        writing(service, table, numbers(spark, 3), tabel="x")
+    assert service.ids(table) == [0, 1, 2]
+    until(lambda: service.files(table) == service.published(table))
+
+
+def test_a_write_that_fails_leaves_nothing(service: Service, spark: Any) -> None:
+    """P9: neither the task that fails, nor those that had written already."""
+    table, others = service.table(), 3 * 3  # tasks, each with partitions of the table
+    folder = service.folder / table
+
+    def last(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            while 900 in batch["id"].to_pylist() and len(list(folder.rglob("*.parquet"))) < others:
+                time.sleep(0.05)
+            yield batch
+
+    failing = numbers(spark, 1000).mapInArrow(last, COLUMNS).selectExpr("id + 1 DIV (id - 900) AS id", "kind")
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+        writing(service, table, failing)
+    assert service.client.get_table(table).snapshot_id is None
+    until(lambda: not service.files(table))
+    assert [operation.facts.get("gaveUp") for operation in service.operations(table)] == [True]
+
+
+def test_spark_writes_the_files_itself(service: Service, spark: Any) -> None:
+    """P1, P5, P14: also with partitions, types that become wider, nulls; and once for a request id."""
+    table = service.table(
+        schema=["id: long not null", "kind: string", "day: date", "at: timestamptz", "price: decimal(12,2)"],
+        partitionBy=["kind", "month(day)"],
+    )
+    frame = numbers(spark, 100).selectExpr(
+        "CAST(id AS decimal(9,2)) AS price",
+        "TIMESTAMP'2013-01-01 10:00:00Z' AS at",
+        "CASE WHEN id % 7 = 0 THEN NULL ELSE kind END AS kind",
+        "date_add(DATE'2013-01-15', CAST(id AS int)) AS day",
+        "CAST(id AS int) AS id",
+    )
+    where = {"coordinator": service.address}
+    for _ in range(2):
+        done = write(frame, table, request_id="once", **where)
+        assert done is not None
+        assert done.facts["rows"] == 100
+    read_back = service.iceberg(table).scan().to_arrow()
+    assert sorted(read_back["id"].to_pylist()) == list(range(100))
+    assert {str(at) for at in read_back["at"].to_pylist()} == {"2013-01-01 10:00:00+00:00"}
+    of_march = service.iceberg(table).scan(row_filter="day >= '2013-03-01' and day < '2013-04-01'")
+    march = (2013 - 1970) * 12 + 2
+    assert {tuple(task.file.partition) for task in of_march.plan_files()} == {
+        (kind, march) for kind in ("k0", "k1", "k2", None)
+    }
+    assert of_march.to_arrow().num_rows == 31
+    assert ids_of(reading(service, spark, table, filter="kind is null")) == list(range(0, 100, 7))
+    until(lambda: service.files(table) == service.published(table))
+    replaced = frame.where("month(day) = 3").limit(1)
+    assert write(replaced, table, mode="overwrite", **where) is not None
+    assert len(service.ids(table)) == 1
+
+
+def test_what_spark_cannot_write_by_itself_is_refused_and_leaves_nothing(
+    service: Service, spark: Any
+) -> None:
+    """U3, P9"""
+    where = {"coordinator": service.address}
+    with pytest.raises(PreconditionFailed, match="bucket"):
+        write(numbers(spark, 3), service.table(partitionBy=["bucket[4](id)"]), **where)
+    table = service.table(schema=["id: long not null", "kind: string"])
+    with pytest.raises(BadRow, match="is required"):
+        write(spark.createDataFrame([(1, "k"), (None, "k")], COLUMNS), table, **where)
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+        write(numbers(spark, 10).selectExpr("1 DIV (id - 9) AS id", "kind"), table, **where)
+    with pytest.raises(InvalidArgument, match="no such column"):
+        write(numbers(spark, 3).withColumnRenamed("id", "number"), table, **where)
+    assert service.client.get_table(table).snapshot_id is None
+    until(lambda: not service.files(table))
