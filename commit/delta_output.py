@@ -31,6 +31,7 @@ from distop.commit.storage import StorageOptions, delta_options
 from distop.commit.sweep import IGNORED
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed, TableNotEmpty
 from distop.metastore.records import JobRecord, StepRecord
+from distop.metastore.structs import ready
 from distop.operations.job import staging_folder
 
 MAX_INLINE_JOBS = 500
@@ -177,7 +178,7 @@ class DeltaPublish(StepPlan):
 def _take(job: JobRecord, files: list[DeltaFile], lists: list[str], of: str) -> None:
     try:
         if "listed" in job.result:
-            listed = msgspec.convert(job.result["listed"], list[DeltaFile])
+            listed = msgspec.convert(job.result["listed"], ready(list[DeltaFile]))
             if len(listed) != int(job.result["files"]):
                 raise ValueError(f"it lists {len(listed)} files instead of {job.result['files']}")
             files += listed

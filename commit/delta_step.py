@@ -20,6 +20,7 @@ from distop.commit.step import ExternalStep, StepArgument, StepContext, Verdict,
 from distop.commit.storage import delta_options
 from distop.errors import PermanentStepError, StepConflict, StepSourceMissing, Unavailable, UnknownCommitStep
 from distop.metastore.crashpoints import reached
+from distop.metastore.structs import ready
 
 MAX_TRIES = 20
 """How often a commit is tried again because others commit to the table all the time."""
@@ -207,7 +208,7 @@ def _schema_of(argument: DeltaArgument) -> Any:
 
 def _files_of(argument: DeltaArgument, context: StepContext) -> Iterator[DeltaFile]:
     yield from argument.files
-    decoder = msgspec.json.Decoder(DeltaFile)
+    decoder = msgspec.json.Decoder(ready(DeltaFile))
     for name in argument.lists:
         place = Place.of(f"{argument.folder}/{name}" if argument.folder else name, context.arg)
         try:

@@ -22,6 +22,7 @@ from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.errors import Conflict, CorruptRecord
 from distop.metastore.crashpoints import reached
 from distop.metastore.records import HistoryRecord, IndexRecord, JobRecord, OperationArg, decode, encode
+from distop.metastore.structs import ready
 from distop.metastore.txn import Put, Txn, unchanged
 from distop.operations.job import staging_folder
 
@@ -162,7 +163,7 @@ def _part(
         left_out += files
         return []
     try:
-        result = msgspec.convert(job.result, PartResult)
+        result = msgspec.convert(job.result, ready(PartResult))
     except msgspec.ValidationError as error:
         raise CorruptRecord(f"job {name} of {build.arg.id} has reported no part: {error}") from error
     missing = Places.read(result.left_out)

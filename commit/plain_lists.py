@@ -21,6 +21,7 @@ from distop.commit.partitioning import PartitionKey
 from distop.commit.staging import PRIVATE
 from distop.errors import CorruptRecord
 from distop.metastore.records import JobRecord
+from distop.metastore.structs import ready
 from distop.operations.api import OperationView
 from distop.operations.job import staging_folder
 
@@ -149,13 +150,13 @@ def _listed(io: FileIO, folder: str, result: dict[str, Any]) -> list[ListedFile]
     if not expected and not result.get("rows"):
         return []
     if "listed" in result:
-        files = msgspec.convert(result["listed"], list[ListedFile])
+        files = msgspec.convert(result["listed"], ready(list[ListedFile]))
     else:
         with io.new_input(f"{folder}/{result['manifest']}").open() as stream:
             content = stream.read()
         if len(content) != int(result["manifestLength"]):
             raise ValueError(f"it has {len(content)} bytes instead of {result['manifestLength']}")
-        files = msgspec.json.decode(content, type=list[ListedFile])
+        files = msgspec.json.decode(content, type=ready(list[ListedFile]))
     if len(files) != expected:
         raise ValueError(f"it lists {len(files)} files instead of {expected}")
     return files

@@ -24,6 +24,7 @@ from pyiceberg.io import FileIO
 from distop.commit.layout import file_io
 from distop.errors import CorruptRecord
 from distop.metastore.records import OperationArg
+from distop.metastore.structs import ready
 from distop.operations.job import staging_folder
 
 TYPE = "write"
@@ -101,7 +102,7 @@ def read_list(arg: OperationArg) -> list[PreparedTask]:
     io = file_io(path, layout.get("properties"), arg.storage)
     try:
         with io.new_input(path).open() as stream:
-            return msgspec.json.decode(stream.read(), type=list[PreparedTask])
+            return msgspec.json.decode(stream.read(), type=ready(list[PreparedTask]))
     except FileNotFoundError as error:
         raise CorruptRecord(f"the list {path} of what {arg.id} publishes is missing") from error
     except msgspec.MsgspecError as error:

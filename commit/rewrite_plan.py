@@ -17,6 +17,7 @@ from pyiceberg.types import PrimitiveType
 from distop.commit.layout import Layout
 from distop.errors import CorruptRecord
 from distop.metastore.records import OperationArg
+from distop.metastore.structs import ready
 
 MAX_RECENT = 4
 """Plans that a process remembers."""
@@ -72,7 +73,7 @@ class RewritePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
         plan = _recent.get(operation.uuid)
         if plan is None:
             try:
-                plan = msgspec.convert(operation.argument, cls)
+                plan = msgspec.convert(operation.argument, ready(cls))
             except msgspec.ValidationError as error:
                 raise CorruptRecord(
                     f"the argument of {operation.id} is no plan of a rewrite: {error}"

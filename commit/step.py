@@ -26,6 +26,7 @@ import msgspec
 from distop.errors import InvalidArgument, PermanentStepError, UnknownCommitStep
 from distop.metastore.keyspace import TableKeys
 from distop.metastore.records import OperationArg, StepRecord, TableRecord
+from distop.metastore.structs import ready
 from distop.metastore.txn import KeyValue, Txn
 from distop.operations.api import OperationView
 
@@ -192,7 +193,7 @@ A = TypeVar("A", bound=StepArgument)
 def argument_of(step: ExternalStep | StepPlan, kind: type[A]) -> A:
     """The argument of a step; raises :class:`~distop.errors.PermanentStepError` if it makes no sense."""
     try:
-        return msgspec.convert(step.argument, kind)
+        return msgspec.convert(step.argument, ready(kind))
     except msgspec.ValidationError as error:
         raise PermanentStepError(
             f"the argument of commit step {kind.STEP!r} makes no sense: {error}",

@@ -25,6 +25,7 @@ from distop.metastore.client import EtcdClient
 from distop.metastore.draining import set_draining
 from distop.metastore.keyspace import check_name
 from distop.metastore.records import LeaderRecord, MemberRecord, decode
+from distop.metastore.structs import ready
 from distop.metastore.txn import Put
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
@@ -153,7 +154,7 @@ class _AuditToken(msgspec.Struct, array_like=True):
     @classmethod
     def decode(cls, text: str) -> _AuditToken:
         try:
-            token = msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=cls)
+            token = msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=ready(cls))
         except (ValueError, msgspec.MsgspecError):
             token = cls(0)
         if token.revision <= 0 or not _ENTRY.fullmatch(token.before):

@@ -17,6 +17,7 @@ from distop.errors import Compacted, FutureRevision, InvalidArgument, InvalidNam
 from distop.metastore.client import EtcdClient
 from distop.metastore.keyspace import OperationId, check_name, escape, prefix_end
 from distop.metastore.records import HistoryRecord, decode
+from distop.metastore.structs import ready
 from distop.proto import distop_pb2 as pb
 
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
@@ -35,7 +36,7 @@ class PageToken(msgspec.Struct, array_like=True):
     @classmethod
     def decode(cls, text: str) -> PageToken:
         try:
-            token = msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=cls)
+            token = msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=ready(cls))
             if token.revision <= 0 or token.offset < 0:
                 raise no_token()
             check_name(token.table, "table")

@@ -26,6 +26,7 @@ import msgspec
 from distop.errors import Cancelled
 from distop.executor.place import Place
 from distop.metastore.keyspace import OperationId
+from distop.metastore.structs import ready
 
 NOTE = "job"
 _KEPT = re.compile(r"k([0-9]+)-(.+)")
@@ -133,7 +134,7 @@ def digest(checkpoint: bytes | None) -> str:
 def read_note(job: Path) -> JobNote | None:
     """The note of a job's folder; ``None``: there is none that can be read."""
     try:
-        return msgspec.json.decode((job / NOTE).read_bytes(), type=JobNote)
+        return msgspec.json.decode((job / NOTE).read_bytes(), type=ready(JobNote))
     except (OSError, msgspec.MsgspecError):
         return None
 

@@ -28,6 +28,7 @@ from distop.executor.frame_task import FrameResult, run_frame_job
 from distop.executor.launch import Launch, LaunchFailed
 from distop.executor.spark_launcher import SparkJob
 from distop.executor.spark_task import SparkTask, settle_worker
+from distop.metastore.structs import ready
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,7 +95,7 @@ class SparkFrame(SparkJob[list[FrameResult]]):
         work = self._launch.work
         frame = work.operation.frame(self._session, work.arg)
         rows = frame.mapInArrow(self._task, _RESULT).collect()
-        results = [msgspec.msgpack.decode(row["result"], type=FrameResult) for row in rows]
+        results = [msgspec.msgpack.decode(row["result"], type=ready(FrameResult)) for row in rows]
         results.sort(key=lambda result: result.partition)
         if [result.partition for result in results] != list(range(len(results))):
             raise LaunchFailed("Spark gave the results of some partitions twice, or not at all")

@@ -13,6 +13,7 @@ import msgspec
 
 from distop.errors import CorruptRecord, DistopError, EtcdUnavailable
 from distop.metastore.jobs import Mark, Outcome
+from distop.metastore.structs import ready
 
 PROTOCOL = 2
 """Version of these messages. Part of the socket's path, so that versions never meet."""
@@ -176,7 +177,7 @@ class Frames:
     """
 
     def __init__(self, kind: Any) -> None:
-        self._decoder = msgspec.msgpack.Decoder(kind)
+        self._decoder = msgspec.msgpack.Decoder(ready(kind))
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Any]:

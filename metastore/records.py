@@ -15,6 +15,7 @@ from distop.errors import CorruptRecord, InvalidArgument
 from distop.metastore.keyspace import OperationId
 from distop.metastore.options import FollowUp
 from distop.metastore.options import OperationOptions as OperationOptions
+from distop.metastore.structs import ready
 
 RUNNING = b"running"
 COMMITTING = b"committing"
@@ -62,7 +63,7 @@ def decode(value: bytes, kind: type[R], key: bytes = b"") -> R:
     """
     decoder = _decoders.get(kind)
     if decoder is None:
-        decoder = _decoders.setdefault(kind, msgspec.json.Decoder(kind))
+        decoder = _decoders.setdefault(kind, msgspec.json.Decoder(ready(kind)))
     try:
         record: R = decoder.decode(value)
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, InvalidArgument) as error:
@@ -75,7 +76,7 @@ def decode(value: bytes, kind: type[R], key: bytes = b"") -> R:
 
 def _layout_of(value: bytes) -> int:
     try:
-        return msgspec.json.decode(value, type=_Layout).version
+        return msgspec.json.decode(value, type=ready(_Layout)).version
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return 0
 
@@ -432,6 +433,6 @@ def _decode_plain(value: bytes, kind: Any, what: str) -> Any:
     if not value:
         return {}
     try:
-        return msgspec.json.decode(value, type=kind)
+        return msgspec.json.decode(value, type=ready(kind))
     except msgspec.MsgspecError as error:
         raise CorruptRecord(f"{what} cannot be read: {error}") from error

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from distop.errors import InvalidArgument, JobFailed
+from distop.metastore.structs import ready
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.job import JobContext
 
@@ -31,7 +32,7 @@ class Noop(DistributedOperation):
 
     def plan(self, request: PlanRequest) -> Plan:
         try:
-            argument = msgspec.convert(dict(request.argument), NoopArgument)
+            argument = msgspec.convert(dict(request.argument), ready(NoopArgument))
         except msgspec.ValidationError as error:
             raise InvalidArgument(f"argument of noop: {error}", details={"field": "argument"}) from error
         if not 0 <= argument.partitions <= MAX_PARTITIONS:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from distop.commit.layout import Layout
 from distop.errors import InvalidArgument, PreconditionFailed
+from distop.metastore.structs import ready
 from distop.operations.job import JobContext
 from distop.spark_jobs.ingest_argument import invalid
 from distop.spark_jobs.rules import MAX_SAMPLES, AuditArgument, RuleSet
@@ -79,7 +80,7 @@ def _of_table(options: Mapping[str, Any]) -> AuditArgument | None:
     if raw is None:
         return None
     try:
-        return msgspec.convert(raw, AuditArgument)
+        return msgspec.convert(raw, ready(AuditArgument))
     except msgspec.ValidationError as error:
         raise InvalidArgument(
             f"the table's option {OPTION}: {error}", details={"field": f"options.{OPTION}"}

@@ -14,6 +14,7 @@ import msgspec
 from distop.errors import InvalidArgument, InvalidName, PreconditionFailed
 from distop.metastore.keyspace import check_object
 from distop.metastore.records import OperationArg, StepRecord
+from distop.metastore.structs import ready
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
 from distop.operations.side_by_side import beside
@@ -197,7 +198,7 @@ def _parsed(request: PlanRequest) -> BuildIndexArgument:
             f"table {request.table.name!r} has format {request.table.format}, indexes are for Iceberg tables"
         )
     try:
-        argument = msgspec.convert(dict(request.argument), BuildIndexArgument)
+        argument = msgspec.convert(dict(request.argument), ready(BuildIndexArgument))
     except msgspec.ValidationError as error:
         raise _invalid("argument", f"argument of build_index: {error}") from None
     if request.partitions is not None:

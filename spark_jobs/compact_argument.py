@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from distop.errors import InvalidArgument
+from distop.metastore.structs import ready
 
 DEFAULT_MIN_FILES = 5
 MAX_SORT_COLUMNS = 16
@@ -49,7 +50,7 @@ class Sizes(msgspec.Struct, kw_only=True, frozen=True):
 def parse_argument(raw: Mapping[str, Any]) -> CompactArgument:
     """Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` names the field."""
     try:
-        argument = msgspec.convert(dict(raw), CompactArgument)
+        argument = msgspec.convert(dict(raw), ready(CompactArgument))
     except msgspec.ValidationError as error:
         found = re.search(r"`\$\.(\w+)", str(error)) or re.search(r"field `(\w+)`", str(error))
         raise invalid(found[1] if found else "argument", f"argument of compact: {error}") from None

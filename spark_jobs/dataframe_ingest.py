@@ -12,6 +12,7 @@ from distop.commit.bookkeeping import is_after
 from distop.errors import AlreadyIngested
 from distop.metastore.keyspace import OperationId
 from distop.metastore.records import OperationArg, WatermarkMove, Watermarks
+from distop.metastore.structs import ready
 from distop.operations.api import Plan, PlanRequest, Scope
 from distop.operations.side_by_side import beside
 from distop.spark_jobs.ingest import Ingest
@@ -66,7 +67,7 @@ class DataFrameIngest(Ingest):
         from distop.spark_jobs.frame_job import FramePlan, check_columns
 
         try:
-            argument = msgspec.convert(dict(request.argument), DataFrameArgument)
+            argument = msgspec.convert(dict(request.argument), ready(DataFrameArgument))
             recorded = {"schema": argument.columns, "spec": {"spec-id": 0, "fields": []}, "properties": {}}
             given = Layout.from_json(recorded)
         except msgspec.ValidationError as error:

@@ -21,6 +21,7 @@ from distop.commit.layout import file_io
 from distop.commit.staging import PRIVATE
 from distop.errors import CorruptRecord
 from distop.metastore.records import JobRecord, OperationArg
+from distop.metastore.structs import ready
 from distop.operations.job import JobContext, staging_folder, staging_stem
 from distop.spark_jobs.row_checks import Finding
 from distop.spark_jobs.rules import RuleSet
@@ -106,7 +107,7 @@ def _read_findings(io: FileIO, operation: OperationArg, partition: str, attempt:
     path = f"{staging_folder(operation, PRIVATE)}/{staging_stem(partition, attempt)}{SUFFIX}"
     try:
         with io.new_input(path).open() as stream:
-            return msgspec.json.decode(stream.read(), type=list[Finding])
+            return msgspec.json.decode(stream.read(), type=ready(list[Finding]))
     except FileNotFoundError as error:
         raise CorruptRecord(f"the findings {path} of a finished job are missing") from error
     except msgspec.MsgspecError as error:

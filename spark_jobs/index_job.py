@@ -25,6 +25,7 @@ from distop.commit.index_publish import RUN, PartResult, Places
 from distop.commit.index_runs import MERGED_AT_ONCE, RunWriter, Source, merge, sorted_entries
 from distop.errors import CorruptRecord
 from distop.metastore.crashpoints import reached
+from distop.metastore.structs import ready
 from distop.operations.job import JobContext, staging_folder, staging_stem
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class _Slice:
         self._job, self._build, self._plan = job, build, build.plan
         self._kind = build.plan.iceberg_type()
         saved = job.load_checkpoint()
-        self.state = Checkpoint() if saved is None else msgspec.json.decode(saved, type=Checkpoint)
+        self.state = Checkpoint() if saved is None else msgspec.json.decode(saved, type=ready(Checkpoint))
         self._written = 0
 
     def index(self) -> None:

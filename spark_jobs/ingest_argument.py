@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from distop.errors import InvalidArgument
+from distop.metastore.structs import ready
 from distop.spark_jobs.rules import AuditArgument
 
 Format: TypeAlias = Literal["csv", "jsonl", "parquet"]
@@ -120,7 +121,7 @@ def parse_argument(raw: Mapping[str, Any]) -> IngestArgument:
     if isinstance(split_bytes, float) and split_bytes.is_integer():
         given["split_bytes"] = int(split_bytes)
     try:
-        argument = msgspec.convert(given, IngestArgument)
+        argument = msgspec.convert(given, ready(IngestArgument))
     except msgspec.ValidationError as error:
         field = _field_of(str(error))
         raise invalid(

@@ -14,6 +14,7 @@ import msgspec
 
 from distop.errors import ArgumentTooLarge, CorruptRecord
 from distop.metastore.records import OperationArg
+from distop.metastore.structs import ready
 from distop.spark_jobs.csv_options import CsvOptions
 from distop.spark_jobs.kafka_offsets import OffsetRange
 from distop.spark_jobs.rules import RuleSet
@@ -136,7 +137,7 @@ class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
         plan = _recent.get(operation.uuid)
         if plan is None:
             try:
-                plan = msgspec.convert(operation.argument, cls)
+                plan = msgspec.convert(operation.argument, ready(cls))
             except msgspec.ValidationError as error:
                 raise CorruptRecord(
                     f"the argument of {operation.id} is no plan of an ingest: {error}"

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from distop.errors import InvalidArgument
+from distop.metastore.structs import ready
 
 Metadata: TypeAlias = Literal["key", "partition", "offset", "timestamp", "headers"]
 
@@ -62,7 +63,7 @@ def parse_kafka(raw: Any) -> KafkaArgument:
         ``details["field"]`` names the field.
     """
     try:
-        argument = msgspec.convert(_with_integers(raw), KafkaArgument)
+        argument = msgspec.convert(_with_integers(raw), ready(KafkaArgument))
     except msgspec.ValidationError as error:
         named = re.search(r"at `\$\.?([^`.\[]*)", str(error)) or re.search(r"field `([^`]*)`", str(error))
         raise wrong(named.group(1) if named else "", f"argument of ingest: kafka: {error}") from None

@@ -14,6 +14,7 @@ import msgspec
 
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.records import OperationArg, StepRecord
+from distop.metastore.structs import ready
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.job import JobContext, staging_folder
 from distop.operations.side_by_side import beside
@@ -178,7 +179,7 @@ def parsed(request: PlanRequest, kind: type[A], *, partitions: bool = False) -> 
             f"table {request.table.name!r} has format {request.table.format}, this is for Iceberg tables"
         )
     try:
-        argument: A = msgspec.convert(dict(request.argument), kind)
+        argument: A = msgspec.convert(dict(request.argument), ready(kind))
     except msgspec.ValidationError as error:
         raise _invalid("argument", str(error)) from None
     if request.partitions is not None and not partitions:

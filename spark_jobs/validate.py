@@ -10,6 +10,7 @@ import msgspec
 from distop.commit.staging import RULES
 from distop.errors import ArgumentTooLarge, InvalidArgument, PreconditionFailed
 from distop.metastore.records import OperationArg, StepRecord
+from distop.metastore.structs import ready
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.job import JobContext
 from distop.operations.side_by_side import beside
@@ -133,7 +134,7 @@ class Validate(DistributedOperation):
         from distop.spark_jobs.snapshot_files import SnapshotGroups
 
         operation = job.operation
-        rules = msgspec.convert(operation.argument[RULES], RuleSet)
+        rules = msgspec.convert(operation.argument[RULES], ready(RuleSet))
         snapshot = SnapshotGroups.of_operation(operation)
         files = snapshot.group(job.partition)
         with RowChecks(rules, job.scratch_path) as checks:

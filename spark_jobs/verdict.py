@@ -11,6 +11,7 @@ from distop.commit.partial import selection
 from distop.commit.staging import RULES
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.errors import CorruptRecord, ValidationFailed
+from distop.metastore.structs import ready
 from distop.spark_jobs.findings import TOLD_RULES, Broken, gather, write_report
 from distop.spark_jobs.rules import RuleSet
 
@@ -37,7 +38,7 @@ class Verdict(TransactionalStep):
         """
         arg, jobs = context.view.arg, context.view.jobs
         try:
-            rules = msgspec.convert(arg.argument[RULES], RuleSet)
+            rules = msgspec.convert(arg.argument[RULES], ready(RuleSet))
         except (KeyError, msgspec.ValidationError) as error:
             raise CorruptRecord(f"the argument of {arg.id} holds no rules: {error}") from error
         if is_ignored(context):

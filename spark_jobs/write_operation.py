@@ -17,6 +17,7 @@ from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.commit.sweep import IGNORED
 from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed, WriteTooOld
 from distop.metastore.records import OperationArg, StepRecord, WatermarkMove, Watermarks
+from distop.metastore.structs import ready
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
 from distop.operations.side_by_side import beside
@@ -133,7 +134,7 @@ def _parsed(request: PlanRequest) -> WriteArgument:
     if request.partitions is not None:
         raise _invalid("partitions", "a write has no jobs")
     try:
-        argument = msgspec.convert(dict(request.argument), WriteArgument)
+        argument = msgspec.convert(dict(request.argument), ready(WriteArgument))
     except msgspec.ValidationError as error:
         raise _invalid("argument", f"argument of write: {error}") from None
     if age_of(argument.write, 0.0) is None:

@@ -13,11 +13,13 @@ import pytest
 import pytest_asyncio
 
 from distop.client import OperationState
-from distop.errors import AlreadyIngested, DistopError
+from distop.errors import AlreadyIngested, DistopError, EtcdOutOfSpace
+from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
 from distop.metastore.embedded import EtcdProcess, find_etcdctl
+from distop.metastore.txn import Txn, TxnResult
 from support.executing import Child, runner
-from support.lossy import LossyClient
+from support.lossy import LossyClient, puts
 from support.waiting import eventually
 from support.whole import HEADER, Whole, coordinated, whole, write_csv
 
@@ -224,3 +226,28 @@ async def test_cancelling_a_running_operation_leaves_nothing(
             assert not [key for key in await service.at_rest() if not AT_REST.fullmatch(key)]
             await eventually(lambda: not service.data_files())
             assert (await service.client.cancel(operation.name)).state is OperationState.CANCELLED
+
+
+@pytest.mark.parametrize("refusals", [1, 20])
+async def test_a_publication_that_a_full_etcd_has_made_and_refused(
+    service: Whole, monkeypatch: pytest.MonkeyPatch, refusals: int
+) -> None:
+    """P8, O27: the files that it wrote are those of the table; nothing of it is done twice."""
+    publishes = puts(service.store.keyspace.table("t").head)
+    as_it_is, refused = EtcdClient.txn, 0
+
+    async def full(client: EtcdClient, txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
+        nonlocal refused
+        if not publishes(txn) or refused == refusals:
+            return await as_it_is(client, txn, timeout_s=timeout_s)
+        refused += 1
+        if refused == 1:
+            await as_it_is(client, txn, timeout_s=timeout_s)
+        raise EtcdOutOfSpace
+
+    monkeypatch.setattr(EtcdClient, "txn", full)
+    for start in (0, 10):
+        ended = await service.ingest(write_csv(service.folder / f"src{start}", "1.csv", start, 10))
+        assert ended.state is OperationState.SUCCEEDED
+    assert refused == refusals
+    assert await asyncio.to_thread(service.ids) == list(range(20))
