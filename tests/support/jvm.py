@@ -13,10 +13,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import pyspark
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
 PATIENCE_S = 300
@@ -31,7 +30,7 @@ def archive() -> Path | None:
     release = Path(java).resolve().parents[1] / "release"
     made_of = [
         release.read_bytes() if release.exists() else b"",
-        pyspark.__version__.encode(),
+        version("pyspark").encode(),
         QUICK.encode(),
     ]
     return Path(sys.prefix) / f"spark-{hashlib.sha256(b'/'.join(made_of)).hexdigest()[:12]}.jsa"
