@@ -23,6 +23,7 @@ from distop.coordinator.views import pause_of, struct, timestamp
 from distop.errors import (
     ArgumentTooLarge,
     CorruptRecord,
+    EtcdOutOfSpace,
     Exhausted,
     InvalidArgument,
     OutcomeUnknown,
@@ -87,12 +88,18 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
             )
         for _ in range(_MAX_TRIES):
             try:
-                reached("table.create.before")
-                result = await self._client.txn(txn)
-                reached("table.create.after")
-            except OutcomeUnknown:
-                # The record carries an id of its own, so a repeat recognises what the first try has written.
-                result = await self._client.txn(txn)
+                try:
+                    reached("table.create.before")
+                    result = await self._client.txn(txn)
+                    reached("table.create.after")
+                except OutcomeUnknown:
+                    # The record has an id of its own: a repeat recognises what the first try has written.
+                    result = await self._client.txn(txn)
+            except EtcdOutOfSpace:
+                standing = await self._client.get(keys.table)
+                if standing.exists and decode(standing.value, TableRecord, keys.table).uuid == record.uuid:
+                    return await self._read(record.name)
+                raise
             if result.succeeded:
                 return await self._read(record.name)
             standing, dropped = result.one(0, keys.table), result.one(1, tombstone)

@@ -251,3 +251,19 @@ async def test_a_publication_that_a_full_etcd_has_made_and_refused(
         assert ended.state is OperationState.SUCCEEDED
     assert refused == refusals
     assert await asyncio.to_thread(service.ids) == list(range(20))
+
+
+async def test_a_table_that_a_full_etcd_has_made_and_refused(
+    service: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O27, U3: whoever made it is told so, instead of that somebody else has."""
+    makes, as_it_is = puts(service.store.keyspace.table("made").table), EtcdClient.txn
+
+    async def full(client: EtcdClient, txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
+        if not makes(txn):
+            return await as_it_is(client, txn, timeout_s=timeout_s)
+        await as_it_is(client, txn, timeout_s=timeout_s)
+        raise EtcdOutOfSpace
+
+    monkeypatch.setattr(EtcdClient, "txn", full)
+    assert (await service.client.create_table("made", str(service.folder / "made"))).name == "made"
