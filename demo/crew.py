@@ -13,6 +13,16 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHORT_SPARK = {
+    "SPARK_HOME": str(Path(sys.prefix) / "spark"),
+    "SPARK_LAUNCHER_OPTS": QUICK_JAVA,
+    "SPARK_SUBMIT_OPTS": QUICK_JAVA,
+}
+"""Five JVMs run for a minute each: starting soon is worth more to them than running fast later. They use the
+quick one of Java's compilers, and their Python workers find Spark compiled (see link_spark in
+deploy/setup.sh)."""
+
 
 def until(condition: Callable[[], T | None], what: str, timeout_s: float = 60.0) -> T:
     """Wait until ``condition`` gives something; what it gave."""
@@ -29,7 +39,7 @@ class Crew:
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._folder = folder
-        self._env = {**os.environ, **environment}
+        self._env = {**os.environ, **SHORT_SPARK, **environment}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 

@@ -129,6 +129,16 @@ install_distop() {
   $VENV/bin/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=strict "$@"
 }
 
+# Spark as its Python package has it, less the zipped copy of its Python code. With SPARK_HOME here, Python workers
+# take that code from the package, where it is compiled; from the archive each would compile it once more.
+link_spark() {
+  local whole home=$VENV/spark part
+  whole=$($VENV/bin/python -c 'from importlib.util import find_spec as find; print(*find("pyspark").submodule_search_locations)')
+  rm -rf $home
+  mkdir $home
+  for part in bin jars sbin; do ln -s "$whole/$part" $home/; done
+}
+
 check_etcd() {
   $VENV/bin/python - <<'PY' || fail "no etcd was found: put one on PATH, or set DISTOP_ETCD_BINARY."
 import sys
@@ -167,6 +177,7 @@ main() {
   else
     install_all
   fi
+  link_spark
   check_etcd
   printf '%s\n' "$now" >$STAMP
   say "done: $VENV/bin/distop"

@@ -3,6 +3,7 @@ classes and into compiling code that hardly runs.
 
 So only the quick one of Java's two compilers is used, and Spark's classes are mapped from an archive that the
 first run of the tests leaves in the environment. Without it, or where it does not fit, all works as well.
+Their Python workers take Spark's Python code from where it is compiled (see link_spark in deploy/setup.sh).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def archive() -> Path | None:
         release.read_bytes() if release.exists() else b"",
         version("pyspark").encode(),
         QUICK.encode(),
+        os.environ.get("SPARK_HOME", "").encode(),
     ]
     return Path(sys.prefix) / f"spark-{hashlib.sha256(b'/'.join(made_of)).hexdigest()[:12]}.jsa"
 
@@ -39,6 +41,9 @@ def archive() -> Path | None:
 def hurry() -> None:
     """From here on, all JVMs that this process and its children start."""
     options = f"{QUICK} -XX:SharedArchiveFile={archive()}"
+    compiled = Path(sys.prefix) / "spark"
+    if compiled.exists():
+        os.environ["SPARK_HOME"] = str(compiled)
     os.environ["SPARK_LAUNCHER_OPTS"] = QUICK
     os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_DAEMON_JAVA_OPTS"] = options
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--conf 'spark.executor.extraJavaOptions={options}' pyspark-shell"
