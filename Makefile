@@ -45,7 +45,7 @@ test: setup ## all tests: a real etcd, real Spark, real processes
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: chaos
-chaos: setup ## kill every process at every crash point, and count the rows: half an hour (docs/chaos.md)
+chaos: setup ## kill every process at every crash point, and count the rows: a quarter of an hour (docs/chaos.md)
 	@deploy/setup.sh safe-etcd
 	PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
 

@@ -27,7 +27,7 @@ from distop.commit.layout import file_io
 from distop.commit.reachable import READERS
 from distop.errors import CorruptRecord
 from distop.metastore.records import OperationArg
-from distop.metastore.structs import ready
+from distop.operations.plans import plan_of
 
 MERGE = "merge-"
 """What jobs are called that merge parts; the others are called by their number."""
@@ -80,10 +80,7 @@ class IndexPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"
     @classmethod
     def of(cls, arg: OperationArg) -> IndexPlan:
         """Raises :class:`~distop.errors.CorruptRecord`."""
-        try:
-            return msgspec.convert(arg.argument, ready(cls))
-        except msgspec.ValidationError as error:
-            raise CorruptRecord(f"the argument of {arg.id} is no plan of an index: {error}") from error
+        return plan_of(arg, cls, "plan of an index")
 
     @property
     def slices(self) -> int:

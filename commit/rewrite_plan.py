@@ -15,12 +15,8 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
 from distop.commit.layout import Layout
-from distop.errors import CorruptRecord
 from distop.metastore.records import OperationArg
-from distop.metastore.structs import ready
-
-MAX_RECENT = 4
-"""Plans that a process remembers."""
+from distop.operations.plans import Shared, plan_of
 
 
 class RewriteFile(msgspec.Struct, array_like=True, frozen=True):
@@ -70,18 +66,7 @@ class RewritePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
 
         Raises :class:`~distop.errors.CorruptRecord`.
         """
-        plan = _recent.get(operation.uuid)
-        if plan is None:
-            try:
-                plan = msgspec.convert(operation.argument, ready(cls))
-            except msgspec.ValidationError as error:
-                raise CorruptRecord(
-                    f"the argument of {operation.id} is no plan of a rewrite: {error}"
-                ) from error
-            if len(_recent) >= MAX_RECENT:
-                _recent.clear()
-            _recent[operation.uuid] = plan
-        return plan
+        return _shared(operation)
 
     @property
     def table_layout(self) -> Layout:
@@ -100,8 +85,7 @@ class RewritePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
         return (f"{self.folders[file.folder]}/{file.name}" for file in job.files)
 
 
-_recent: dict[str, RewritePlan] = {}
-# Operation uuid -> its plan: a process often does many jobs of one operation, and plans can be large.
+_shared = Shared(lambda operation: plan_of(operation, RewritePlan, "plan of a rewrite"))
 
 
 def packed_values(spec: PartitionSpec, schema: Schema, partition: Record) -> tuple[str | None, ...]:

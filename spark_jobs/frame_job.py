@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from distop.commit.layout import Layout
 from distop.commit.outputs import output_of
-from distop.errors import BadRow, CorruptRecord, InvalidArgument
+from distop.errors import BadRow, InvalidArgument
 from distop.metastore.records import OperationArg
-from distop.metastore.structs import ready
 from distop.operations.job import JobContext
+from distop.operations.plans import plan_of
 from distop.spark_jobs.audit import JobAudit
 from distop.spark_jobs.bad_rows import Unconvertible
 from distop.spark_jobs.column_types import convert, convertible
@@ -38,10 +38,7 @@ class FramePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"
     @classmethod
     def of(cls, operation: OperationArg) -> FramePlan:
         """That of an operation. Raises :class:`~distop.errors.CorruptRecord`."""
-        try:
-            return msgspec.convert(operation.argument, ready(cls))
-        except msgspec.ValidationError as error:
-            raise CorruptRecord(f"the argument of {operation.id} is no plan of an ingest: {error}") from error
+        return plan_of(operation, cls, "plan of an ingest")
 
 
 BLOCK_ROWS = 1 << 16

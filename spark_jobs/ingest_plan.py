@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from distop.errors import ArgumentTooLarge, CorruptRecord
+from distop.errors import ArgumentTooLarge
 from distop.metastore.records import OperationArg
-from distop.metastore.structs import ready
+from distop.operations.plans import Shared, plan_of
 from distop.spark_jobs.csv_options import CsvOptions
 from distop.spark_jobs.kafka_offsets import OffsetRange
 from distop.spark_jobs.rules import RuleSet
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 MAX_PLAN_BYTES = 1_000_000
 """Longest plan, as JSON. etcd takes values of 1.5 MiB, and an operation's record holds more than the plan."""
-
-
-MAX_RECENT = 4
-"""Plans that a process remembers."""
 
 
 class FileEntry(msgspec.Struct, array_like=True, frozen=True):
@@ -134,18 +130,7 @@ class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
         ------
         CorruptRecord
         """
-        plan = _recent.get(operation.uuid)
-        if plan is None:
-            try:
-                plan = msgspec.convert(operation.argument, ready(cls))
-            except msgspec.ValidationError as error:
-                raise CorruptRecord(
-                    f"the argument of {operation.id} is no plan of an ingest: {error}"
-                ) from error
-            if len(_recent) >= MAX_RECENT:
-                _recent.clear()
-            _recent[operation.uuid] = plan
-        return plan
+        return _shared(operation)
 
     def pieces(self, partition: str) -> list[Piece]:
         """What the job of a partition is to read."""
@@ -176,5 +161,4 @@ class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
         return Layout.from_json(self.layout)
 
 
-_recent: dict[str, IngestPlan] = {}
-# Operation uuid -> its plan: a process often does many jobs of one operation, and plans can be large.
+_shared = Shared(lambda operation: plan_of(operation, IngestPlan, "plan of an ingest"))

@@ -19,12 +19,11 @@ from pyiceberg.table.snapshots import Snapshot
 
 from distop.errors import CorruptRecord, JobFailed
 from distop.metastore.records import OperationArg
+from distop.operations.plans import Shared
 from distop.spark_jobs.reading import PlannedFile, TableSnapshot
 
 MAX_NAME_CHARACTERS = 200
 """Of a group's name, which becomes part of a key."""
-MAX_RECENT = 4
-"""Operations whose groups a process remembers."""
 WHOLE = "all"
 """The group of a table without partitions."""
 
@@ -57,20 +56,7 @@ class SnapshotGroups:
 
         Raises :class:`~distop.errors.CorruptRecord` if there is no such thing in its argument.
         """
-        found = _recent.get(operation.uuid)
-        if found is None:
-            argument = operation.argument
-            try:
-                metadata = TableMetadataUtil.parse_raw(msgspec.json.encode(argument[TABLE]).decode())
-                snapshot = Snapshot.model_validate_json(msgspec.json.encode(argument[SNAPSHOT]))
-                group_bytes = int(argument.get(GROUP_BYTES, 0))
-            except (KeyError, ValueError) as error:
-                raise CorruptRecord(f"the argument of {operation.id} names no snapshot: {error}") from error
-            found = cls.of(TableSnapshot(metadata, snapshot, operation.storage), group_bytes)
-            if len(_recent) >= MAX_RECENT:
-                _recent.clear()
-            _recent[operation.uuid] = found
-        return found
+        return _shared(operation)
 
     def group(self, name: str) -> list[PlannedFile]:
         """The files of a group; raises :class:`~distop.errors.JobFailed` if there is none of this name."""
@@ -97,8 +83,18 @@ class SnapshotGroups:
                 ) from error
 
 
-_recent: dict[str, SnapshotGroups] = {}
-# Operation uuid -> its groups: a process often does many jobs of one operation.
+def _recorded(operation: OperationArg) -> SnapshotGroups:
+    argument = operation.argument
+    try:
+        metadata = TableMetadataUtil.parse_raw(msgspec.json.encode(argument[TABLE]).decode())
+        snapshot = Snapshot.model_validate_json(msgspec.json.encode(argument[SNAPSHOT]))
+        group_bytes = int(argument.get(GROUP_BYTES, 0))
+    except (KeyError, ValueError) as error:
+        raise CorruptRecord(f"the argument of {operation.id} names no snapshot: {error}") from error
+    return SnapshotGroups.of(TableSnapshot(metadata, snapshot, operation.storage), group_bytes)
+
+
+_shared = Shared(_recorded)
 
 
 def recorded(snapshot: TableSnapshot, group_bytes: int = 0) -> dict[str, Any]:
