@@ -35,6 +35,8 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     # Operations share the slots instead of queueing behind the first.
     "spark.scheduler.mode": "FAIR",
+    # Workers are forked from a process that has loaded what jobs need.
+    "spark.python.daemon.module": "distop.executor.spark_daemon",
 }
 """What a session needs to run many small Python tasks fast. The rest is Spark's default."""
 

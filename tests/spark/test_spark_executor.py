@@ -62,6 +62,10 @@ def serving(etcd: EtcdConfig, folder: Path, *command: str) -> Iterator[Served]:
             os.kill(pid, signal.SIGTERM)
 
 
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
 @pytest.fixture(scope="module")
 def local_spark(etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """An executor with ``local[2]``."""
@@ -90,7 +94,7 @@ async def test_runs_a_thousand_small_jobs(spark_client: LossyClient) -> None:
 
 
 async def test_runs_jobs_of_a_type_of_the_users(spark_client: LossyClient, tmp_path: Path) -> None:
-    """O12, O20, P1: in workers that know the type by ``DISTOP_OPERATIONS``."""
+    """O12, O20, P1: in workers that know the type by ``DISTOP_OPERATIONS``, forked from a daemon of ours."""
     argument = {"folder": str(tmp_path), "permanent": ["3"], "fail": {"5": 1}}
     arg = await start_operation(spark_client, "traced", argument, jobs=12)
     records = await all_done(spark_client, arg, 60.0)
@@ -99,6 +103,7 @@ async def test_runs_jobs_of_a_type_of_the_users(spark_client: LossyClient, tmp_p
     assert files(tmp_path) == sorted(f"{r.attempt}.out" for r in records.values() if r.state == SUCCESS)
     workers = {int(pid) for *_, pid in traces(tmp_path, "began")}
     assert len(workers) == 2
+    assert all("distop.executor.spark_daemon" in command_of(worker) for worker in workers)
 
 
 async def test_packs_small_jobs_of_the_users(spark_client: LossyClient, tmp_path: Path) -> None:
