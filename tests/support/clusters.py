@@ -126,6 +126,10 @@ class Cluster(ABC):
         return done.stdout
 
 
+REFUSING_S = 1.0
+"""So long a cut-off member waits to be refused: it calls again at once, and who calls takes telling."""
+
+
 class PeerProxy(Proxy):
     """In front of one member's peers; it can tell who calls, and refuse one of them.
 
@@ -150,7 +154,9 @@ class PeerProxy(Proxy):
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         port = writer.get_extra_info("peername")[1]
-        if self._refused and self._caller(port) in self._refused:
+        # Not in the event loop, which all traffic of the members goes through.
+        if self._refused and await asyncio.to_thread(self._caller, port) in self._refused:
+            await asyncio.sleep(REFUSING_S)
             writer.transport.abort()
             return
         self._ports[writer] = port
@@ -187,13 +193,15 @@ class LocalCluster(Cluster):
 
     def _caller(self, port: int) -> str:
         """The member whose process has a connection with this local port."""
-        wanted = f"0100007F:{port:04X}"
+        table = Path("/proc/net/tcp").read_text()
+        start = table.find(f": 0100007F:{port:04X} ")
+        if start < 0:
+            return ""
+        inode = table[start : table.find("\n", start)].split()[9]
         for name, member in self._members.items():
             if not member.running:
                 continue
             try:
-                table = Path(f"/proc/{member.pid}/net/tcp").read_text().splitlines()[1:]
-                inode = next((row.split()[9] for row in table if row.split()[1] == wanted), "")
                 links = {os.readlink(link) for link in Path(f"/proc/{member.pid}/fd").iterdir()}
             except OSError:
                 continue
