@@ -40,10 +40,10 @@ def archive() -> Path | None:
 
 def hurry() -> None:
     """From here on, all JVMs that this process and its children start."""
-    options = f"{QUICK} -XX:SharedArchiveFile={archive()}"
     compiled = Path(sys.prefix) / "spark"
     if compiled.exists():
         os.environ["SPARK_HOME"] = str(compiled)
+    options = f"{QUICK} -XX:SharedArchiveFile={archive()}"  # whose name depends on SPARK_HOME
     os.environ["SPARK_LAUNCHER_OPTS"] = QUICK
     os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_DAEMON_JAVA_OPTS"] = options
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--conf 'spark.executor.extraJavaOptions={options}' pyspark-shell"
