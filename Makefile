@@ -8,6 +8,8 @@ ARGS ?=
 # More than there are processors: most tests wait for something most of the time.
 WORKERS ?= 3
 export PYTHON
+# Set in many containers. Here every one of the hundreds of processes would compile what it imports once more.
+unexport PYTHONDONTWRITEBYTECODE
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c

@@ -120,13 +120,26 @@ check_java() {
 
 install_all() {
   say "installing distop and what it needs into $VENV (1.2 GB on disk, much of it Spark)"
+  # The one that comes with Python may be years old, and takes twice the time.
+  pip_install -c constraints.txt pip
   # setuptools stays in the venv, so that linking anew needs no network.
-  install_distop --use-pep517 -c constraints.txt setuptools -e '.[dev]'
+  link_distop --use-pep517 -c constraints.txt setuptools -e '.[dev]'
+  say "compiling"
+  compile $VENV/lib
 }
 
-install_distop() {
+# -qq: errors only. setuptools warns of what an editable install is, and of a folder that holds a web page.
+pip_install() { $VENV/bin/python -m pip install -qq --disable-pip-version-check --no-compile "$@"; }
+
+link_distop() {
   rm -rf build # the links of the install before
-  $VENV/bin/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=strict "$@"
+  pip_install --config-settings editable_mode=strict "$@"
+}
+
+# pip would compile one file after the other, and a hundred megabytes that nothing here imports. It is done at
+# all because the first thing that happens is many processes that start together.
+compile() {
+  $VENV/bin/python -m compileall -qq -j 0 -x '/(tests|hive_metastore|moto|mypy|pip)/' "$@" || true
 }
 
 # Spark as its Python package has it, less the zipped copy of its Python code. With SPARK_HOME here, Python workers
@@ -173,10 +186,11 @@ main() {
   make_venv
   if [ -n "$was" ] && [ "${now%%$'\n'*}" = "${was%%$'\n'*}" ]; then
     say "files were added or removed: linking distop anew"
-    install_distop --no-deps --no-build-isolation -e .
+    link_distop --no-deps --no-build-isolation -e .
   else
     install_all
   fi
+  compile build
   link_spark
   check_etcd
   printf '%s\n' "$now" >$STAMP

@@ -13,6 +13,7 @@ from distop.metastore.embedded import EtcdProcess
 from support import jvm
 from support.fixtures import client as client
 from support.fixtures import etcd_config as etcd_config
+from support.fixtures import logging_put_back as logging_put_back
 from support.kafka import brokers as brokers
 from support.s3 import s3 as s3
 from support.s3 import s3_endpoint as s3_endpoint

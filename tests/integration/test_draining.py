@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AsyncExitStack, aclosing
 
 import pytest
@@ -14,13 +15,11 @@ from distop.metastore.keyspace import OperationId
 from distop.metastore.records import LeaderRecord, decode
 from distop.metastore.watch import watch
 from distop.proto import distop_pb2 as pb
-from support.coordinators import Service, config_of, leader_of, raising, running
+from support.coordinators import Service, config_of, leader_of, raising, running, tables_for
 from support.jobs import mark
 from support.lossy import Fault, LossyClient, puts
 from support.starts import make_table
 from support.waiting import eventually
-
-TABLES = [f"t{number}" for number in range(6)]
 
 
 async def drain(service: Service, member: str, *, undo: bool = False) -> pb.Member:
@@ -30,15 +29,15 @@ async def drain(service: Service, member: str, *, undo: bool = False) -> pb.Memb
     return seen
 
 
-async def led_by(client: LossyClient, *members: str) -> bool:
+async def led_by(client: LossyClient, tables: Iterable[str], *members: str) -> bool:
     """Whether all tables are led, by these and nobody else."""
-    return {await leader_of(client, table) for table in TABLES} == set(members)
+    return {await leader_of(client, table) for table in tables} == set(members)
 
 
-async def leaders_since(client: LossyClient, revision: int) -> set[str]:
+async def leaders_since(client: LossyClient, tables: Iterable[str], revision: int) -> set[str]:
     """Who has begun to lead any of the tables after a revision and up to now."""
     now, found = await client.revision(), set[str]()
-    for table in TABLES:
+    for table in tables:
         key = client.keyspace.table(table).coordinator
         async with aclosing(watch(client, key, from_revision=revision + 1)) as changes:
             standing = await client.get(key)
@@ -54,24 +53,25 @@ async def test_a_drained_coordinator_hands_over_what_runs_and_gets_nothing_new(
     client: LossyClient, etcd_config: EtcdConfig
 ) -> None:
     """O21, O26: no operation is lost, calls are still answered, and it can lead again."""
-    for table in TABLES:
-        await make_table(client, table)
     async with AsyncExitStack() as stack:
         first, second = [
             await stack.enter_async_context(running(config_of(etcd_config, linger_s=0.1))) for _ in range(2)
         ]
+        tables = tables_for([first.member, second.member], each=3)
+        for table in tables:
+            await make_table(client, table)
         service = await stack.enter_async_context(Service(first.address))
-        operations = [await service.start(table, "noop", {"partitions": 1}) for table in TABLES]
-        await eventually(lambda: led_by(client, first.member, second.member))
+        operations = [await service.start(table, "noop", {"partitions": 1}) for table in tables]
+        await eventually(lambda: led_by(client, tables, first.member, second.member))
 
         assert (await drain(service, first.member)).draining
         assert (await drain(service, first.address)).id == first.member, "twice is fine, and by its address"
-        await eventually(lambda: led_by(client, second.member))
+        await eventually(lambda: led_by(client, tables, second.member))
         listed = await service.cluster.ListMembers(pb.ListMembersRequest())
         assert {one.id: one.draining for one in listed.members} == {first.member: True, second.member: False}
         record = client.keyspace.coordinator(first.member)
         since = (await client.get(record)).mod_revision
-        assert await leaders_since(client, since) == {second.member}, "it does not campaign again"
+        assert await leaders_since(client, tables, since) == {second.member}, "it does not campaign again"
         with pytest.raises(PreconditionFailed, match="last coordinator"):
             await drain(service, second.member)
         with pytest.raises(NotFound):
@@ -80,13 +80,13 @@ async def test_a_drained_coordinator_hands_over_what_runs_and_gets_nothing_new(
         for operation in operations:
             await mark(client, operation, "0")
             assert (await service.ended(operation)).state == pb.SUCCEEDED
-        operations = [await service.start(table, "noop", {"partitions": 1}) for table in TABLES]
-        await eventually(lambda: led_by(client, second.member))
+        operations = [await service.start(table, "noop", {"partitions": 1}) for table in tables]
+        await eventually(lambda: led_by(client, tables, second.member))
         assert not (await drain(service, first.member, undo=True)).draining
         await _end(client, service, operations)
-        await eventually(lambda: led_by(client, ""))  # running operations stay where they are
-        again = [await service.start(table, "noop", {"partitions": 1}) for table in TABLES]
-        await eventually(lambda: led_by(client, first.member, second.member))
+        await eventually(lambda: led_by(client, tables, ""))  # running operations stay where they are
+        again = [await service.start(table, "noop", {"partitions": 1}) for table in tables]
+        await eventually(lambda: led_by(client, tables, first.member, second.member))
         await _end(client, service, again)
         trail = await service.cluster.ListAudit(pb.ListAuditRequest())
         said = [(one.action, one.target, one.by, one.reason) for one in trail.entries]

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import grpc.aio
 
+from distop.coordinator.placement import preferred
 from distop.coordinator.service import Coordinator, CoordinatorConfig
 from distop.errors.wire import from_rpc_error
 from distop.metastore.client import EtcdClient
@@ -130,6 +131,13 @@ async def leader_of(client: EtcdClient, table: str) -> str:
     """The member that leads a table; empty without one."""
     kv = await client.get(client.keyspace.table(table).coordinator)
     return decode(kv.value, LeaderRecord).member if kv.exists else ""
+
+
+def tables_for(members: Sequence[str], *, each: int) -> list[str]:
+    """Names of tables of which every member should lead ``each``. Among names at random, one may get none."""
+    names = [f"t{number}" for number in range(100 * len(members))]
+    shares = ([name for name in names if preferred(members, name) == member] for member in members)
+    return [name for share in shares for name in share[:each]]
 
 
 async def members(client: EtcdClient) -> dict[int, MemberRecord]:

@@ -1,8 +1,9 @@
-"""Fixtures of tests that speak to etcd; ``conftest.py`` takes them over."""
+"""Fixtures of many tests; ``conftest.py`` takes them over."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
@@ -24,3 +25,15 @@ async def client(etcd_config: EtcdConfig) -> AsyncIterator[LossyClient]:
     connected = LossyClient(etcd_config)
     yield connected
     await connected.close()
+
+
+@pytest.fixture(autouse=True)
+def logging_put_back() -> Iterator[None]:
+    """A service's command that is run in this process logs to what is its standard error then."""
+    root, ours = logging.getLogger(), logging.getLogger("distop")
+    handlers, levels = list(root.handlers), (root.level, ours.level)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+    logging.captureWarnings(False)

@@ -6,22 +6,8 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterator
-
-import pytest
 
 from distop.cli.logs import LogFormat, configure
-
-
-@pytest.fixture(autouse=True)
-def put_back() -> Iterator[None]:
-    root, ours = logging.getLogger(), logging.getLogger("distop")
-    handlers, levels = list(root.handlers), (root.level, ours.level)
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(levels[0])
-    ours.setLevel(levels[1])
-    logging.captureWarnings(False)
 
 
 def logged(format: LogFormat, *, exc: bool = False) -> str:
