@@ -132,10 +132,13 @@ async def serve(
     ledger = Ledger(client)
     launcher = make_launcher(ledger, config, session)
     place = Place.of(config.etcd.endpoints, config.etcd.prefix)
-    # Where jobs run in threads there may be no sidecar to do it.
-    sweep = asyncio.create_task(keep_swept(client, place.scratch), name="runner-scratch")
+    sweep: asyncio.Task[None] | None = None
     try:
+        # Before anything speaks to etcd: Spark's Python code forks to start a JVM, and gRPC, once it is in
+        # use, aborts some of such children before they become the JVM (grpc/grpc#43055).
         await launcher.start()
+        # Where jobs run in threads there may be no sidecar to do it.
+        sweep = asyncio.create_task(keep_swept(client, place.scratch), name="runner-scratch")
         served = False
         while not stop.is_set():
             runner = Runner(ledger, launcher, types, config.runner, rng=random.Random())
@@ -153,8 +156,9 @@ async def serve(
                 log.warning("runner_failed", extra={"member": runner.member, "error": str(error)})
                 await asyncio.sleep(_RETRY_S)
     finally:
-        sweep.cancel()
-        await asyncio.gather(sweep, return_exceptions=True)
+        if sweep is not None:
+            sweep.cancel()
+            await asyncio.gather(sweep, return_exceptions=True)
         await ledger.close()
         await launcher.close()
 

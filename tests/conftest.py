@@ -28,6 +28,7 @@ SPARK_TIMEOUT_S = 600
 archiving = pytest.StashKey[subprocess.Popen[bytes]]()
 
 jvm.hurry()
+jvm.fork_unharmed()
 
 
 @pytest.hookimpl(trylast=True)

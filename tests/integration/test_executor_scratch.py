@@ -5,16 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
-from distop.executor.place import Place
+import pytest
+
+from distop.executor import service
+from distop.executor.launch import LocalLauncher
+from distop.executor.place import BASE_VARIABLE, Place
 from distop.executor.scratch import Scratch
 from distop.executor.scratch_sweep import sweep_scratch
 from distop.executor.task import TaskSummary
+from distop.executor.types import ServedTypes
+from distop.metastore.client import EtcdClient
 from distop.metastore.config import EtcdConfig
 from distop.metastore.lease import LeaseSession
 from distop.metastore.records import ABORTING, ClaimRecord, encode
 from distop.metastore.runs import Taken
+from distop.operations import Registry
 from support.executing import (
     Child,
     all_done,
@@ -28,6 +36,7 @@ from support.executing import (
     take,
 )
 from support.lossy import LossyClient
+from support.proxy import Proxy
 from support.sidecars import connected, task, worker_process
 from support.sidecars import place as place
 from support.sidecars import session as session
@@ -132,6 +141,34 @@ async def test_scratch_that_nobody_needs_is_swept_and_the_rest_is_kept(
     async with sidecar_process(etcd_config, place, tmp_path):
         await eventually(lambda: not any(folder.exists() for folder in removed))
     assert all(folder.exists() for folder in [*kept, stranger])
+
+
+async def test_a_runner_asks_etcd_about_scratch_when_its_spark_is_there(
+    client: LossyClient, etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JVM is started by a fork, which gRPC that is in use may abort."""
+    asked = []
+
+    class Slow(LocalLauncher):
+        async def start(self) -> None:
+            await asyncio.sleep(0.3)
+            asked.append(proxy.connections)
+
+    monkeypatch.setattr(service, "make_launcher", lambda ledger, config, session: Slow(ledger))
+    gone = await start_operation(client)
+    await client.delete(client.keyspace.operation(gone.id).state)
+    with short_folder() as base:
+        monkeypatch.setenv(BASE_VARIABLE, str(base))
+        async with Proxy(etcd_config.endpoints[0]) as proxy:
+            config = service.ExecutorConfig(etcd=replace(etcd_config, endpoints=(proxy.endpoint,)))
+            left = Scratch(place_in(base, config.etcd)).private(gone.id, "0", "1-a-1")
+            stop, own = asyncio.Event(), EtcdClient(config.etcd)
+            serving = asyncio.create_task(service.serve(own, config, ServedTypes(Registry()), stop))
+            await eventually(lambda: not left.exists())
+            stop.set()
+            await serving
+            await own.close()
+    assert asked == [0]
 
 
 async def test_jobs_in_threads_have_scratch_too(client: LossyClient, tmp_path: Path) -> None:
