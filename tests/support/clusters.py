@@ -136,7 +136,7 @@ class PeerProxy(Proxy):
     etcd has one peer address for all others, so who calls is told by the process whose socket it is.
     """
 
-    def __init__(self, target: str, caller: Callable[[int], str]) -> None:
+    def __init__(self, target: str, caller: Callable[[int, int], str]) -> None:
         super().__init__(target)
         self._caller = caller
         self._refused: set[str] = set()
@@ -146,24 +146,26 @@ class PeerProxy(Proxy):
         """Break the connections of one member, and accept none, until :meth:`accept_from`."""
         self._refused.add(name)
         for writer, port in self._ports.items():
-            if self._caller(port) == name:
+            if self._caller(port, self._port) == name:
                 writer.transport.abort()
 
     def accept_from(self, name: str) -> None:
         self._refused.discard(name)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        port = writer.get_extra_info("peername")[1]
-        # Not in the event loop, which all traffic of the members goes through.
-        if self._refused and await asyncio.to_thread(self._caller, port) in self._refused:
-            await asyncio.sleep(REFUSING_S)
-            writer.transport.abort()
-            return
-        self._ports[writer] = port
         try:
             await super()._serve(reader, writer)
         finally:
-            del self._ports[writer]
+            self._ports.pop(writer, None)
+
+    async def _admits(self, writer: asyncio.StreamWriter) -> bool:
+        port = writer.get_extra_info("peername")[1]
+        # Not in the event loop, which all traffic of the members goes through.
+        if self._refused and await asyncio.to_thread(self._caller, port, self._port) in self._refused:
+            await asyncio.sleep(REFUSING_S)
+            return False
+        self._ports[writer] = port
+        return True
 
 
 class LocalCluster(Cluster):
@@ -191,10 +193,11 @@ class LocalCluster(Cluster):
             membership=membership,
         )
 
-    def _caller(self, port: int) -> str:
-        """The member whose process has a connection with this local port."""
+    def _caller(self, port: int, to: int) -> str:
+        """The member whose process has a connection from one port to the other. One elsewhere may come from
+        the same port."""
         table = Path("/proc/net/tcp").read_text()
-        start = table.find(f": 0100007F:{port:04X} ")
+        start = table.find(f": 0100007F:{port:04X} 0100007F:{to:04X} ")
         if start < 0:
             return ""
         inode = table[start : table.find("\n", start)].split()[9]

@@ -77,6 +77,8 @@ class Proxy:
         self._writers.add(writer)
         try:
             with contextlib.suppress(OSError, asyncio.CancelledError):
+                if not await self._admits(writer):
+                    return
                 server_reader, server_writer = await asyncio.open_connection(self._host, self._target_port)
                 mine.add(server_writer)
                 self._writers.add(server_writer)
@@ -89,6 +91,10 @@ class Proxy:
                 each.transport.abort()
                 self._writers.discard(each)
             self._tasks.discard(task)
+
+    async def _admits(self, writer: asyncio.StreamWriter) -> bool:
+        """Whether the connection that has come is served."""
+        return True
 
     async def _pump(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, flowing: asyncio.Event
