@@ -13,6 +13,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+AT_ONCE_S = 0.02
+"""How often to look for what lasts a moment, or is measured."""
+
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SHORT_SPARK = {
     "SPARK_HOME": str(Path(sys.prefix) / "spark"),
@@ -24,13 +27,16 @@ quick one of Java's compilers, and their Python workers find Spark compiled (see
 deploy/setup.sh)."""
 
 
-def until(condition: Callable[[], T | None], what: str, timeout_s: float = 60.0) -> T:
-    """Wait until ``condition`` gives something; what it gave."""
+def until(
+    condition: Callable[[], T | None], what: str, timeout_s: float = 60.0, *, every_s: float = 0.25
+) -> T:
+    """Wait until ``condition`` gives something; what it gave. What looks more often than need be takes
+    processors from those it looks at."""
     deadline = time.monotonic() + timeout_s
     while (found := condition()) is None:
         if time.monotonic() > deadline:
             raise SystemExit(f"the demo waited {timeout_s:.0f} s in vain for {what}")
-        time.sleep(0.01)
+        time.sleep(every_s)
     return found
 
 

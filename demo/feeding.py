@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from crew import until
+from crew import AT_ONCE_S, until
 from flights import FILE, SPLIT_BYTES, Landing, spoil
 from lost_reply import LossyProxy
 from stage import TABLE, Stage
@@ -72,7 +72,7 @@ def _while_applying(stage: Stage, day: str, strike: Callable[[Operation], str]) 
         operation = stage.client.get(now.running)
         return strike(operation) if operation.runner and not operation.done else None
 
-    note = until(struck, f"an operation after {day}", 120)
+    note = until(struck, f"an operation after {day}", 120, every_s=AT_ONCE_S)
     stage.say(f"{stage.client.ordering(TABLE).last}: {note}")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from crew import Crew, until
+from crew import AT_ONCE_S, Crew, until
 from rich.console import Console
 
 from distop.client import Client, Operation
@@ -89,7 +89,7 @@ class Stage:
             now = self.client.get_table(TABLE).leader
             return now if now not in ("", leader.member) else None
 
-        until(another, "a new leader")
+        until(another, "a new leader", every_s=AT_ONCE_S)
         took = time.monotonic() - killed
         self.start_coordinator(self.addresses.index(member.address))
         return f"leading coordinator killed -9: the other one led after {took:.1f} s"
@@ -105,7 +105,7 @@ class Stage:
             now = self.client.get(operation.name)
             return now if now.runner not in ("", first) or now.done else None
 
-        now = until(taken, "another runner")
+        now = until(taken, "another runner", every_s=AT_ONCE_S)
         took = time.monotonic() - killed
         self.start_runner(2)
         kept = f"{now.jobs.succeeded} of {now.jobs.total} jobs were done and stayed done"

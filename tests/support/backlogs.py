@@ -9,7 +9,7 @@ from distop.metastore import deciding
 from distop.metastore.backlog import Answer, enqueue
 from distop.metastore.batches import BatchRecord, OrderingRecord, ordering_of
 from distop.metastore.client import EtcdClient
-from distop.metastore.keyspace import TableKeys
+from distop.metastore.keyspace import TableKeys, prefix_end
 from distop.metastore.starting import digest_of
 
 
@@ -65,7 +65,8 @@ async def has_applied(client: EtcdClient, batches: list[str]) -> bool:
 
 
 async def drained(client: EtcdClient) -> bool:
-    return not await waiting(client)
+    prefix = client.keyspace.table("t").backlog_prefix
+    return not (await client.get_range(prefix, prefix_end(prefix), limit=1)).kvs
 
 
 async def rested(client: EtcdClient) -> bool:

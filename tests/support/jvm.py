@@ -82,6 +82,7 @@ def make(target: Path) -> None:
         numbers(session, 100).write.partitionBy("kind").parquet(f"{folder}/parquet")
         session.read.parquet(f"{folder}/parquet").groupBy("kind").count().collect()
         session.sparkContext.parallelize(range(10), 2).map(str).collect()
+        session.range(10).mapInArrow(lambda batches: batches, "id long").collect()
         session.stop()
         gateway.shutdown()
         gateway.proc.stdin.close()

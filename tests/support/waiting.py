@@ -12,34 +12,44 @@ T = TypeVar("T")
 PATIENCE = 3.0
 """How much slower than expected a machine may be: bounds are there to say what hangs, not what is fast."""
 
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.1
+EASING = 0.05
+"""Part of the time waited already that a pause may take. Looking a hundred times a second for a minute takes
+from those that are waited for what they need."""
+
 
 @overload
 async def eventually(
-    condition: Callable[..., Awaitable[T | None]], timeout_s: float = ..., *, every_s: float = ...
+    condition: Callable[..., Awaitable[T | None]], timeout_s: float = ..., *, every_s: float | None = ...
 ) -> T: ...
 
 
 @overload
 async def eventually(
-    condition: Callable[..., T | None], timeout_s: float = ..., *, every_s: float = ...
+    condition: Callable[..., T | None], timeout_s: float = ..., *, every_s: float | None = ...
 ) -> T: ...
 
 
-async def eventually(condition: Callable[..., Any], timeout_s: float = 10.0, *, every_s: float = 0.01) -> Any:
+async def eventually(
+    condition: Callable[..., Any], timeout_s: float = 10.0, *, every_s: float | None = None
+) -> Any:
     """The first true value of ``condition`` (a function or a coroutine function).
 
-    Raises :class:`AssertionError` with its last value after ``timeout_s`` seconds, times ``PATIENCE``.
+    Looks every ``every_s`` seconds; by default at once in the beginning, and less and less often. Raises
+    :class:`AssertionError` with its last value after ``timeout_s`` seconds, times ``PATIENCE``.
     """
     loop = asyncio.get_running_loop()
     timeout_s *= PATIENCE
-    deadline = loop.time() + timeout_s
+    began = loop.time()
     while True:
         value: Any = condition()
         if inspect.isawaitable(value):
             value = await value
         if value:
             return value
-        assert loop.time() < deadline, (
+        waited = loop.time() - began
+        assert waited < timeout_s, (
             f"not within {timeout_s:g} s: {inspect.getsource(condition).strip()}: {value!r}"
         )
-        await asyncio.sleep(every_s)
+        pause = min(max(FIRST_PAUSE_S, waited * EASING), LONGEST_PAUSE_S)
+        await asyncio.sleep(pause if every_s is None else every_s)
