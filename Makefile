@@ -1,12 +1,13 @@
 # `make` shows what there is. Everything runs in .venv, which `setup` makes and keeps up to date.
 #   PYTHON=python3.12   the Python to build .venv with
 #   ARGS="-k lease"     further arguments of the target's program
-#   WORKERS=3           processes that `make test` runs in; 0: one, as a debugger needs it
+#   WORKERS=2           processes that `make test` runs in; 0: one, as a debugger needs it
 
 PYTHON ?=
 ARGS ?=
-# More than there are processors: most tests wait for something most of the time.
-WORKERS ?= 3
+# As many as there are processors, 2 or 3 of them: most tests are several processes already, and with more of
+# them than that at once all take longer.
+WORKERS ?= $(shell echo $$(( $$(nproc) < 3 ? 2 : 3 )))
 export PYTHON
 # Set in many containers. Here every one of the hundreds of processes would compile what it imports once more.
 unexport PYTHONDONTWRITEBYTECODE
