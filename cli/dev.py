@@ -222,7 +222,8 @@ class _Child:
             with contextlib.suppress(ProcessLookupError):
                 self.process.terminate()
             try:
-                await asyncio.wait_for(self.process.wait(), END_S)
+                async with asyncio.timeout(END_S):
+                    await self.process.wait()
             except TimeoutError:
                 log.warning("service_killed", extra={"service": self.name, "after_s": END_S})
                 self.kill()

@@ -156,7 +156,12 @@ class Connection:
         address = self.address
         call = rpc(self._service(address))(request)
         try:
-            while (message := await asyncio.wait_for(call.read(), silence_s)) is not EOF:
+            while True:
+                # Not wait_for: that of Python 3.11 forgets a cancellation that a message comes with.
+                async with asyncio.timeout(silence_s):
+                    message = await call.read()
+                if message is EOF:
+                    return
                 self._reached = True
                 yield message
         except TimeoutError:

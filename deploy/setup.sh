@@ -122,10 +122,24 @@ install_all() {
   say "installing distop and what it needs into $VENV (1.2 GB on disk, much of it Spark)"
   # The one that comes with Python may be years old, and takes twice the time.
   pip_install -c constraints.txt pip
+  install_pinned
   # setuptools stays in the venv, so that linking anew needs no network.
   link_distop --use-pep517 -c constraints.txt setuptools -e '.[dev]'
   say "compiling"
   compile $VENV/lib
+}
+
+# All that is pinned, by two pips at once: one alone uses one processor, for most of the time that set-up takes.
+# What they may leave undone, where a pin is not for this Python say, the pip after them does, or tells.
+install_pinned() {
+  local half
+  trap 'kill $(jobs -p) 2>/dev/null || true' EXIT # Ctrl-C does not reach what runs in the background
+  for half in 0 1; do
+    sed '/^# .* extra /,$d' constraints.txt | awk "/==/ && NR % 2 == $half" >$VENV/pinned.$half
+    pip_install --no-deps -r $VENV/pinned.$half 2>/dev/null &
+  done
+  wait
+  rm $VENV/pinned.?
 }
 
 # -qq: errors only. setuptools warns of what an editable install is, and of a folder that holds a web page.

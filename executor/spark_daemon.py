@@ -19,12 +19,15 @@ def main() -> None:
     """As ``python -m pyspark.daemon``, with the same arguments."""
     from pyspark.daemon import manager
 
+    # All of it stays: to look for garbage in the meantime takes a sixteenth of what loading does.
+    gc.disable()
     # Spark reads from the output where the daemon listens, and nothing else.
     with redirect_stdout(sys.stderr):
         for name in LOADED:
             import_module(name)
     # Collections in workers do not touch, and so do not copy, what all of them share.
     gc.freeze()
+    gc.enable()
     manager()
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from distop.metastore.embedded import EtcdProcess
 from support import jvm
@@ -25,6 +28,9 @@ LONGEST_FIRST = ("spark", "process", "e2e", "integration", "unit")
 SPARK_TIMEOUT_S = 600
 """For each test that starts Spark, which takes its time where others want the processors, too."""
 
+GARBAGE = 50_000
+"""Objects, more or less, after which Python looks for garbage among the young ones."""
+
 archiving = pytest.StashKey[subprocess.Popen[bytes]]()
 
 jvm.hurry()
@@ -38,12 +44,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
     if hasattr(config, "workerinput"):
-        numbers = _numbers(items)
-        items.sort(key=lambda item: _turn(item.path, numbers[item.path]))
+        items.sort(key=lambda item: _rank(item.path))
+
+
+def _rank(path: Path) -> int:
+    folder = path.parent.name
+    return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
+    return OneWithSpark(config, log)
+
+
+class OneWithSpark(LoadFileScheduling):  # type: ignore[misc]
+    """Files go to whichever process is free, but all of Spark's to one: each of them is many processes."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "spark" if "/spark/" in file else file
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """One process of the run has the archive made that all JVMs share from then on."""
+    # What was loaded stays, and little of what tests make has cycles: looking for garbage as often as Python
+    # does is a sixth of all instructions of a run.
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
     alone = getattr(session.config, "workerinput", {"workerid": "gw0"})["workerid"] == "gw0"
     if alone and any(item.get_closest_marker("spark") for item in session.items):
         process = jvm.making()
@@ -55,21 +82,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     process = config.stash.get(archiving, None)
     if process is not None:
         process.wait(jvm.PATIENCE_S)
-
-
-def _numbers(items: list[pytest.Item]) -> dict[Path, int]:
-    """Each file's place among those of its folder."""
-    numbers: dict[Path, int] = {}
-    for path in sorted({item.path for item in items}):
-        numbers[path] = sum(other.parent == path.parent for other in numbers)
-    return numbers
-
-
-def _turn(path: Path, number: int) -> tuple[int, int]:
-    """Those of Spark want processors, those of processes wait: they alternate."""
-    folder = path.parent.name
-    rank = LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
-    return (0, 2 * number + rank) if rank < 2 else (rank, number)
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,6 @@ import pytest
 
 from support.spark_driver import COLUMNS, numbers
 from support.spark_service import Program, Service, cluster, until, writing
-from support.spark_service import service as service
-from support.spark_service import spark as spark
 
 pytestmark = pytest.mark.spark
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +16,6 @@ from support.publishing import ROWS
 pytestmark = pytest.mark.spark
 
 KINDS = ["a/b", "x=y", "50%", "a:b?", "q\"o't", "{c}[d]^", "b\\s", "日本", "with space", "#1*", "plain", ""]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    yield session
-    session.stop()
 
 
 def test_spark_reads_a_tree_and_names_folders_alike(spark: Any, tmp_path: Path) -> None:

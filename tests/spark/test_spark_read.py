@@ -10,8 +10,6 @@ import pytest
 from distop.spark_jobs import read
 from support.spark_driver import numbers
 from support.spark_service import Service, ids_of, reading, writing
-from support.spark_service import service as service
-from support.spark_service import spark as spark
 
 pytestmark = pytest.mark.spark
 

@@ -13,8 +13,6 @@ from distop.errors import BadRow, InvalidArgument, PreconditionFailed
 from distop.spark_jobs import write
 from support.spark_driver import COLUMNS, numbers
 from support.spark_service import Service, ids_of, reading, until, writing
-from support.spark_service import service as service
-from support.spark_service import spark as spark
 
 pytestmark = pytest.mark.spark
 

@@ -77,7 +77,7 @@ class Service:
         return list(self.client.list(table))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def service(etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("source")
     config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=f"t{secrets.token_hex(6)}")
@@ -90,8 +90,9 @@ def service(etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory) -> Iter
         coordinator.kill()
 
 
-@pytest.fixture(scope="module")
-def spark(service: Service) -> Iterator[Any]:
+@pytest.fixture(scope="package")
+def spark() -> Iterator[Any]:
+    """One for all tests in this process: to start Spark takes longer than most of what they do with it."""
     session = session_of("local[2,4]")
     yield session
     session.stop()

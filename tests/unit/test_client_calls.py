@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import pytest
+from grpc.aio import EOF  # type: ignore[attr-defined]  # the stubs lack it
 
 from distop.client import AsyncClient, OperationFailed, OperationState
 from distop.client.connection import Connection, parse_addresses
@@ -116,6 +118,34 @@ async def test_a_hung_coordinator_costs_its_share_of_the_deadline() -> None:
         await client.members()
     assert len(hung.calls["members"]) == 1
     assert len(well.calls["members"]) == 2
+
+
+async def test_a_stream_that_is_cancelled_as_a_message_comes_is_over() -> None:
+    class Call:
+        def __init__(self, request: object) -> None:
+            self.messages = [b"one", EOF]
+
+        async def read(self) -> object:
+            following.cancel()
+            return self.messages.pop(0)
+
+        def cancel(self) -> None:
+            cancelled.append(self)
+
+    async def follow() -> None:
+        async with aclosing(connection.stream(lambda _service: Call, None, silence_s=5)) as messages:
+            async for message in messages:
+                seen.append(message)
+                await asyncio.sleep(0)
+
+    connection = Connection(("127.0.0.1:1",), timeout_s=1, connect_timeout_s=1)
+    seen, cancelled = list[object](), list[object]()
+    following = asyncio.create_task(follow())
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    assert len(seen) == 1
+    assert len(cancelled) == 1
+    await connection.close()
 
 
 async def test_many_calls_that_fail_together_move_on_by_one() -> None:

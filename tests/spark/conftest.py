@@ -1,0 +1,6 @@
+"""What the tests of Spark share."""
+
+from __future__ import annotations
+
+from support.spark_service import service as service
+from support.spark_service import spark as spark
