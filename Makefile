@@ -5,8 +5,9 @@
 
 PYTHON ?=
 ARGS ?=
-# One for the tests of Spark, two for what waits more than it works.
-WORKERS ?= 3
+# As many as there are processors, 2 or 3 of them: most tests are several processes already, and with more of
+# them than that at once all take longer.
+WORKERS ?= $(shell echo $$(( $$(nproc) < 3 ? 2 : 3 )))
 export PYTHON
 # Set in many containers. Here every one of the hundreds of processes would compile what it imports once more.
 unexport PYTHONDONTWRITEBYTECODE

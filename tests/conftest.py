@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import secrets
 import subprocess
 from collections.abc import Iterator
@@ -27,9 +26,6 @@ LONGEST_FIRST = ("spark", "process", "e2e", "integration", "unit")
 
 SPARK_TIMEOUT_S = 600
 """For each test that starts Spark, which takes its time where others want the processors, too."""
-
-GARBAGE = 50_000
-"""Objects, more or less, after which Python looks for garbage among the young ones."""
 
 archiving = pytest.StashKey[subprocess.Popen[bytes]]()
 
@@ -67,10 +63,6 @@ class OneWithSpark(LoadFileScheduling):  # type: ignore[misc]
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """One process of the run has the archive made that all JVMs share from then on."""
-    # What was loaded stays, and little of what tests make has cycles: looking for garbage as often as Python
-    # does is a sixth of all instructions of a run.
-    gc.freeze()
-    gc.set_threshold(GARBAGE)
     alone = getattr(session.config, "workerinput", {"workerid": "gw0"})["workerid"] == "gw0"
     if alone and any(item.get_closest_marker("spark") for item in session.items):
         process = jvm.making()
