@@ -136,14 +136,15 @@ install_pinned() {
   trap 'kill $(jobs -p) 2>/dev/null || true' EXIT # Ctrl-C does not reach what runs in the background
   for half in 0 1; do
     sed '/^# .* extra /,$d' constraints.txt | awk "/==/ && NR % 2 == $half" >$VENV/pinned.$half
-    pip_install --no-deps -r $VENV/pinned.$half 2>/dev/null &
+    "${PIP[@]}" --no-deps -r $VENV/pinned.$half 2>/dev/null & # no function: its shell would be killed, not pip
   done
   wait
   rm $VENV/pinned.?
 }
 
 # -qq: errors only. setuptools warns of what an editable install is, and of a folder that holds a web page.
-pip_install() { $VENV/bin/python -m pip install -qq --disable-pip-version-check --no-compile "$@"; }
+PIP=("$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-compile)
+pip_install() { "${PIP[@]}" "$@"; }
 
 link_distop() {
   rm -rf build # the links of the install before
