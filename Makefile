@@ -28,9 +28,6 @@ STUBS := distop_pb2.py distop_pb2.pyi distop_pb2_grpc.py
 PROTOC = $(BIN)/python -m grpc_tools.protoc --proto_path=distop/proto=proto \
 	--python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) distop/proto/distop.proto
 
-# Errors are reported at the links of the editable install: show the files themselves.
-REAL_PATHS := sed -E 's,^build/__editable__[^/]*/distop/,,'
-
 .PHONY: help
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,7 +61,7 @@ format: setup ## let ruff correct what it can
 
 .PHONY: types
 types: setup ## mypy: strict for the packages, less so for tests and scripts
-	$(BIN)/mypy $(ARGS) | $(REAL_PATHS)
+	$(BIN)/mypy $(ARGS)
 	for folder in $(SCRIPTS); do $(BIN)/mypy $(UNTYPED) $$folder; done
 
 .PHONY: layers

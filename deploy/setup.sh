@@ -11,7 +11,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 VENV=.venv
 STAMP=$VENV/.distop-stamp
-PACKAGES="cli client commit coordinator errors executor metastore operations proto spark_jobs"
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() {
@@ -19,13 +18,8 @@ fail() {
   exit 1
 }
 
-# Two lines: what is installed from elsewhere (and where: a moved .venv is broken), and what is linked from
-# here. A strict editable install links file by file, so it is redone when a file is added; that is quick.
-stamp() {
-  { pwd && cat pyproject.toml constraints.txt; } | sha256sum
-  # shellcheck disable=SC2086
-  find $PACKAGES -type f ! -path '*/__pycache__/*' ! -name '.*' 2>/dev/null | LC_ALL=C sort | sha256sum
-}
+# What is installed, and where: a moved .venv is broken.
+stamp() { { pwd && cat pyproject.toml constraints.txt; } | sha256sum; }
 
 # ---- system packages ----
 
@@ -123,10 +117,9 @@ install_all() {
   # The one that comes with Python may be years old, and takes twice the time.
   pip_install -c constraints.txt pip
   install_pinned
-  # setuptools stays in the venv, so that linking anew needs no network.
-  link_distop --use-pep517 -c constraints.txt setuptools -e '.[dev]'
+  pip_install -c constraints.txt -e '.[dev]'
   say "compiling"
-  compile $VENV/lib
+  compile $VENV/lib src/distop/*
 }
 
 # All that is pinned, by two pips at once: one alone uses one processor, for most of the time that set-up takes.
@@ -142,14 +135,9 @@ install_pinned() {
   rm $VENV/pinned.?
 }
 
-# -qq: errors only. setuptools warns of what an editable install is, and of a folder that holds a web page.
+# -qq: errors only.
 PIP=("$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-compile)
 pip_install() { "${PIP[@]}" "$@"; }
-
-link_distop() {
-  rm -rf build # the links of the install before
-  pip_install --config-settings editable_mode=strict "$@"
-}
 
 # pip would compile one file after the other, and a hundred megabytes that nothing here imports. It is done at
 # all because the first thing that happens is many processes that start together.
@@ -199,13 +187,7 @@ main() {
   rm -f $STAMP
   check_java
   make_venv
-  if [ -n "$was" ] && [ "${now%%$'\n'*}" = "${was%%$'\n'*}" ]; then
-    say "files were added or removed: linking distop anew"
-    link_distop --no-deps --no-build-isolation -e .
-  else
-    install_all
-  fi
-  compile build
+  install_all
   link_spark
   check_etcd
   printf '%s\n' "$now" >$STAMP

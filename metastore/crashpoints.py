@@ -126,9 +126,10 @@ def points() -> dict[str, str]:
 
     found: dict[str, str] = {}
     for folder in distop.__path__:
-        for path in sorted(Path(folder).glob("*/*.py")):
+        for path in sorted(Path(folder).glob("*/**/*.py")):
+            module = ".".join(["distop", *path.relative_to(folder).with_suffix("").parts])
             for name in _named_in(path.read_text()):
-                found.setdefault(name, f"distop.{path.parent.name}.{path.stem}")
+                found.setdefault(name, module)
     return dict(sorted(found.items()))
 
 
