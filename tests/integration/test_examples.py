@@ -16,10 +16,11 @@ from distop.errors import PreconditionFailed
 from distop.metastore.config import EtcdConfig
 from support.coordinators import config_of, running
 from support.executing import Child
+from support.repository import ROOT
 from support.waiting import eventually
 from support.whole import write_csv
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 TYPES = ("audit:Audit", "access_logs:AccessLogs")
 
 

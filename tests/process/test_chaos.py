@@ -17,8 +17,7 @@ from chaos.report import BEGIN, END, Line, Report
 from chaos.workloads import BY_STEP
 from distop.metastore.crashpoints import points
 from distop.metastore.embedded import find_etcd
-
-TESTS = Path(__file__).parent.parent
+from support.repository import TESTS
 
 # A Spark worker with its file written, a sidecar before its marks, a leader in the middle of it all.
 SHORT = (

@@ -14,8 +14,8 @@ import pytest
 
 from distop.errors import InvalidArgument
 from distop.metastore.crashpoints import Armed, parse, points, reached
+from support.repository import product_sources
 
-ROOT = Path(__file__).parents[2]
 COME_BY = """
 from distop.errors import OutcomeUnknown
 from distop.metastore.crashpoints import reached
@@ -107,11 +107,10 @@ def test_a_plan_names_several_points() -> None:
 def test_every_point_is_found_in_the_source() -> None:
     """Also those in lambdas; and none is reached by another name than a literal, which nobody would find."""
     called = 0
-    for folder in ("metastore", "commit", "coordinator", "executor", "spark_jobs"):
-        for path in (ROOT / folder).rglob("*.py"):
-            if path.stem != "crashpoints":
-                called += len(re.findall(r"\breached\(\s*\"[a-z_.]+\"\s*\)", path.read_text()))
-                assert not re.findall(r"\breached\((?!\s*\")", path.read_text()), path
+    for path in product_sources():
+        if path.stem != "crashpoints":
+            called += len(re.findall(r"\breached\(\s*\"[a-z_.]+\"\s*\)", path.read_text()))
+            assert not re.findall(r"\breached\((?!\s*\")", path.read_text()), path
     found = points()
     assert found["seal.after"] == "distop.metastore.ending"
     assert sorted(found) == POINTS.split()

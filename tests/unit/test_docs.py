@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import re
 import tomllib
 from collections.abc import Iterator
@@ -22,8 +21,8 @@ from distop.operations.side_by_side import beside
 from distop.spark_jobs.compact_argument import CompactArgument
 from distop.spark_jobs.ingest_argument import IngestArgument
 from distop.spark_jobs.kafka_argument import KafkaArgument
+from support.repository import ROOT, product_sources
 
-ROOT = Path(__file__).parents[2]
 PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 REMEDY = "correct the document"
@@ -45,11 +44,10 @@ def rows(text: str) -> list[list[str]]:
 
 def modules() -> Iterator[str]:
     """All modules of the packages, but those that run a program when they are loaded."""
-    for package in PACKAGES["tool"]["setuptools"]["packages"]:
-        folder = ROOT / package.removeprefix("distop.")
-        for module in pkgutil.iter_modules([str(folder)], f"{package}."):
-            if not module.name.endswith("__main__"):
-                yield module.name
+    for path in product_sources():
+        parts = path.relative_to(ROOT / "src").with_suffix("").parts
+        if parts[-1] not in ("__init__", "__main__"):
+            yield ".".join(parts)
 
 
 def all_errors(kind: type[DistopError] = DistopError) -> Iterator[type[DistopError]]:
@@ -83,12 +81,7 @@ def test_every_exit_code_is_documented() -> None:
 
 
 def test_every_environment_variable_is_documented() -> None:
-    sources = [
-        path
-        for package in PACKAGES["tool"]["setuptools"]["package-dir"].values()
-        for path in (ROOT / package).glob("*.py")
-    ]
-    sources.append(ROOT / "deploy" / "setup.sh")
+    sources = [*product_sources(), ROOT / "deploy" / "setup.sh"]
     used = {name for path in sources for name in re.findall(r"\bDISTOP_[A-Z_]+\b", path.read_text())}
     text = (ROOT / "docs" / "operating.md").read_text()
     documented = {

@@ -13,8 +13,8 @@ import typer
 import typer.main
 
 from distop.cli.main import app
+from support.repository import ROOT
 
-ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _ENDS = re.compile(r"[|<>&;]+")
 

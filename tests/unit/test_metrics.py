@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -20,8 +19,9 @@ from distop.metastore.jobs import failure_record, success_record
 from distop.metastore.keyspace import Keyspace, OperationId
 from distop.metastore.records import RUNNING, HistoryRecord, OperationArg
 from distop.metastore.txn import KeyValue
+from support.repository import ROOT
 
-BOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "distop.json"
+BOARD = ROOT / "deploy" / "grafana" / "distop.json"
 
 
 def tracked(instance: int = 1, *, total: int = 10, kind: str = "noop") -> Tracked:

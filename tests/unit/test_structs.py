@@ -6,9 +6,9 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from support.repository import ROOT, product_sources
+
 PLAIN = {"dict", "list", "str", "int", "bytes", "object", "Any", "None", "msgspec", "Raw"}
 """What msgspec knows from the start."""
 
@@ -57,12 +57,9 @@ def test_a_type_may_be_used_by_many_threads_from_the_start() -> None:
 
 def test_all_types_are_made_ready() -> None:
     """One that is not would end a process once in a thousand starts."""
-    packages = [path.parent for path in ROOT.glob("*/py.typed")]
-    assert len(packages) > 8
     unready = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for package in packages
-        for path in package.rglob("*.py")
+        for path in product_sources()
         if path.name != "structs.py"
         for node in types_of(ast.parse(path.read_text()))
         if names_in(node) - PLAIN and not (isinstance(node, ast.Call) and names_in(node.func) == {"ready"})

@@ -13,8 +13,9 @@ import pytest
 from distop.errors import Cancelled, InvalidArgument, JobResultTooLarge
 from distop.operations import DistributedOperation, JobContext, OperationView, Plan, PlanRequest
 from distop.operations.trial import Trial
+from support.repository import ROOT
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 
 
 class Counting(DistributedOperation):
