@@ -20,10 +20,10 @@ from common import Processes, print_json, print_table, until
 
 from distop.client import AsyncClient
 from distop.executor.loop import event_loop
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.deciding import open_gate
-from distop.metastore.embedded import EtcdProcess, free_port
+from distop.metastore.backlog.decisions import open_gate
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess, free_port
 
 BATCHES = 500
 ALONE = 100

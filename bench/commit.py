@@ -37,11 +37,11 @@ from common import Processes, print_json, print_table, until
 
 from distop.client import AsyncClient
 from distop.executor.loop import event_loop
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess, free_port
-from distop.metastore.keyspace import prefix_end
-from distop.metastore.watch import watch
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from distop.metastore.etcd.watch import watch
+from distop.metastore.records.keyspace import prefix_end
 
 SIZES = (100, 1_000, 4_000)
 ROWS = 50

@@ -27,11 +27,11 @@ from distop.commit.layout import DEFAULT_PROPERTIES, Layout
 from distop.commit.step import FinishContext, TransactionalStep
 from distop.commit.sweep import sweep
 from distop.commit.writer import StagedWriter
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess
-from distop.metastore.records import HistoryRecord, JobRecord, OperationArg, TableRecord, WatermarkMove
-from distop.metastore.sync import SyncEtcd
-from distop.metastore.txn import Get, Txn
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.etcd.txn import Get, Txn
+from distop.metastore.records.model import HistoryRecord, JobRecord, OperationArg, TableRecord, WatermarkMove
 from distop.operations.api import OperationView
 from distop.operations.job import staging_folder, staging_stem
 

@@ -22,10 +22,10 @@ from common import Processes, one_operation, peak_mb, print_json, print_table, u
 
 from distop.client import AsyncClient
 from distop.executor.loop import event_loop
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess, free_port
-from distop.metastore.txn import Put, Txn, absent
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from distop.metastore.etcd.txn import Put, Txn, absent
 
 SIZES = (1_000, 10_000, 100_000)
 ROUNDS = {1_000: 5, 10_000: 5, 100_000: 2}

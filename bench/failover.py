@@ -28,16 +28,16 @@ from rich.progress import track
 from distop.client import AsyncClient
 from distop.coordinator.completion import Completion
 from distop.coordinator.driver import TableDriver
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.election import campaign, resign
-from distop.metastore.embedded import EtcdProcess, free_port
-from distop.metastore.jobs import success_record
-from distop.metastore.keyspace import OperationId
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import RUNNING, LeaderRecord, MemberRecord, decode
-from distop.metastore.txn import Put, Txn, equals
-from distop.metastore.watch import watch
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from distop.metastore.etcd.txn import Put, Txn, equals
+from distop.metastore.etcd.watch import watch
+from distop.metastore.members.election import campaign, resign
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.jobs import success_record
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import RUNNING, LeaderRecord, MemberRecord, decode
 from distop.operations.registry import Registry
 
 ROUNDS = 20

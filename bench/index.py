@@ -26,10 +26,10 @@ from distop.client import AsyncClient
 from distop.commit import index_blooms, index_lookup
 from distop.commit.catalog import EtcdCatalog
 from distop.executor.loop import event_loop
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess, free_port
-from distop.metastore.indexes import read_indexes
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from distop.metastore.tables.indexes import read_indexes
 from distop.spark_jobs.reading import TableSnapshot, open_snapshot
 
 FILES, ROWS_PER_FILE = 2000, 500

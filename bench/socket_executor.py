@@ -23,9 +23,9 @@ from distop.executor.session import Session
 from distop.executor.sidecar_client import SidecarClient
 from distop.executor.task import Task, TaskJob, TaskSummary
 from distop.executor.types import ServedTypes
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.jobs import Mark, Verdict
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.operations.jobs import Mark, Verdict
 from distop.operations import Registry
 
 SLOTS = 2

@@ -22,8 +22,8 @@ from common import Processes, one_operation, print_json, print_table, until
 
 from distop.client import AsyncClient
 from distop.executor.loop import event_loop
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess, free_port
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess, free_port
 
 MASTER = "local[2]"
 SIZES = (1_000, 10_000)

@@ -22,8 +22,8 @@ from typing import Any
 from common import Processes, print_json, print_table
 
 from distop.client import Client
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess, free_port
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess, free_port
 
 ROWS = int(sys.argv[1]) if len(sys.argv) > 1 else 5_000_000
 PARTITIONS = 8

@@ -24,8 +24,8 @@ from distop.cli.output import Output
 from distop.cli.session import DEFAULT_ADDRESS
 from distop.client import AsyncClient
 from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, PreconditionFailed, Unavailable
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import HOURLY_COMPACTION, EtcdProcess, free_port
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import HOURLY_COMPACTION, EtcdProcess, free_port
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from distop.cli.session import DEFAULT_ADDRESS, WithOutput
 from distop.errors import PreconditionFailed
 
 if TYPE_CHECKING:
-    from distop.metastore.config import EtcdConfig
+    from distop.metastore.etcd.config import EtcdConfig
 
 app = typer.Typer()
 
@@ -64,7 +64,7 @@ class EtcdOptions:
     ] = None
 
     def config(self) -> EtcdConfig:
-        from distop.metastore.config import EtcdConfig
+        from distop.metastore.etcd.config import EtcdConfig
 
         given = {
             "DISTOP_ETCD": self.etcd,

@@ -12,8 +12,8 @@ from distop.commit.partial import selection
 from distop.commit.staging import branch_of
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.errors import Exhausted, WatermarkConflict
-from distop.metastore.records import WatermarkMove, Watermarks, decode_watermarks, encode_plain
-from distop.metastore.txn import Put, Txn, unchanged
+from distop.metastore.etcd.txn import Put, Txn, unchanged
+from distop.metastore.records.model import WatermarkMove, Watermarks, decode_watermarks, encode_plain
 
 MAX_WATERMARKS_BYTES = 1_000_000
 """All watermarks of a table stand in one key, which etcd limits."""

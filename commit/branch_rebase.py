@@ -16,7 +16,7 @@ from distop.commit.partial import Moves
 from distop.commit.provenance import moves_of
 from distop.commit.snapshots import Draft
 from distop.commit.takeover import Output, manifests_of
-from distop.metastore.records import WatermarkMove
+from distop.metastore.records.model import WatermarkMove
 
 
 @dataclass(frozen=True)

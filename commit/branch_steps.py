@@ -19,8 +19,8 @@ from distop.commit.provenance import provenance
 from distop.commit.snapshots import Draft, snapshot_id_of
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.errors import HeadConflict, PreconditionFailed
-from distop.metastore.records import Head, OperationArg, decode, decode_watermarks, encode, encode_plain
-from distop.metastore.txn import Put, Txn, unchanged
+from distop.metastore.etcd.txn import Put, Txn, unchanged
+from distop.metastore.records.model import Head, OperationArg, decode, decode_watermarks, encode, encode_plain
 
 
 class _OfBranch(TransactionalStep):

@@ -21,7 +21,7 @@ from distop.commit.metadata_files import TableFile
 from distop.commit.partial import Moves
 from distop.commit.provenance import WATERMARKS_BEFORE, moves_of
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.metastore.records import Watermarks
+from distop.metastore.records.model import Watermarks
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
 

@@ -41,8 +41,8 @@ from distop.commit.namespaces import DEFAULT, Namespaces, table_identifier, tabl
 from distop.commit.pointers import FOREIGN, Pointer, Pointers, Swap
 from distop.commit.storage import StorageOptions, storage_of
 from distop.errors import DistopError, OutcomeUnknown
-from distop.metastore.records import Head, TableRecord
-from distop.metastore.sync import SyncEtcd
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.records.model import Head, TableRecord
 
 MAX_TRIES = 10
 """How often dropping or renaming a table is tried again when the table moves meanwhile."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from distop.errors import InvalidArgument
-from distop.metastore.config import EtcdConfig, split_endpoints
+from distop.metastore.etcd.config import EtcdConfig, split_endpoints
 
 _OPTIONS = {
     "etcd.prefix": "prefix",

@@ -13,7 +13,7 @@ from distop.commit.metadata_files import TableFile
 from distop.commit.step import FinishContext
 from distop.commit.storage import StorageOptions
 from distop.errors import TableNotEmpty
-from distop.metastore.records import Head, OperationArg, decode
+from distop.metastore.records.model import Head, OperationArg, decode
 
 IGNORE = "ignore"
 MAX_REPLACEMENTS = 1000

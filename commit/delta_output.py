@@ -30,8 +30,8 @@ from distop.commit.step import FinishContext, StepPlan
 from distop.commit.storage import StorageOptions, delta_options
 from distop.commit.sweep import IGNORED
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed, TableNotEmpty
-from distop.metastore.records import JobRecord, StepRecord
-from distop.metastore.structs import ready
+from distop.metastore.records.model import JobRecord, StepRecord
+from distop.metastore.records.structs import ready
 from distop.operations.job import staging_folder
 
 MAX_INLINE_JOBS = 500

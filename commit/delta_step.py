@@ -20,7 +20,7 @@ from distop.commit.step import ExternalStep, StepArgument, StepContext, Verdict,
 from distop.commit.storage import delta_options
 from distop.errors import PermanentStepError, StepConflict, StepSourceMissing, Unavailable, UnknownCommitStep
 from distop.metastore.crashpoints import reached
-from distop.metastore.structs import ready
+from distop.metastore.records.structs import ready
 
 MAX_TRIES = 20
 """How often a commit is tried again because others commit to the table all the time."""

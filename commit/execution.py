@@ -26,8 +26,8 @@ from distop.errors import (
     UnknownCommitStep,
 )
 from distop.metastore.crashpoints import reached
-from distop.metastore.records import StepRecord
-from distop.metastore.sequence import CommitSequence
+from distop.metastore.records.model import StepRecord
+from distop.metastore.records.sequence import CommitSequence
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.commit.strict_files import remove_files
 from distop.errors import CorruptRecord
 from distop.metastore.crashpoints import reached
-from distop.metastore.records import Head, HistoryRecord, OperationArg, decode, encode
-from distop.metastore.txn import Put, Txn, unchanged
+from distop.metastore.etcd.txn import Put, Txn, unchanged
+from distop.metastore.records.model import Head, HistoryRecord, OperationArg, decode, encode
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from distop.commit.step import Contribution, FinishContext, StepPlan, Transactio
 from distop.commit.storage import StorageOptions, file_system, protocol_of
 from distop.commit.sweep import IGNORED
 from distop.errors import TableNotEmpty
-from distop.metastore.records import Head, OperationArg, StepRecord, encode
-from distop.metastore.txn import Put, Txn, unchanged
+from distop.metastore.etcd.txn import Put, Txn, unchanged
+from distop.metastore.records.model import Head, OperationArg, StepRecord, encode
 from distop.operations.job import staging_folder
 
 MARKER = "_SUCCESS"

@@ -16,8 +16,8 @@ from distop.commit.snapshots import Draft
 from distop.commit.step import Contribution, FinishContext
 from distop.commit.sweep import IGNORED
 from distop.commit.takeover import Output, take_over
-from distop.metastore.records import OperationArg
-from distop.metastore.txn import Txn, unchanged
+from distop.metastore.etcd.txn import Txn, unchanged
+from distop.metastore.records.model import OperationArg
 
 
 class IcebergOverwritePartitions(IcebergStep):

@@ -42,8 +42,8 @@ from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.commit.sweep import DROPPED_METADATA
 from distop.commit.takeover import Output, manifests_of, output_of, remove_all, take_over
 from distop.errors import Conflict, CorruptRecord, HeadConflict
-from distop.metastore.records import Head, OperationArg, decode, decode_watermarks, encode
-from distop.metastore.txn import Put, Txn, unchanged
+from distop.metastore.etcd.txn import Put, Txn, unchanged
+from distop.metastore.records.model import Head, OperationArg, decode, decode_watermarks, encode
 
 MAX_DROPPED = 100
 """Earlier metadata files that one commit sees removed: as many as the log usually has."""

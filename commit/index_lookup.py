@@ -26,7 +26,7 @@ from distop.commit.bloom import Hashes
 from distop.commit.index_blooms import may_hold, read_blooms
 from distop.commit.index_keys import hashes, key_of, key_type
 from distop.commit.index_manifest import IndexManifest, IndexPart, read_manifest
-from distop.metastore.records import IndexRecord
+from distop.metastore.records.model import IndexRecord
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from pyiceberg.schema import Schema
 
 from distop.commit.index_keys import Key, encoding_of, from_text
 from distop.errors import CorruptRecord, InvalidArgument
-from distop.metastore.structs import ready
+from distop.metastore.records.structs import ready
 
 LAYOUT = 1
 """Of manifests and parts. What is of a newer one is not read: the table is scanned instead."""

@@ -26,7 +26,7 @@ from distop.commit.index_manifest import IndexManifest
 from distop.commit.layout import file_io
 from distop.commit.reachable import READERS
 from distop.errors import CorruptRecord
-from distop.metastore.records import OperationArg
+from distop.metastore.records.model import OperationArg
 from distop.operations.plans import plan_of
 
 MERGE = "merge-"

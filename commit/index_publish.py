@@ -21,9 +21,9 @@ from distop.commit.index_plan import MERGE, Build
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.errors import Conflict, CorruptRecord
 from distop.metastore.crashpoints import reached
-from distop.metastore.records import HistoryRecord, IndexRecord, JobRecord, OperationArg, decode, encode
-from distop.metastore.structs import ready
-from distop.metastore.txn import Put, Txn, unchanged
+from distop.metastore.etcd.txn import Put, Txn, unchanged
+from distop.metastore.records.model import HistoryRecord, IndexRecord, JobRecord, OperationArg, decode, encode
+from distop.metastore.records.structs import ready
 from distop.operations.job import staging_folder
 
 BUILD_INDEX = "build_index"

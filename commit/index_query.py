@@ -15,7 +15,7 @@ from distop.commit.metadata_files import TableFile
 from distop.commit.rollback import target_of
 from distop.commit.storage import StorageOptions
 from distop.errors import InvalidArgument
-from distop.metastore.records import Head, IndexRecord
+from distop.metastore.records.model import Head, IndexRecord
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from distop.commit.provenance import WATERMARKS
 from distop.commit.staging import ICEBERG, PRIVATE
 from distop.commit.storage import StorageOptions, storage_of
 from distop.commit.takeover import manifests_of
-from distop.metastore.records import TableRecord, Watermarks
+from distop.metastore.records.model import TableRecord, Watermarks
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from pyiceberg.utils.properties import property_as_int
 from distop.commit.layout import file_io
 from distop.commit.storage import StorageOptions
 from distop.errors import CorruptRecord
-from distop.metastore.structs import ready
+from distop.metastore.records.structs import ready
 
 _SNAPSHOTS, _SNAPSHOT_LOG, _METADATA_LOG = "snapshots", "snapshot-log", "metadata-log"
 

@@ -12,9 +12,9 @@ from pyiceberg.typedef import Identifier
 
 from distop.commit.pointers import Pointers
 from distop.errors import Conflict, OutcomeUnknown
-from distop.metastore.keyspace import check_name, escape, unescape
-from distop.metastore.records import NamespaceRecord, decode, encode
-from distop.metastore.txn import Delete, KeyValue, Op, Put, Txn, unchanged
+from distop.metastore.etcd.txn import Delete, KeyValue, Op, Put, Txn, unchanged
+from distop.metastore.records.keyspace import check_name, escape, unescape
+from distop.metastore.records.model import NamespaceRecord, decode, encode
 
 DEFAULT = "default"
 

@@ -31,8 +31,8 @@ from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.commit.strict_files import entries, remove_files
 from distop.errors import CorruptRecord
 from distop.metastore.crashpoints import reached
-from distop.metastore.records import Head, HistoryRecord, OperationArg, decode
-from distop.metastore.txn import Put, Txn, unchanged
+from distop.metastore.etcd.txn import Put, Txn, unchanged
+from distop.metastore.records.model import Head, HistoryRecord, OperationArg, decode
 from distop.operations.job import staging_folder
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from distop.commit.staging import DELTA, FILES, ICEBERG, data_folder
 from distop.commit.storage import storage_of
 from distop.commit.writer import StagedWriter
 from distop.errors import InvalidArgument, TableNotEmpty
-from distop.metastore.records import Head, OperationArg, StepRecord, TableRecord
+from distop.metastore.records.model import Head, OperationArg, StepRecord, TableRecord
 from distop.operations.job import JobContext, staging_folder
 
 EVERY_MODE = frozenset({"append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"})

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from distop.errors import PreconditionFailed
-from distop.metastore.records import JobRecord, OperationArg, WatermarkMove
+from distop.metastore.records.model import JobRecord, OperationArg, WatermarkMove
 
 Moves = dict[str, dict[str, WatermarkMove]]
 

@@ -20,8 +20,8 @@ from distop.commit.partial import selection
 from distop.commit.partitioning import PartitionKey
 from distop.commit.staging import PRIVATE
 from distop.errors import CorruptRecord
-from distop.metastore.records import JobRecord
-from distop.metastore.structs import ready
+from distop.metastore.records.model import JobRecord
+from distop.metastore.records.structs import ready
 from distop.operations.api import OperationView
 from distop.operations.job import staging_folder
 

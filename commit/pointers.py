@@ -13,12 +13,10 @@ from enum import Enum
 from typing import Any
 
 from distop.errors import DistopError, EtcdOutOfSpace, Exhausted, IncompatibleOperation, OutcomeUnknown
-from distop.metastore.batches import ordering_of
+from distop.metastore.backlog.batches import ordering_of
 from distop.metastore.crashpoints import reached
-from distop.metastore.keyspace import Keyspace, OperationId, TableKeys, escape, prefix_end, unescape
-from distop.metastore.records import Head, TableRecord, decode, decode_run_ops, encode
-from distop.metastore.sync import SyncEtcd
-from distop.metastore.txn import (
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.etcd.txn import (
     MAX_REQUEST_BYTES,
     Compare,
     Delete,
@@ -31,6 +29,8 @@ from distop.metastore.txn import (
     absent,
     unchanged,
 )
+from distop.metastore.records.keyspace import Keyspace, OperationId, TableKeys, escape, prefix_end, unescape
+from distop.metastore.records.model import Head, TableRecord, decode, decode_run_ops, encode
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from pyiceberg.io import FileIO
 
 from distop.commit.layout import file_io
 from distop.errors import CorruptRecord
-from distop.metastore.records import OperationArg
-from distop.metastore.structs import ready
+from distop.metastore.records.model import OperationArg
+from distop.metastore.records.structs import ready
 from distop.operations.job import staging_folder
 
 TYPE = "write"

@@ -10,7 +10,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from distop.commit.partial import Moves
 from distop.errors import PreconditionFailed
-from distop.metastore.records import OperationArg, WatermarkMove, Watermarks
+from distop.metastore.records.model import OperationArg, WatermarkMove, Watermarks
 
 MAX_SUMMARY_WATERMARKS_BYTES = 16 << 10
 """Watermarks in a snapshot's summary: every metadata file repeats the summaries of all snapshots."""

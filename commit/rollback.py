@@ -17,8 +17,8 @@ from distop.commit.provenance import without
 from distop.commit.snapshots import Draft
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.errors import PreconditionFailed
-from distop.metastore.records import Head, decode, decode_watermarks, encode, encode_plain
-from distop.metastore.txn import Put, Txn, unchanged
+from distop.metastore.etcd.txn import Put, Txn, unchanged
+from distop.metastore.records.model import Head, decode, decode_watermarks, encode, encode_plain
 
 
 def target_of(metadata: TableMetadata, *, snapshot_id: int | None, as_of_ms: int | None) -> Snapshot:

@@ -14,7 +14,7 @@ from distop.commit.outputs import output_of
 from distop.commit.staging import OUTPUT, format_of
 from distop.commit.writer import StagedWriter
 from distop.errors import InvalidArgument
-from distop.metastore.records import OperationArg, StepRecord, TableRecord
+from distop.metastore.records.model import OperationArg, StepRecord, TableRecord
 from distop.operations.api import PlanRequest
 from distop.operations.job import JobContext
 

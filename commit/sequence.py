@@ -18,8 +18,8 @@ from distop.commit.step import (
     default_registry,
 )
 from distop.errors import InvalidArgument
-from distop.metastore.records import StepRecord
-from distop.metastore.sequence import CommitSequence
+from distop.metastore.records.model import StepRecord
+from distop.metastore.records.sequence import CommitSequence
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,10 +24,10 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import msgspec
 
 from distop.errors import InvalidArgument, PermanentStepError, UnknownCommitStep
-from distop.metastore.keyspace import TableKeys
-from distop.metastore.records import OperationArg, StepRecord, TableRecord
-from distop.metastore.structs import ready
-from distop.metastore.txn import KeyValue, Txn
+from distop.metastore.etcd.txn import KeyValue, Txn
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.model import OperationArg, StepRecord, TableRecord
+from distop.metastore.records.structs import ready
 from distop.operations.api import OperationView
 
 GROUP = "distop.commit_steps"

@@ -29,7 +29,7 @@ from distop.commit.prepared import LIST, read_list
 from distop.commit.staging import format_of, kept_folders, passing_folders_of
 from distop.errors import CorruptRecord
 from distop.metastore.crashpoints import reached
-from distop.metastore.records import HistoryRecord, JobRecord, OperationArg
+from distop.metastore.records.model import HistoryRecord, JobRecord, OperationArg
 from distop.operations.job import staging_folder, staging_stem
 
 log = logging.getLogger(__name__)

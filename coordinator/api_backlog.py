@@ -15,15 +15,15 @@ from distop.coordinator.requests import plain
 from distop.coordinator.start_body import check_scope, options_of
 from distop.coordinator.views import struct, timestamp
 from distop.errors import ArgumentTooLarge, InvalidArgument, TableNotFound
-from distop.metastore.audit import audit_put
-from distop.metastore.backlog import enqueue
-from distop.metastore.batches import BatchRecord, check_batch, ordering_of
-from distop.metastore.client import EtcdClient
-from distop.metastore.deciding import approve, open_gate, set_ordering, unblock
-from distop.metastore.keyspace import TableKeys, check_name, check_type, prefix_end
-from distop.metastore.records import decode, encode
-from distop.metastore.starting import digest_of
-from distop.metastore.txn import Put
+from distop.metastore.backlog.batches import BatchRecord, check_batch, ordering_of
+from distop.metastore.backlog.decisions import approve, open_gate, set_ordering, unblock
+from distop.metastore.backlog.queue import enqueue
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Put
+from distop.metastore.operations.starting import digest_of
+from distop.metastore.records.keyspace import TableKeys, check_name, check_type, prefix_end
+from distop.metastore.records.model import decode, encode
+from distop.metastore.tables.audit import audit_put
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc

@@ -20,13 +20,13 @@ from distop.coordinator.doctor_rounds import Doctor, Examination
 from distop.coordinator.listing import continued_listing, no_token, page_size
 from distop.coordinator.views import member_message, timestamp
 from distop.errors import TableNotFound
-from distop.metastore.audit import Entry, audit_put, prune_softly, read_audit
-from distop.metastore.client import EtcdClient
-from distop.metastore.draining import set_draining
-from distop.metastore.keyspace import check_name
-from distop.metastore.records import LeaderRecord, MemberRecord, decode
-from distop.metastore.structs import ready
-from distop.metastore.txn import Put
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Put
+from distop.metastore.members.draining import set_draining
+from distop.metastore.records.keyspace import check_name
+from distop.metastore.records.model import LeaderRecord, MemberRecord, decode
+from distop.metastore.records.structs import ready
+from distop.metastore.tables.audit import Entry, audit_put, prune_softly, read_audit
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 

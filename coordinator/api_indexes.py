@@ -12,11 +12,11 @@ import grpc.aio
 from distop.commit.storage import storage_of
 from distop.coordinator.views import timestamp
 from distop.errors import PreconditionFailed, TableNotFound
-from distop.metastore.client import EtcdClient
-from distop.metastore.indexes import read_indexes
-from distop.metastore.keyspace import TableKeys, check_name
-from distop.metastore.records import Head, TableRecord, decode
-from distop.metastore.txn import Get
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Get
+from distop.metastore.records.keyspace import TableKeys, check_name
+from distop.metastore.records.model import Head, TableRecord, decode
+from distop.metastore.tables.indexes import read_indexes
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 

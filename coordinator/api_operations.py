@@ -39,25 +39,13 @@ from distop.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from distop.metastore.active import active_operations
-from distop.metastore.audit import audit_put, prune_softly
-from distop.metastore.client import EtcdClient
-from distop.metastore.ending import request_cancel
-from distop.metastore.indexes import read_index
-from distop.metastore.keyspace import (
-    OperationId,
-    prefix_end,
-)
-from distop.metastore.parking import request_resolve
-from distop.metastore.pausing import pause_operation, resume_operation
-from distop.metastore.records import (
-    RUNNING,
-    CancelRecord,
-    OperationArg,
-    PauseRecord,
-    ResolveRecord,
-)
-from distop.metastore.starting import (
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.watch import WatchBatch, watch
+from distop.metastore.operations.active import active_operations
+from distop.metastore.operations.ending import request_cancel
+from distop.metastore.operations.parking import request_resolve
+from distop.metastore.operations.pausing import pause_operation, resume_operation
+from distop.metastore.operations.starting import (
     GuessedWrong,
     StartRequest,
     TableState,
@@ -67,7 +55,19 @@ from distop.metastore.starting import (
     read_table_state,
     start,
 )
-from distop.metastore.watch import WatchBatch, watch
+from distop.metastore.records.keyspace import (
+    OperationId,
+    prefix_end,
+)
+from distop.metastore.records.model import (
+    RUNNING,
+    CancelRecord,
+    OperationArg,
+    PauseRecord,
+    ResolveRecord,
+)
+from distop.metastore.tables.audit import audit_put, prune_softly
+from distop.metastore.tables.indexes import read_index
 from distop.operations.api import PlanRequest
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc

@@ -31,14 +31,13 @@ from distop.errors import (
     TableExists,
     TableNotFound,
 )
-from distop.metastore.audit import audit_put, prune_softly
-from distop.metastore.batches import BatchRecord, ordering_of
-from distop.metastore.client import EtcdClient
+from distop.metastore.backlog.batches import BatchRecord, ordering_of
 from distop.metastore.crashpoints import reached
-from distop.metastore.dropping import drop_table, finish_drop
-from distop.metastore.keyspace import OperationId, check_name, prefix_end
-from distop.metastore.pausing import pause_table, resume_table
-from distop.metastore.records import (
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Put, Txn, absent
+from distop.metastore.operations.pausing import pause_table, resume_table
+from distop.metastore.records.keyspace import OperationId, check_name, prefix_end
+from distop.metastore.records.model import (
     DropRecord,
     Head,
     LeaderRecord,
@@ -49,7 +48,8 @@ from distop.metastore.records import (
     decode_watermarks,
     encode,
 )
-from distop.metastore.txn import MAX_REQUEST_BYTES, Get, KeyValue, Put, Txn, absent
+from distop.metastore.tables.audit import audit_put, prune_softly
+from distop.metastore.tables.dropping import drop_table, finish_drop
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 

@@ -13,7 +13,7 @@ import msgspec
 
 from distop.coordinator.ordering import Failure
 from distop.errors import Cancelled
-from distop.metastore.batches import (
+from distop.metastore.backlog.batches import (
     MAX_ERROR_LENGTH,
     AppliedRecord,
     BatchRecord,
@@ -21,10 +21,10 @@ from distop.metastore.batches import (
     OrderingRecord,
     ordering_of,
 )
-from distop.metastore.client import EtcdClient
-from distop.metastore.keyspace import TableKeys
-from distop.metastore.records import OperationArg, decode, encode
-from distop.metastore.txn import Delete, Get, KeyValue, Op, Put, Txn, unchanged
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, unchanged
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.model import OperationArg, decode, encode
 
 Entries = Sequence[tuple[str, KeyValue, BatchRecord]]
 

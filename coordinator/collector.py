@@ -8,12 +8,12 @@ from concurrent.futures import Executor
 
 from distop.coordinator.publication import read_jobs
 from distop.coordinator.tracker import Tracked
-from distop.metastore import retention
-from distop.metastore.client import EtcdClient
-from distop.metastore.ending import collect
-from distop.metastore.keyspace import TableKeys
-from distop.metastore.records import HistoryRecord, decode
-from distop.metastore.watch import until_absent
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.watch import until_absent
+from distop.metastore.operations import retention
+from distop.metastore.operations.ending import collect
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.model import HistoryRecord, decode
 
 log = logging.getLogger(__name__)
 

@@ -50,14 +50,17 @@ from distop.errors import (
     UnknownOperationType,
     ValidationFailed,
 )
-from distop.metastore import retention
-from distop.metastore.client import EtcdClient
 from distop.metastore.crashpoints import reached
-from distop.metastore.election import Epoch
-from distop.metastore.ending import MAX_KEYS_IN_FINISH, Finish, Finished, finish, seal
-from distop.metastore.keyspace import TableKeys
-from distop.metastore.pausing import is_paused
-from distop.metastore.records import (
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.members.election import Epoch
+from distop.metastore.operations import retention
+from distop.metastore.operations.ending import MAX_KEYS_IN_FINISH, Finish, Finished, finish, seal
+from distop.metastore.operations.pausing import is_paused
+from distop.metastore.operations.starting import FollowUpStart
+from distop.metastore.operations.steplog import CommitStepStore
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.model import (
     ABORTING,
     COMMITTING,
     RUNNING,
@@ -66,10 +69,7 @@ from distop.metastore.records import (
     OperationArg,
     StepRecord,
 )
-from distop.metastore.sequence import CommitSequence
-from distop.metastore.starting import FollowUpStart
-from distop.metastore.steplog import CommitStepStore
-from distop.metastore.txn import KeyValue
+from distop.metastore.records.sequence import CommitSequence
 from distop.operations.api import DistributedOperation, OperationView
 from distop.operations.registry import Registry
 

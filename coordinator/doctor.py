@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TypeAlias
 
-from distop.metastore.keyspace import OperationId
-from distop.metastore.txn import Txn
+from distop.metastore.etcd.txn import Txn
+from distop.metastore.records.keyspace import OperationId
 
 
 class Severity(IntEnum):

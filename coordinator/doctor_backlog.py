@@ -17,10 +17,10 @@ from distop.coordinator.doctor_liveness import Patience
 from distop.coordinator.doctor_reading import TableSeen
 from distop.coordinator.ordering import Backlog, InFlight, Rest, Waiting, decide
 from distop.errors import CorruptRecord, InvalidName
-from distop.metastore.batches import BatchRecord, OrderingRecord, ordering_of
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import decode, encode
-from distop.metastore.txn import Compare, Delete, KeyValue, Op, Put, Txn, absent, unchanged
+from distop.metastore.backlog.batches import BatchRecord, OrderingRecord, ordering_of
+from distop.metastore.etcd.txn import Compare, Delete, KeyValue, Op, Put, Txn, absent, unchanged
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import decode, encode
 
 
 def check_backlog(seen: TableSeen, patience: Patience) -> list[Finding]:

@@ -12,8 +12,10 @@ from typing import Any
 from distop.coordinator.doctor import Change, CollectKeys, Finding, Severity
 from distop.coordinator.doctor_reading import OperationSeen, TableSeen
 from distop.errors import CorruptRecord, InvalidName
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import (
+from distop.metastore.etcd.txn import Delete, KeyValue, Op, Put, Txn, absent, unchanged
+from distop.metastore.operations.starting import slots_without
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import (
     ABORTING,
     COMMITTING,
     RUNNING,
@@ -28,8 +30,6 @@ from distop.metastore.records import (
     encode,
     encode_plain,
 )
-from distop.metastore.starting import slots_without
-from distop.metastore.txn import Delete, KeyValue, Op, Put, Txn, absent, unchanged
 
 DOCTOR = "distop doctor --fix"
 MOVES_S = 2.0

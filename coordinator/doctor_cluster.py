@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from distop.coordinator.doctor import Change, Finding, Severity
 from distop.coordinator.doctor_reading import Members
 from distop.coordinator.why import span
-from distop.metastore.health import EtcdHealth, EtcdMember
-from distop.metastore.txn import Delete, Txn, unchanged
+from distop.metastore.etcd.health import EtcdHealth, EtcdMember
+from distop.metastore.etcd.txn import Delete, Txn, unchanged
 
 SKEW_S = 5.0
 """Seconds that clocks of hosts may differ before it is told. A member's key is written within a second or two

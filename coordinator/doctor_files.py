@@ -17,8 +17,15 @@ from distop.commit.storage import storage_of
 from distop.coordinator.doctor import Finding, RemoveFiles, Severity
 from distop.coordinator.doctor_reading import TableSeen
 from distop.errors import CorruptRecord
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import Head, HistoryRecord, TableRecord, Watermarks, decode, decode_watermarks
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import (
+    Head,
+    HistoryRecord,
+    TableRecord,
+    Watermarks,
+    decode,
+    decode_watermarks,
+)
 
 STAGED_GRACE_S = 600.0
 """Age of a staged file from which on ``--fix`` removes it."""

@@ -12,10 +12,10 @@ from concurrent.futures import Executor
 
 from distop.coordinator.doctor import Change, CollectKeys, Finding, RemoveFiles, Told
 from distop.errors import DistopError
-from distop.metastore.client import EtcdClient
-from distop.metastore.ending import collect
-from distop.metastore.records import HistoryRecord, decode
-from distop.metastore.settle import settle
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.settle import settle
+from distop.metastore.operations.ending import collect
+from distop.metastore.records.model import HistoryRecord, decode
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from distop.coordinator.doctor import Finding, Severity
 from distop.coordinator.doctor_reading import OperationSeen, TableSeen
 from distop.coordinator.why import span
 from distop.errors import CorruptRecord
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import RUNNING, HistoryRecord, LeaderRecord, RunnerRecord, decode
-from distop.metastore.txn import KeyValue
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import RUNNING, HistoryRecord, LeaderRecord, RunnerRecord, decode
 
 
 @dataclass(frozen=True, kw_only=True)

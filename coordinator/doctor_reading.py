@@ -10,8 +10,9 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from distop.errors import Compacted, CorruptRecord
-from distop.metastore.client import EtcdClient
-from distop.metastore.keyspace import (
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.keyspace import (
     TABLE_WORDS,
     OperationId,
     OperationKeys,
@@ -20,8 +21,7 @@ from distop.metastore.keyspace import (
     prefix_end,
     unescape,
 )
-from distop.metastore.records import JobRecord, MemberRecord, OperationArg, RunRecord, decode
-from distop.metastore.txn import KeyValue
+from distop.metastore.records.model import JobRecord, MemberRecord, OperationArg, RunRecord, decode
 
 PAGE = 5000
 MAX_BATCHES = 20

@@ -29,9 +29,9 @@ from distop.coordinator.doctor_reading import (
     read_table,
 )
 from distop.errors import CorruptRecord, DistopError, TableNotFound
-from distop.metastore.client import EtcdClient
-from distop.metastore.health import read_health
-from distop.metastore.records import Head, TableRecord, decode
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.health import read_health
+from distop.metastore.records.model import Head, TableRecord, decode
 
 if TYPE_CHECKING:
     from distop.commit.inspection import FileSeen, TableView

@@ -26,14 +26,13 @@ from distop.errors import (
     LeaseLost,
     Unavailable,
 )
-from distop.metastore.batches import LATE, MAX_ERROR_LENGTH, BatchRecord, Block, ordering_of
-from distop.metastore.client import EtcdClient
+from distop.metastore.backlog.batches import LATE, MAX_ERROR_LENGTH, BatchRecord, Block, ordering_of
 from distop.metastore.crashpoints import reached
-from distop.metastore.election import Epoch
-from distop.metastore.keyspace import OperationId, TableKeys, prefix_end
-from distop.metastore.records import OperationArg, decode, encode
-from distop.metastore.settle import settle
-from distop.metastore.starting import (
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.settle import settle
+from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Delete, Get, Put, Txn, TxnResult, absent, unchanged
+from distop.metastore.members.election import Epoch
+from distop.metastore.operations.starting import (
     StartRequest,
     TableState,
     answered_before,
@@ -42,7 +41,8 @@ from distop.metastore.starting import (
     read_table_state,
     start_txn,
 )
-from distop.metastore.txn import MAX_REQUEST_BYTES, Delete, Get, Put, Txn, TxnResult, absent, unchanged
+from distop.metastore.records.keyspace import OperationId, TableKeys, prefix_end
+from distop.metastore.records.model import OperationArg, decode, encode
 from distop.operations.api import DistributedOperation, PlanRequest
 
 log = logging.getLogger(__name__)

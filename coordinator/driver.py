@@ -27,14 +27,21 @@ from distop.errors import (
     OperationPaused,
     Unavailable,
 )
-from distop.metastore.client import EtcdClient
-from distop.metastore.election import Epoch
-from distop.metastore.ending import seal
-from distop.metastore.keyspace import Keyspace, OperationId, OperationKeys, TableKeys, escape, prefix_end
-from distop.metastore.lease import LeaseSession, boot_clock
-from distop.metastore.records import ErrorRecord, OperationArg, decode
-from distop.metastore.txn import KeyValue
-from distop.metastore.watch import until_absent, watch
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.etcd.watch import until_absent, watch
+from distop.metastore.members.election import Epoch
+from distop.metastore.members.lease import LeaseSession, boot_clock
+from distop.metastore.operations.ending import seal
+from distop.metastore.records.keyspace import (
+    Keyspace,
+    OperationId,
+    OperationKeys,
+    TableKeys,
+    escape,
+    prefix_end,
+)
+from distop.metastore.records.model import ErrorRecord, OperationArg, decode
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from distop.metastore.txn import KeyValue
+from distop.metastore.etcd.txn import KeyValue
 
 
 class Ends:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from distop.coordinator.views import from_history, member_message, read_operation
 from distop.coordinator.why import Reason, why
 from distop.errors import OperationNotFound
-from distop.metastore.client import EtcdClient
-from distop.metastore.keyspace import OperationId, prefix_end
-from distop.metastore.records import HistoryRecord, MemberRecord, decode
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.records.keyspace import OperationId, prefix_end
+from distop.metastore.records.model import HistoryRecord, MemberRecord, decode
 from distop.proto import distop_pb2 as pb
 
 LOOKED_AT = 3

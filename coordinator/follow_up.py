@@ -22,19 +22,19 @@ from distop.errors import (
     IncompatibleOperation,
     RequestIdReused,
 )
-from distop.metastore.client import EtcdClient
-from distop.metastore.indexes import read_index
-from distop.metastore.keyspace import TableKeys
-from distop.metastore.options import FollowUp
-from distop.metastore.records import Head, OperationArg, decode, decode_watermarks
-from distop.metastore.starting import (
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, Put, Txn
+from distop.metastore.operations.starting import (
     FollowUpStart,
     StartRequest,
     digest_of,
     operation_in_the_way,
     slots_without,
 )
-from distop.metastore.txn import MAX_REQUEST_BYTES, Get, Put, Txn
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.model import Head, OperationArg, decode, decode_watermarks
+from distop.metastore.records.options import FollowUp
+from distop.metastore.tables.indexes import read_index
 from distop.operations.api import Plan, PlanRequest
 
 log = logging.getLogger(__name__)

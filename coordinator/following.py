@@ -14,11 +14,11 @@ from distop.coordinator.grid import JobGrid
 from distop.coordinator.tracker import Tracked
 from distop.coordinator.views import LiveView
 from distop.errors import Compacted, DeadlineExceeded, DistopError
-from distop.metastore.client import EtcdClient
-from distop.metastore.keyspace import OperationId, prefix_end
-from distop.metastore.records import OperationArg, decode
-from distop.metastore.txn import Get, Txn
-from distop.metastore.watch import WatchBatch, watch
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Get, Txn
+from distop.metastore.etcd.watch import WatchBatch, watch
+from distop.metastore.records.keyspace import OperationId, prefix_end
+from distop.metastore.records.model import OperationArg, decode
 from distop.proto import distop_pb2 as pb
 
 log = logging.getLogger(__name__)

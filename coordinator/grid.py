@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from distop.errors import CorruptRecord
-from distop.metastore.keyspace import OperationKeys
-from distop.metastore.records import JobRecord, OperationArg, RunRecord, decode
-from distop.metastore.txn import KeyValue
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.keyspace import OperationKeys
+from distop.metastore.records.model import JobRecord, OperationArg, RunRecord, decode
 
 WAITING, CLAIMED, SUCCEEDED, FAILED = ".", "r", "s", "f"
 """What stands in a cell: nothing yet, an attempt at an exclusive job, the job's result."""

@@ -20,14 +20,14 @@ from distop.coordinator.metrics import Led, Metrics
 from distop.coordinator.placement import eligible, preferred
 from distop.coordinator.planning import Planner
 from distop.errors import CorruptRecord, DistopError, LeadershipLost, LeaseLost, Unavailable
-from distop.metastore.client import EtcdClient, Snapshot
-from distop.metastore.election import Epoch, campaign, resign
-from distop.metastore.keyspace import unescape
-from distop.metastore.lease import LeaseSession, boot_clock
-from distop.metastore.pausing import PauseIndex
-from distop.metastore.records import LeaderRecord, MemberRecord, decode
-from distop.metastore.txn import KeyValue
-from distop.metastore.watch import WatchBatch, follow, until_absent
+from distop.metastore.etcd.client import EtcdClient, Snapshot
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.etcd.watch import WatchBatch, follow, until_absent
+from distop.metastore.members.election import Epoch, campaign, resign
+from distop.metastore.members.lease import LeaseSession, boot_clock
+from distop.metastore.operations.pausing import PauseIndex
+from distop.metastore.records.keyspace import unescape
+from distop.metastore.records.model import LeaderRecord, MemberRecord, decode
 
 log = logging.getLogger(__name__)
 

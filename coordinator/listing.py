@@ -14,10 +14,10 @@ import msgspec
 
 from distop.coordinator.views import LiveView, from_history, read_pause
 from distop.errors import Compacted, FutureRevision, InvalidArgument, InvalidName, TableNotFound
-from distop.metastore.client import EtcdClient
-from distop.metastore.keyspace import OperationId, check_name, escape, prefix_end
-from distop.metastore.records import HistoryRecord, decode
-from distop.metastore.structs import ready
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.records.keyspace import OperationId, check_name, escape, prefix_end
+from distop.metastore.records.model import HistoryRecord, decode
+from distop.metastore.records.structs import ready
 from distop.proto import distop_pb2 as pb
 
 DEFAULT_PAGE, MAX_PAGE = 100, 1000

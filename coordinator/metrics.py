@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 from distop.coordinator.tracker import Tracked
 from distop.errors import DistopError
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.records import HistoryRecord
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.model import HistoryRecord
 
 Led: TypeAlias = Mapping[str, Iterable[Tracked]]
 """The tables a coordinator leads, and the operations it follows in each."""

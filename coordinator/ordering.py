@@ -9,9 +9,9 @@ from typing import TypeAlias
 import msgspec
 
 from distop.errors import DistopError
-from distop.metastore.batches import BatchRecord, OrderingRecord
-from distop.metastore.records import ErrorRecord, JobRecord, encode
-from distop.metastore.txn import KeyValue, Put
+from distop.metastore.backlog.batches import BatchRecord, OrderingRecord
+from distop.metastore.etcd.txn import KeyValue, Put
+from distop.metastore.records.model import ErrorRecord, JobRecord, encode
 
 
 @dataclass(frozen=True, kw_only=True)

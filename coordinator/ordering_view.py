@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distop.coordinator.views import timestamp
-from distop.metastore.batches import OrderingRecord
+from distop.metastore.backlog.batches import OrderingRecord
 from distop.proto import distop_pb2 as pb
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from distop.coordinator.tracker import Tracked
 from distop.errors import DistopError
-from distop.metastore.client import EtcdClient
-from distop.metastore.election import Epoch
-from distop.metastore.parking import apply_resolve, note_failure
-from distop.metastore.records import CompletionRecord, ResolveRecord
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.members.election import Epoch
+from distop.metastore.operations.parking import apply_resolve, note_failure
+from distop.metastore.records.model import CompletionRecord, ResolveRecord
 
 log = logging.getLogger(__name__)
 

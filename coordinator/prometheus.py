@@ -30,9 +30,9 @@ from prometheus_client.registry import Collector
 from distop.coordinator.metrics import Led, Metrics, code_of
 from distop.coordinator.tracker import Tracked
 from distop.errors import DistopError
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.records import HistoryRecord
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.model import HistoryRecord
 
 MAX_TYPES = 64
 """Operation types that get series of their own; further ones share ``other``."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distop.errors import CorruptRecord, PreconditionFailed
-from distop.metastore.client import EtcdClient
-from distop.metastore.keyspace import OperationKeys, TableKeys
-from distop.metastore.records import JobRecord, OperationArg, RunRecord, StepRecord, TableRecord, decode
-from distop.metastore.sequence import CommitSequence
-from distop.metastore.txn import Get, KeyValue, Txn
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Get, KeyValue, Txn
+from distop.metastore.records.keyspace import OperationKeys, TableKeys
+from distop.metastore.records.model import JobRecord, OperationArg, RunRecord, StepRecord, TableRecord, decode
+from distop.metastore.records.sequence import CommitSequence
 from distop.operations.api import OperationView
 
 if TYPE_CHECKING:

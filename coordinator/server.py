@@ -25,7 +25,7 @@ from distop.coordinator.metrics import Metrics
 from distop.coordinator.planning import Planner
 from distop.errors import DistopError, Unavailable
 from distop.errors.wire import abort
-from distop.metastore.client import EtcdClient, within
+from distop.metastore.etcd.client import EtcdClient, within
 from distop.proto import distop_pb2, distop_pb2_grpc
 
 log = logging.getLogger(__name__)

@@ -29,12 +29,12 @@ from distop.coordinator.parking import MAX_COMMIT_ATTEMPTS, Parking
 from distop.coordinator.planning import Planner
 from distop.coordinator.server import start_server
 from distop.errors import DistopError, EtcdDenied, InvalidArgument
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
 from distop.metastore.crashpoints import reached
-from distop.metastore.lease import LeaseSession
-from distop.metastore.members import incarnation
-from distop.metastore.records import MemberRecord, encode
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.members.members import incarnation
+from distop.metastore.records.model import MemberRecord, encode
 from distop.operations.registry import Registry
 
 if TYPE_CHECKING:

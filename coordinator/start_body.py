@@ -10,11 +10,11 @@ from typing import Any
 
 from distop.coordinator.requests import plain, seconds
 from distop.errors import ArgumentTooLarge, InvalidArgument, UnknownOperationType
-from distop.metastore.keyspace import check_name, check_object, check_partition, check_type
-from distop.metastore.options import JOB_BACKOFF_S, MAX_FOLLOW_UPS, FollowUp, OperationOptions
-from distop.metastore.records import OperationArg, TableRecord
-from distop.metastore.starting import digest_of
-from distop.metastore.txn import MAX_REQUEST_BYTES
+from distop.metastore.etcd.txn import MAX_REQUEST_BYTES
+from distop.metastore.operations.starting import digest_of
+from distop.metastore.records.keyspace import check_name, check_object, check_partition, check_type
+from distop.metastore.records.model import OperationArg, TableRecord
+from distop.metastore.records.options import JOB_BACKOFF_S, MAX_FOLLOW_UPS, FollowUp, OperationOptions
 from distop.operations.api import DistributedOperation, Plan, Scope
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb

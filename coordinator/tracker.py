@@ -8,8 +8,9 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from distop.errors import CorruptRecord, JobFailed
-from distop.metastore.keyspace import OperationKeys
-from distop.metastore.records import (
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.keyspace import OperationKeys
+from distop.metastore.records.model import (
     ABORTING,
     COMMITTING,
     RUNNING,
@@ -23,7 +24,6 @@ from distop.metastore.records import (
     RunRecord,
     decode,
 )
-from distop.metastore.txn import KeyValue
 
 MAX_NAMED, MAX_NAMED_ERROR = 100, 120
 """Failed partitions that a history record names, and how many characters of each one's error."""

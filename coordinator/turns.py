@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from distop.metastore.keyspace import OperationId, TableKeys
-from distop.metastore.records import OperationArg
-from distop.metastore.starting import TableState, slots_without
-from distop.metastore.txn import KeyValue
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.operations.starting import TableState, slots_without
+from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.model import OperationArg
 
 
 class Turn:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from distop.coordinator.views import LiveView
 from distop.errors import Unavailable
-from distop.metastore.watch import WatchBatch
+from distop.metastore.etcd.watch import WatchBatch
 from distop.proto import distop_pb2 as pb
 
 UPDATE_EVERY_S = 0.05

@@ -10,9 +10,10 @@ from google.protobuf import struct_pb2, timestamp_pb2
 
 from distop.coordinator.tracker import Tracked
 from distop.errors import CorruptRecord, OperationNotFound
-from distop.metastore.client import EtcdClient
-from distop.metastore.keyspace import OperationId, TableKeys
-from distop.metastore.records import (
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.model import (
     ABORTING,
     COMMITTING,
     RUNNING,
@@ -24,7 +25,6 @@ from distop.metastore.records import (
     RunnerRecord,
     decode,
 )
-from distop.metastore.txn import KeyValue
 from distop.proto import distop_pb2 as pb
 
 _LIVE = {RUNNING: pb.RUNNING, COMMITTING: pb.COMMITTING, ABORTING: pb.ABORTING}

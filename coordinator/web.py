@@ -36,9 +36,9 @@ from distop.coordinator.web_pages import LARGE_GRID, Pages
 from distop.coordinator.web_reads import NO_CONTEXT, Reads
 from distop.coordinator.why import Reason
 from distop.errors import DistopError, InvalidArgument, NotFound
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import OperationId
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.keyspace import OperationId
 from distop.proto import distop_pb2 as pb
 
 log = logging.getLogger(__name__)

@@ -22,9 +22,9 @@ from distop.coordinator.views import from_history
 from distop.coordinator.web_cache import Answers
 from distop.coordinator.why import Mood, Reason, short_name, why
 from distop.errors import DistopError, OperationNotFound, Unavailable
-from distop.metastore.client import EtcdClient
-from distop.metastore.keyspace import OperationId, check_name, prefix_end
-from distop.metastore.records import HistoryRecord, decode
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.records.keyspace import OperationId, check_name, prefix_end
+from distop.metastore.records.model import HistoryRecord, decode
 from distop.proto import distop_pb2 as pb
 
 TABLES = 25

@@ -7,8 +7,8 @@ from typing import Any
 from stage import TABLE, Stage
 
 from distop.client import Operation
-from distop.metastore.records import Head, IndexRecord, decode
-from distop.metastore.sync import SyncEtcd
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.records.model import Head, IndexRecord, decode
 from distop.spark_jobs.reading import TableSnapshot, open_snapshot
 
 RULES = [

@@ -11,8 +11,8 @@ from urllib.request import url2pathname
 
 from distop.client import Client, OperationState
 from distop.commit.catalog import EtcdCatalog
-from distop.metastore.config import EtcdConfig
-from distop.metastore.sync import SyncEtcd
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.sync import SyncEtcd
 
 _AT_REST = re.compile(
     rb"(_coordinators|_executors|_audit|_namespaces)\..+"

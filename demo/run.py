@@ -26,8 +26,8 @@ from rich.table import Table
 from stage import COPY, TABLE, Stage
 from streaming import stream
 
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
 
 FOLDER = Path(__file__).parent / "work"
 

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from distop.client import Client, Operation
 from distop.commit.catalog import EtcdCatalog
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import free_port
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import free_port
 
 TABLE, COPY = "flights", "flights_copy"
 LEASE_TTL_S = 2

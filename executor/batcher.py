@@ -17,9 +17,11 @@ from typing import Protocol
 import msgspec
 
 from distop.errors import DistopError, OutcomeUnknown
-from distop.metastore.client import EtcdClient
 from distop.metastore.crashpoints import reached
-from distop.metastore.jobs import (
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.settle import PATIENCE_S, settle
+from distop.metastore.etcd.txn import Txn
+from distop.metastore.operations.jobs import (
     MAX_GROUP,
     WON,
     Mark,
@@ -30,9 +32,7 @@ from distop.metastore.jobs import (
     take_group,
     verdicts,
 )
-from distop.metastore.runs import Run
-from distop.metastore.settle import PATIENCE_S, settle
-from distop.metastore.txn import Txn
+from distop.metastore.operations.runs import Run
 
 log = logging.getLogger(__name__)
 

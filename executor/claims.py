@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from distop.errors import Compacted, CorruptRecord, DistopError, LeaseLost
-from distop.metastore.claims import Busy, Claimed, claim, release_claim, save_checkpoint
-from distop.metastore.client import EtcdClient
-from distop.metastore.jobs import Outcome, Verdict
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import ClaimRecord, decode
-from distop.metastore.runs import Run
-from distop.metastore.txn import KeyValue
-from distop.metastore.watch import Event, watch
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.etcd.watch import Event, watch
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.claims import Busy, Claimed, claim, release_claim, save_checkpoint
+from distop.metastore.operations.jobs import Outcome, Verdict
+from distop.metastore.operations.runs import Run
+from distop.metastore.records.model import ClaimRecord, decode
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class ClaimDesk:
 
     @property
     def owned_until(self) -> float:
-        """Until when all claims are certainly held, by :func:`~distop.metastore.clocks.boot_clock`."""
+        """Until when all claims are certainly held, by ``boot_clock``."""
         return self._session.deadline if self._session is not None else 0.0
 
     def lease_lost(self) -> None:

@@ -10,12 +10,12 @@ from typing import Any, cast
 from distop.errors import CorruptRecord, DistopError, Exhausted, InvalidArgument
 from distop.executor import wire
 from distop.executor.ledger import Ledger
-from distop.metastore import claims
-from distop.metastore.jobs import Mark, Verdict
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import MAX_JOB_RECORD_BYTES
-from distop.metastore.runs import Run
-from distop.metastore.tries import count_try
+from distop.metastore.operations import claims
+from distop.metastore.operations.jobs import Mark, Verdict
+from distop.metastore.operations.runs import Run
+from distop.metastore.operations.tries import count_try
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import MAX_JOB_RECORD_BYTES
 
 log = logging.getLogger(__name__)
 

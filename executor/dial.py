@@ -14,7 +14,7 @@ from pathlib import Path
 
 from distop.errors import Unavailable
 from distop.executor.place import Place, take_lock
-from distop.metastore.config import PASSWORD, PASSWORD_FILE, USER
+from distop.metastore.etcd.config import PASSWORD, PASSWORD_FILE, USER
 
 log = logging.getLogger(__name__)
 

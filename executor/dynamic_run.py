@@ -11,10 +11,10 @@ from distop.executor.frame_task import FrameResult
 from distop.executor.launch import Launch, LaunchedFrame, LauncherBroken, LaunchFailed, NeedsSpark
 from distop.executor.operation_run import MARKS_AT_ONCE, End, OperationRun
 from distop.metastore.crashpoints import reached
-from distop.metastore.dynamic_runs import DynamicRun
-from distop.metastore.jobs import Mark, Outcome, Verdict, failure_record
-from distop.metastore.pausing import is_paused
-from distop.metastore.runs import PAUSED
+from distop.metastore.operations.dynamic_runs import DynamicRun
+from distop.metastore.operations.jobs import Mark, Outcome, Verdict, failure_record
+from distop.metastore.operations.pausing import is_paused
+from distop.metastore.operations.runs import PAUSED
 
 log = logging.getLogger(__name__)
 

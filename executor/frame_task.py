@@ -24,7 +24,7 @@ from distop.errors import AttemptTimeout, InvalidArgument, JobFailed
 from distop.executor.session import Port, Session
 from distop.executor.task import TaskJob, Work, told
 from distop.metastore.crashpoints import reached
-from distop.metastore.jobs import Mark, failure_record, success_record
+from distop.metastore.operations.jobs import Mark, failure_record, success_record
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from distop.executor.loop import event_loop
 from distop.executor.runner import RunnerOptions
 from distop.executor.service import ExecutorConfig, serve
 from distop.executor.types import ServedTypes
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import OperationId
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.keyspace import OperationId
 from distop.operations import DistributedOperation
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from distop.errors import DistopError, InvalidArgument, JobFailed
 from distop.executor.frame_task import FrameResult, run_frame_job
 from distop.executor.ledger import Ledger, LocalPort
 from distop.executor.task import TaskSummary, Work, run_task
-from distop.metastore.runs import Run
+from distop.metastore.operations.runs import Run
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from distop.executor.batcher import MarkBatcher
 from distop.executor.claims import ClaimDesk
 from distop.executor.oversight import Oversight
 from distop.executor.session import ANSWER_TIMEOUT_S, Ownership, Session
-from distop.metastore.claims import Busy, Claimed
-from distop.metastore.client import EtcdClient
-from distop.metastore.jobs import Mark, Outcome, Verdict
-from distop.metastore.runs import Run
-from distop.metastore.tries import count_try
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.operations.claims import Busy, Claimed
+from distop.metastore.operations.jobs import Mark, Outcome, Verdict
+from distop.metastore.operations.runs import Run
+from distop.metastore.operations.tries import count_try
 
 T = TypeVar("T")
 

@@ -19,10 +19,10 @@ from distop.executor.place import Place
 from distop.executor.scratch import Scratch
 from distop.executor.task import Work
 from distop.metastore.crashpoints import reached
-from distop.metastore.jobs import Mark, Verdict, failure_record
-from distop.metastore.pausing import is_paused
-from distop.metastore.runs import PAUSED, Run, Taken, without_result
-from distop.metastore.tries import Tried, read_tries
+from distop.metastore.operations.jobs import Mark, Verdict, failure_record
+from distop.metastore.operations.pausing import is_paused
+from distop.metastore.operations.runs import PAUSED, Run, Taken, without_result
+from distop.metastore.operations.tries import Tried, read_tries
 from distop.operations import DistributedOperation
 
 log = logging.getLogger(__name__)

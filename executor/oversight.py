@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from distop.errors import Compacted, DistopError
-from distop.metastore.client import EtcdClient
-from distop.metastore.keyspace import prefix_end
-from distop.metastore.pausing import PauseIndex
-from distop.metastore.records import RUNNING
-from distop.metastore.runs import PAUSED, RUNNER_GONE, Run
-from distop.metastore.settle import settle
-from distop.metastore.txn import Get, KeyValue, Txn
-from distop.metastore.watch import Event, follow, watch
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.settle import settle
+from distop.metastore.etcd.txn import Get, KeyValue, Txn
+from distop.metastore.etcd.watch import Event, follow, watch
+from distop.metastore.operations.pausing import PauseIndex
+from distop.metastore.operations.runs import PAUSED, RUNNER_GONE, Run
+from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.model import RUNNING
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any
 from distop.errors import DistopError
 from distop.executor import wire
 from distop.executor.session import Session
-from distop.metastore.jobs import Mark
+from distop.metastore.operations.jobs import Mark
 
 
 @dataclass

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.executor.wire import PROTOCOL
-from distop.metastore.keyspace import OperationId
+from distop.metastore.records.keyspace import OperationId
 
 BASE_VARIABLE = "DISTOP_RUNTIME_DIR"
 """Environment variable: where to make the folder. Else ``XDG_RUNTIME_DIR``, else where temporary files go."""

@@ -26,17 +26,17 @@ from distop.executor.launch import Launcher, LauncherBroken
 from distop.executor.ledger import Ledger
 from distop.executor.operation_run import End, OperationRun
 from distop.executor.types import ServedTypes
-from distop.metastore.client import Snapshot
 from distop.metastore.crashpoints import reached
-from distop.metastore.keyspace import OperationId
-from distop.metastore.lease import LeaseSession
-from distop.metastore.members import incarnation
-from distop.metastore.pausing import PauseIndex
-from distop.metastore.records import RUNNING, MemberRecord, RunnerRecord, encode
-from distop.metastore.runs import PAUSED, RUNNER_GONE, release_runner, take_runner
-from distop.metastore.settle import settle
-from distop.metastore.txn import Get, Put, Txn
-from distop.metastore.watch import WatchBatch, follow
+from distop.metastore.etcd.client import Snapshot
+from distop.metastore.etcd.settle import settle
+from distop.metastore.etcd.txn import Get, Put, Txn
+from distop.metastore.etcd.watch import WatchBatch, follow
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.members.members import incarnation
+from distop.metastore.operations.pausing import PauseIndex
+from distop.metastore.operations.runs import PAUSED, RUNNER_GONE, release_runner, take_runner
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import RUNNING, MemberRecord, RunnerRecord, encode
 
 log = logging.getLogger(__name__)
 

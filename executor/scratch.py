@@ -25,8 +25,8 @@ import msgspec
 
 from distop.errors import Cancelled
 from distop.executor.place import Place
-from distop.metastore.keyspace import OperationId
-from distop.metastore.structs import ready
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.structs import ready
 
 NOTE = "job"
 _KEPT = re.compile(r"k([0-9]+)-(.+)")

@@ -16,12 +16,12 @@ from pathlib import Path
 from distop.errors import CorruptRecord, DistopError, InvalidName
 from distop.executor.place import SCRATCH_OWNER
 from distop.executor.scratch import kept_by, private_to, read_note
-from distop.metastore.client import EtcdClient
 from distop.metastore.crashpoints import reached
-from distop.metastore.keyspace import OperationId, OperationKeys
-from distop.metastore.members import is_of_this_host
-from distop.metastore.records import RUNNING, ClaimRecord, decode
-from distop.metastore.txn import Get, KeyValue
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Get, KeyValue
+from distop.metastore.members.members import is_of_this_host
+from distop.metastore.records.keyspace import OperationId, OperationKeys
+from distop.metastore.records.model import RUNNING, ClaimRecord, decode
 
 log = logging.getLogger(__name__)
 

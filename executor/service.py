@@ -19,8 +19,8 @@ from distop.executor.place import Place
 from distop.executor.runner import Runner, RunnerOptions
 from distop.executor.scratch_sweep import keep_swept
 from distop.executor.types import ServedTypes
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
 from distop.operations import Registry
 
 if TYPE_CHECKING:

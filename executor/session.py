@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from distop.errors import Cancelled, DistopError, Unavailable
-from distop.metastore.clocks import boot_clock
-from distop.metastore.jobs import Mark, Verdict
+from distop.metastore.members.clocks import boot_clock
+from distop.metastore.operations.jobs import Mark, Verdict
 
 WINDOW = 1024
 """Marks of one task that may be without an answer; it waits then. Bounds memory, here and in the sidecar."""
@@ -84,7 +84,7 @@ class Session(Generic[T]):
         self.lost_claim = 0
         """The youngest claim that was lost. Set by push."""
         self.owned_until = math.inf
-        """When, by :func:`~distop.metastore.clocks.boot_clock`, the lease of all claims may be over. Whoever
+        """When, by ``boot_clock``, the lease of all claims may be over. Whoever
         renews it may have been halted, and cannot push then."""
         self.closed = False
         self._port = port

@@ -27,14 +27,14 @@ from distop.executor.loop import event_loop, settle_heap
 from distop.executor.place import Place, take_lock
 from distop.executor.place_sweep import sweep_places
 from distop.executor.scratch_sweep import keep_swept
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
 from distop.metastore.crashpoints import reached
-from distop.metastore.lease import LeaseSession
-from distop.metastore.members import incarnation
-from distop.metastore.records import MemberRecord, encode
-from distop.metastore.settle import settle
-from distop.metastore.txn import Put, Txn
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.settle import settle
+from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.members.members import incarnation
+from distop.metastore.records.model import MemberRecord, encode
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from distop.executor.dial import SidecarUnavailable, dial
 from distop.executor.pending import Asked, KnownRun, Sent
 from distop.executor.place import Place
 from distop.executor.session import ANSWER_TIMEOUT_S, Ownership, Session
-from distop.metastore.jobs import WON, Mark, Outcome, Verdict
+from distop.metastore.operations.jobs import WON, Mark, Outcome, Verdict
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from distop.executor.frame_task import FrameResult, run_frame_job
 from distop.executor.launch import Launch, LaunchFailed
 from distop.executor.spark_launcher import SparkJob
 from distop.executor.spark_task import SparkTask, settle_worker
-from distop.metastore.structs import ready
+from distop.metastore.records.structs import ready
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,7 +19,7 @@ from distop.executor.launch import Launch, LaunchedFrame, LauncherBroken, Launch
 from distop.executor.place import Place
 from distop.executor.spark_task import SparkTask
 from distop.executor.task import TaskSummary
-from distop.metastore.config import PASSWORD, EtcdConfig
+from distop.metastore.etcd.config import PASSWORD, EtcdConfig
 from distop.operations.registry import VARIABLE
 
 if TYPE_CHECKING:

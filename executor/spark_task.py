@@ -14,8 +14,8 @@ from distop.executor.place import Place
 from distop.executor.scratch import Scratch
 from distop.executor.sidecar_client import SidecarClient, client_of_this_process
 from distop.executor.task import TaskSummary, Work, decode_arg, run_task
-from distop.metastore.config import PASSWORD_FILE, EtcdConfig
-from distop.metastore.tries import Tried
+from distop.metastore.etcd.config import PASSWORD_FILE, EtcdConfig
+from distop.metastore.operations.tries import Tried
 from distop.operations import Registry
 
 log = logging.getLogger(__name__)

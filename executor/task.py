@@ -24,11 +24,11 @@ import msgspec
 from distop.errors import AttemptTimeout, Cancelled, DistopError, InvalidArgument, JobCrashed, JobFailed
 from distop.executor.scratch import Scratch
 from distop.executor.session import Port, Session
-from distop.metastore.clocks import boot_clock
 from distop.metastore.crashpoints import reached
-from distop.metastore.jobs import Mark, Outcome, Verdict, failure_record, success_record
-from distop.metastore.records import OperationArg, decode
-from distop.metastore.tries import Tried
+from distop.metastore.members.clocks import boot_clock
+from distop.metastore.operations.jobs import Mark, Outcome, Verdict, failure_record, success_record
+from distop.metastore.operations.tries import Tried
+from distop.metastore.records.model import OperationArg, decode
 from distop.operations import DistributedOperation, JobContext
 
 log = logging.getLogger(__name__)

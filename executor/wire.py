@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from distop.errors import CorruptRecord, DistopError, EtcdUnavailable
-from distop.metastore.jobs import Mark, Outcome
-from distop.metastore.structs import ready
+from distop.metastore.operations.jobs import Mark, Outcome
+from distop.metastore.records.structs import ready
 
 PROTOCOL = 2
 """Version of these messages. Part of the socket's path, so that versions never meet."""
@@ -146,7 +146,7 @@ class ClaimLost(_Message, frozen=True):
 
 
 class Renewed(_Message, frozen=True):
-    """Pushed: the lease of all claims holds until this reading of :func:`~distop.metastore.clocks.boot_clock`
+    """Pushed: the lease of all claims holds until this reading of ``boot_clock``
     at least, whatever becomes of the sidecar."""
 
     until: float

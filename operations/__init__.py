@@ -4,7 +4,7 @@ Subclass :class:`DistributedOperation`, register it under the entry point group 
 and every coordinator and executor that has it installed can run it.
 """
 
-from distop.metastore.records import WatermarkMove
+from distop.metastore.records.model import WatermarkMove
 from distop.operations.api import (
     DistributedOperation,
     OperationView,

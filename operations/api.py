@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from distop.errors import InvalidArgument
-from distop.metastore.records import (
+from distop.metastore.records.model import (
     Head,
     IndexRecord,
     JobRecord,

@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from distop.errors import CorruptRecord
-from distop.metastore.records import OperationArg
-from distop.metastore.structs import ready
+from distop.metastore.records.model import OperationArg
+from distop.metastore.records.structs import ready
 
 T = TypeVar("T")
 P = TypeVar("P", bound=msgspec.Struct)

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
 from distop.errors import InvalidArgument, UnknownOperationType
-from distop.metastore.keyspace import check_type
+from distop.metastore.records.keyspace import check_type
 from distop.operations.api import DistributedOperation
 
 GROUP = "distop.operations"

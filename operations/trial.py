@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distop.errors import InvalidArgument, JobResultTooLarge
-from distop.metastore.records import (
+from distop.metastore.records.model import (
     MAX_CHECKPOINT_BYTES,
     MAX_JOB_RECORD_BYTES,
     Head,

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from distop.commit.layout import Layout
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.metastore.structs import ready
+from distop.metastore.records.structs import ready
 from distop.operations.job import JobContext
 from distop.spark_jobs.ingest_argument import invalid
 from distop.spark_jobs.rules import MAX_SAMPLES, AuditArgument, RuleSet

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from distop.errors import PreconditionFailed
-from distop.metastore.records import OperationArg, StepRecord
+from distop.metastore.records.model import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.job import JobContext
 from distop.spark_jobs.ingest_argument import IngestArgument, invalid

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from distop.errors import InvalidArgument, InvalidName, PreconditionFailed
-from distop.metastore.keyspace import check_object
-from distop.metastore.records import OperationArg, StepRecord
-from distop.metastore.structs import ready
+from distop.metastore.records.keyspace import check_object
+from distop.metastore.records.model import OperationArg, StepRecord
+from distop.metastore.records.structs import ready
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
 from distop.operations.side_by_side import beside

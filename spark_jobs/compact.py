@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from distop.errors import InvalidName, PreconditionFailed
-from distop.metastore.keyspace import check_partition
-from distop.metastore.records import OperationArg, StepRecord
+from distop.metastore.records.keyspace import check_partition
+from distop.metastore.records.model import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.job import JobContext
 from distop.operations.side_by_side import beside

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from distop.errors import InvalidArgument
-from distop.metastore.structs import ready
+from distop.metastore.records.structs import ready
 
 DEFAULT_MIN_FILES = 5
 MAX_SORT_COLUMNS = 16

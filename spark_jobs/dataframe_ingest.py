@@ -10,9 +10,9 @@ import msgspec
 
 from distop.commit.bookkeeping import is_after
 from distop.errors import AlreadyIngested
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import OperationArg, WatermarkMove, Watermarks
-from distop.metastore.structs import ready
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import OperationArg, WatermarkMove, Watermarks
+from distop.metastore.records.structs import ready
 from distop.operations.api import Plan, PlanRequest, Scope
 from distop.operations.side_by_side import beside
 from distop.spark_jobs.ingest import Ingest
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql import DataFrame, SparkSession
 
-    from distop.metastore.config import EtcdConfig
+    from distop.metastore.etcd.config import EtcdConfig
 
 LOOK_EVERY_S = 2.0
 """How often it is looked whether this program still runs the operation."""
@@ -180,7 +180,7 @@ def ingest_dataframe(
         The Spark session was stopped. The operation goes on with the next call.
     """
     from distop.executor.hosted import run_hosted
-    from distop.metastore.config import EtcdConfig
+    from distop.metastore.etcd.config import EtcdConfig
     from distop.spark_jobs.transform import arrow_schema
 
     argument: dict[str, Any] = {"columns": columns_of(arrow_schema(frame.schema)), "mode": mode}

@@ -20,8 +20,8 @@ from distop.commit.content import recorded_properties
 from distop.commit.layout import file_io
 from distop.commit.staging import PRIVATE
 from distop.errors import CorruptRecord
-from distop.metastore.records import JobRecord, OperationArg
-from distop.metastore.structs import ready
+from distop.metastore.records.model import JobRecord, OperationArg
+from distop.metastore.records.structs import ready
 from distop.operations.job import JobContext, staging_folder, staging_stem
 from distop.spark_jobs.row_checks import Finding
 from distop.spark_jobs.rules import RuleSet

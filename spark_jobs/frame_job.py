@@ -11,7 +11,7 @@ import pyarrow as pa
 from distop.commit.layout import Layout
 from distop.commit.outputs import output_of
 from distop.errors import BadRow, InvalidArgument
-from distop.metastore.records import OperationArg
+from distop.metastore.records.model import OperationArg
 from distop.operations.job import JobContext
 from distop.operations.plans import plan_of
 from distop.spark_jobs.audit import JobAudit

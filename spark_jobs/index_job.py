@@ -25,7 +25,7 @@ from distop.commit.index_publish import RUN, PartResult, Places
 from distop.commit.index_runs import MERGED_AT_ONCE, RunWriter, Source, merge, sorted_entries
 from distop.errors import CorruptRecord
 from distop.metastore.crashpoints import reached
-from distop.metastore.structs import ready
+from distop.metastore.records.structs import ready
 from distop.operations.job import JobContext, staging_folder, staging_stem
 
 log = logging.getLogger(__name__)

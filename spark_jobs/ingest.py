@@ -8,7 +8,7 @@ from typing import Any
 
 from distop.commit.staging import RULES
 from distop.errors import ArgumentTooLarge
-from distop.metastore.records import OperationArg, StepRecord
+from distop.metastore.records.model import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
 from distop.operations.side_by_side import beside

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from distop.errors import InvalidArgument
-from distop.metastore.structs import ready
+from distop.metastore.records.structs import ready
 from distop.spark_jobs.rules import AuditArgument
 
 Format: TypeAlias = Literal["csv", "jsonl", "parquet"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from distop.errors import ArgumentTooLarge
-from distop.metastore.records import OperationArg
+from distop.metastore.records.model import OperationArg
 from distop.operations.plans import Shared, plan_of
 from distop.spark_jobs.csv_options import CsvOptions
 from distop.spark_jobs.kafka_offsets import OffsetRange

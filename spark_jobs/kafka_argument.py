@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from distop.errors import InvalidArgument
-from distop.metastore.structs import ready
+from distop.metastore.records.structs import ready
 
 Metadata: TypeAlias = Literal["key", "partition", "offset", "timestamp", "headers"]
 

@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.metastore.records import OperationArg, StepRecord
-from distop.metastore.structs import ready
+from distop.metastore.records.model import OperationArg, StepRecord
+from distop.metastore.records.structs import ready
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.job import JobContext, staging_folder
 from distop.operations.side_by_side import beside

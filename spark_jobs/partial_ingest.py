@@ -11,7 +11,7 @@ from itertools import accumulate, islice
 
 import msgspec
 
-from distop.metastore.records import OperationOptions, WatermarkMove
+from distop.metastore.records.model import OperationOptions, WatermarkMove
 from distop.spark_jobs.ingest_argument import IngestArgument, invalid
 from distop.spark_jobs.sources import FoundSource
 from distop.spark_jobs.splits import Extent, jobs_reading

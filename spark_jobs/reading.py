@@ -33,7 +33,7 @@ from distop.commit.metadata_files import TableFile
 from distop.commit.rollback import target_of
 from distop.commit.storage import StorageOptions
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.metastore.records import IndexRecord
+from distop.metastore.records.model import IndexRecord
 from distop.spark_jobs.row_filter import filter_columns, parse_filter
 
 
@@ -257,7 +257,7 @@ def open_snapshot(
     branch:
         The snapshot that a branch or a tag names.
     indexes:
-        The table's indexes, see :func:`distop.metastore.indexes.read_indexes`.
+        The table's indexes, see :func:`distop.metastore.tables.indexes.read_indexes`.
 
     Raises
     ------

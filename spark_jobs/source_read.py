@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from distop.client import Client, Table
 from distop.commit.layout import Layout, parse_schema
 from distop.errors import DistopError, InvalidArgument, PreconditionFailed
-from distop.metastore.records import IndexRecord
+from distop.metastore.records.model import IndexRecord
 from distop.spark_jobs.reading import PlannedFile, TableSnapshot, open_snapshot
 from distop.spark_jobs.source_options import ReadOptions
 from distop.spark_jobs.source_types import as_spark, spark_schema

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from distop.commit.bookkeeping import is_after
 from distop.errors import AlreadyIngested
-from distop.metastore.records import WatermarkMove, Watermarks
+from distop.metastore.records.model import WatermarkMove, Watermarks
 from distop.spark_jobs.ingest_argument import invalid
 from distop.spark_jobs.sources import FoundFile, FoundSource
 

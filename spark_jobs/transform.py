@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from distop.errors import InvalidArgument, JobFailed
 from distop.executor.launch import NeedsSpark
-from distop.metastore.records import OperationArg, decode, encode
+from distop.metastore.records.model import OperationArg, decode, encode
 from distop.operations.job import JobContext
 from distop.spark_jobs.bad_rows import Fail
 from distop.spark_jobs.column_types import convert

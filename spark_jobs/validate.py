@@ -9,8 +9,8 @@ import msgspec
 
 from distop.commit.staging import RULES
 from distop.errors import ArgumentTooLarge, InvalidArgument, PreconditionFailed
-from distop.metastore.records import OperationArg, StepRecord
-from distop.metastore.structs import ready
+from distop.metastore.records.model import OperationArg, StepRecord
+from distop.metastore.records.structs import ready
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.job import JobContext
 from distop.operations.side_by_side import beside

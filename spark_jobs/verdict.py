@@ -11,7 +11,7 @@ from distop.commit.partial import selection
 from distop.commit.staging import RULES
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.errors import CorruptRecord, ValidationFailed
-from distop.metastore.structs import ready
+from distop.metastore.records.structs import ready
 from distop.spark_jobs.findings import TOLD_RULES, Broken, gather, write_report
 from distop.spark_jobs.rules import RuleSet
 

@@ -16,8 +16,8 @@ from distop.commit.prepared import LIST, MAX_AGE_S, TYPE, age_of
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.commit.sweep import IGNORED
 from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed, WriteTooOld
-from distop.metastore.records import OperationArg, StepRecord, WatermarkMove, Watermarks
-from distop.metastore.structs import ready
+from distop.metastore.records.model import OperationArg, StepRecord, WatermarkMove, Watermarks
+from distop.metastore.records.structs import ready
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
 from distop.operations.side_by_side import beside

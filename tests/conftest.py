@@ -11,7 +11,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from distop.metastore.embedded import EtcdProcess
+from distop.metastore.etcd.embedded import EtcdProcess
 from support import jvm
 from support.fixtures import client as client
 from support.fixtures import etcd_config as etcd_config

@@ -23,7 +23,7 @@ from chaos.faults import FAULTS, strikes
 from chaos.report import Report
 from chaos.run import Run, Settings
 from distop.metastore.crashpoints import points
-from distop.metastore.embedded import find_etcd
+from distop.metastore.etcd.embedded import find_etcd
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:

@@ -8,10 +8,10 @@ import msgspec
 
 from chaos.lab import Lab
 from chaos.ledger import Book
-from distop.metastore.batches import AppliedRecord, ordering_of
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import decode, encode
-from distop.metastore.txn import Put, Txn, unchanged
+from distop.metastore.backlog.batches import AppliedRecord, ordering_of
+from distop.metastore.etcd.txn import Put, Txn, unchanged
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import decode, encode
 
 
 async def ordered(lab: Lab) -> list[str]:

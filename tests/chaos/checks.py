@@ -14,10 +14,10 @@ from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
 from pyiceberg.table import StaticTable
 
 from chaos.ledger import Book
-from distop.metastore.client import EtcdClient
-from distop.metastore.keyspace import TableKeys
-from distop.metastore.records import Head, decode, decode_watermarks
-from distop.metastore.txn import Get, Txn
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Get, Txn
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.model import Head, decode, decode_watermarks
 
 AT_REST = re.compile(
     r"(_coordinators|_executors|_namespaces|_audit)\..+"

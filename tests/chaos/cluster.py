@@ -21,11 +21,11 @@ from typing import Self
 
 from chaos.kinds import KINDS, STEPS
 from distop.executor.place import BASE_VARIABLE, Place
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
 from distop.metastore.crashpoints import ONCE_VARIABLE, VARIABLE, record_name
-from distop.metastore.embedded import EtcdProcess, free_port
-from distop.metastore.records import LeaderRecord, MemberRecord, decode
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from distop.metastore.records.model import LeaderRecord, MemberRecord, decode
 from support.proxy import Proxy
 from support.waiting import eventually
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
 from distop.commit.catalog import EtcdCatalog
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.config import EtcdConfig
 
 
 def main(name: str, identity: str) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from distop.commit.delta_step import DeltaArgument, DeltaFile
 from distop.commit.hook_step import HookCall
 from distop.commit.step import FinishContext, StepPlan
-from distop.metastore.records import OperationArg, StepRecord
+from distop.metastore.records.model import OperationArg, StepRecord
 from distop.operations import DistributedOperation, JobContext, OperationView, Plan, PlanRequest
 from support import step_probes
 

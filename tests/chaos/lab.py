@@ -18,8 +18,8 @@ from chaos.cluster import Cluster
 from chaos.ledger import Batch, Book, Sources, Started
 from distop.client import AsyncClient
 from distop.errors import DistopError, TableExists
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import HistoryRecord, decode
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import HistoryRecord, decode
 
 T = TypeVar("T")
 

@@ -22,8 +22,8 @@ from distop.errors import DistopError
 MOST_WORKLOADS = 8
 """How many workloads may pass by before a point is said to be out of reach."""
 OF_RUNNERS = {
-    "distop.metastore.runs",
-    "distop.metastore.dynamic_runs",
+    "distop.metastore.operations.runs",
+    "distop.metastore.operations.dynamic_runs",
     "distop.executor.runner",
     "distop.executor.operation_run",
     "distop.executor.dynamic_run",

@@ -12,7 +12,7 @@ from distop.coordinator.service import run as run_coordinator
 from distop.executor.runner import RunnerOptions
 from distop.executor.service import ExecutorConfig
 from distop.executor.service import run as run_executor
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.config import EtcdConfig
 
 
 def main(role: str, where: str, ttl_s: str) -> int:

@@ -21,9 +21,9 @@ from chaos.cluster import TTL_S, Service
 from chaos.lab import Lab, Stuck
 from chaos.ledger import Started
 from distop.errors import DistopError, NotParked, OperationNotFound, PreconditionFailed, TableNotFound
-from distop.metastore.records import CompletionRecord, HistoryRecord, decode, encode
-from distop.metastore.retention import EVERY, KEEP
-from distop.metastore.txn import Put, Txn
+from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.operations.retention import EVERY, KEEP
+from distop.metastore.records.model import CompletionRecord, HistoryRecord, decode, encode
 
 Workload: TypeAlias = Callable[[Lab], Coroutine[Any, Any, list[str]]]
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 from distop.client import FollowUp, Operation
 from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed
 from distop.metastore import crashpoints
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.config import EtcdConfig
 from support.executing import runner
 from support.lossy import LossyClient
 from support.waiting import eventually

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from distop.client import OperationState
 from distop.errors import TooLateToCancel
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
 from support.whole import whole, write_csv
 
 MOMENTS = 14

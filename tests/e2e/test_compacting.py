@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest_asyncio
 
 from distop.client import Operation, OperationState
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.config import EtcdConfig
 from support.executing import Child
 from support.lossy import LossyClient
 from support.whole import Whole, whole, write_csv

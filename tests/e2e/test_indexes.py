@@ -9,9 +9,9 @@ import pytest
 
 from distop.client import Operation
 from distop.errors import IncompatibleOperation, InvalidArgument
-from distop.metastore.config import EtcdConfig
-from distop.metastore.indexes import read_indexes
-from distop.metastore.records import decode_run_ops
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.model import decode_run_ops
+from distop.metastore.tables.indexes import read_indexes
 from distop.spark_jobs.source_options import read_options
 from distop.spark_jobs.source_read import FileSplit, TableReader, table_schema
 from support.executing import runner

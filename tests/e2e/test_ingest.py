@@ -14,10 +14,10 @@ import pytest_asyncio
 
 from distop.client import OperationState
 from distop.errors import AlreadyIngested, DistopError, EtcdOutOfSpace
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess, find_etcdctl
-from distop.metastore.txn import Txn, TxnResult
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess, find_etcdctl
+from distop.metastore.etcd.txn import Txn, TxnResult
 from support.executing import Child, runner
 from support.lossy import LossyClient, puts
 from support.waiting import eventually

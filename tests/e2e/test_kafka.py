@@ -17,8 +17,8 @@ from pyiceberg.exceptions import NoSuchTableError
 
 from distop.client import AsyncClient
 from distop.errors import AlreadyIngested, IncompatibleOperation, KafkaUnavailable, OffsetsLost
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
 from support.coordinators import config_of, running
 from support.executing import runner
 from support.kafka import Brokers, KafkaTopic

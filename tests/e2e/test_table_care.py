@@ -12,9 +12,9 @@ import pytest
 
 from distop.client import OperationState
 from distop.errors import IncompatibleOperation
-from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import OperationArg, decode
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import OperationArg, decode
 from distop.spark_jobs.ingest import Ingest
 from support.executing import runner
 from support.ingesting import LocalJob

@@ -14,7 +14,7 @@ from pyiceberg.types import StringType
 
 from distop.client import Operation, OperationState
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.config import EtcdConfig
 from support.executing import runner
 from support.lossy import LossyClient
 from support.waiting import eventually

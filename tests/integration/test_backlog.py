@@ -8,13 +8,13 @@ import pytest
 import pytest_asyncio
 
 from distop.errors import BatchDiffers, BatchLate, PreconditionFailed
-from distop.metastore.audit import audit_put
-from distop.metastore.backlog import Queued
-from distop.metastore.batches import AppliedRecord
-from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import OperationId
-from distop.metastore.pausing import pause_table, resume_table
-from distop.metastore.records import PauseRecord, decode
+from distop.metastore.backlog.batches import AppliedRecord
+from distop.metastore.backlog.queue import Queued
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.operations.pausing import pause_table, resume_table
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import PauseRecord, decode
+from distop.metastore.tables.audit import audit_put
 from support.backlogs import (
     applied,
     approve,

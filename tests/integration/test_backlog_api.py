@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from distop.client import AsyncClient
 from distop.errors import AlreadyExists, DistopError, InvalidArgument, NotFound, PreconditionFailed
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.config import EtcdConfig
 from support.coordinators import config_of, running
 from support.waiting import eventually
 

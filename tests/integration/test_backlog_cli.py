@@ -13,8 +13,8 @@ import pytest_asyncio
 from typer.testing import CliRunner
 
 from distop.cli.main import app
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
 from support.coordinators import config_of, running
 from support.waiting import eventually
 

@@ -9,15 +9,15 @@ import pytest
 import pytest_asyncio
 
 from distop.errors import PreconditionFailed
-from distop.metastore import deciding
-from distop.metastore.audit import audit_put, read_audit
-from distop.metastore.backlog import Queued
-from distop.metastore.batches import Block, OrderingRecord
-from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import encode
-from distop.metastore.retention import FORGET_BITE, forget_batches
-from distop.metastore.txn import Put, Txn
+from distop.metastore.backlog import decisions as deciding
+from distop.metastore.backlog.batches import Block, OrderingRecord
+from distop.metastore.backlog.queue import Queued
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.operations.retention import FORGET_BITE, forget_batches
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import encode
+from distop.metastore.tables.audit import audit_put, read_audit
 from support.backlogs import (
     applied,
     configure,

@@ -9,12 +9,12 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
-from distop.metastore.batches import BatchRecord
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import prefix_end
-from distop.metastore.records import decode, decode_watermarks
-from distop.metastore.watch import Event, watch
+from distop.metastore.backlog.batches import BatchRecord
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.watch import Event, watch
+from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.model import decode, decode_watermarks
 from support.backlogs import (
     applied,
     configure,

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from distop.metastore.embedded import free_port
+from distop.metastore.etcd.embedded import free_port
 from distop.proto import distop_pb2 as pb
 from support.fake_service import FakeService, serving_in_thread
 from support.waiting import eventually

@@ -22,13 +22,13 @@ from distop.errors import (
     LeaseLost,
     OutcomeUnknown,
 )
-from distop.metastore.client import EtcdClient, RangePage, within
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess, free_port
-from distop.metastore.keyspace import prefix_end
-from distop.metastore.sync import SyncEtcd
-from distop.metastore.txn import MAX_OPS, Delete, Get, KeyValue, Put, Txn, absent, created_at, equals
-from distop.metastore.watch import watch
+from distop.metastore.etcd.client import EtcdClient, RangePage, within
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.etcd.txn import MAX_OPS, Delete, Get, KeyValue, Put, Txn, absent, created_at, equals
+from distop.metastore.etcd.watch import watch
+from distop.metastore.records.keyspace import prefix_end
 from support.etcds import enable_users, etcd_with_tls, fill, make_certificates
 from support.proxy import Proxy
 from support.waiting import eventually

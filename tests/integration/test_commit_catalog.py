@@ -36,12 +36,14 @@ from distop.errors import (
     InvalidName,
     OutcomeUnknown,
 )
-from distop.metastore.backlog import enqueue
-from distop.metastore.batches import BatchRecord, OrderingRecord
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess
-from distop.metastore.keyspace import TableKeys, prefix_end
-from distop.metastore.records import (
+from distop.metastore.backlog.batches import BatchRecord, OrderingRecord
+from distop.metastore.backlog.queue import enqueue
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.etcd.txn import KeyValue, Put, Txn, TxnResult
+from distop.metastore.records.keyspace import TableKeys, prefix_end
+from distop.metastore.records.model import (
     Head,
     HistoryRecord,
     NamespaceRecord,
@@ -50,8 +52,6 @@ from distop.metastore.records import (
     encode,
     encode_plain,
 )
-from distop.metastore.sync import SyncEtcd
-from distop.metastore.txn import KeyValue, Put, Txn, TxnResult
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()))
 

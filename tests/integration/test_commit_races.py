@@ -20,11 +20,11 @@ from distop.commit.iceberg_steps import IcebergAppend, IcebergOverwrite
 from distop.commit.layout import Layout
 from distop.commit.step import FinishContext, TransactionalStep
 from distop.errors import HeadConflict
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess
-from distop.metastore.records import Head, TableRecord, WatermarkMove, decode, decode_watermarks, encode
-from distop.metastore.sync import SyncEtcd
-from distop.metastore.txn import Get, Txn
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.etcd.txn import Get, Txn
+from distop.metastore.records.model import Head, TableRecord, WatermarkMove, decode, decode_watermarks, encode
 from support.publishing import ROWS, Staged, Table, rows
 
 APPENDER = """

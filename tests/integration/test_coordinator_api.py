@@ -26,12 +26,12 @@ from distop.errors import (
     TableNotFound,
     UnknownOperationType,
 )
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import OperationArg, Watermarks, encode, encode_plain
-from distop.metastore.txn import KeyValue
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import OperationArg, Watermarks, encode, encode_plain
 from distop.proto import distop_pb2 as pb
 from support.coordinators import Service, leader_of, raising, serving, through
 from support.jobs import mark

@@ -16,14 +16,16 @@ from distop.coordinator.leadership import Leadership
 from distop.coordinator.placement import preferred
 from distop.coordinator.service import Coordinator
 from distop.errors import EtcdOutOfSpace
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.election import MAX_TRIES, campaign
-from distop.metastore.embedded import EtcdProcess
-from distop.metastore.ending import Finish, finish, seal
-from distop.metastore.keyspace import OperationId, OperationKeys, prefix_end
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import (
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.etcd.txn import Put, Txn, TxnResult
+from distop.metastore.members.election import MAX_TRIES, campaign
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.ending import Finish, finish, seal
+from distop.metastore.operations.retention import EVERY
+from distop.metastore.records.keyspace import OperationId, OperationKeys, prefix_end
+from distop.metastore.records.model import (
     ABORTING,
     COMMITTING,
     RUNNING,
@@ -36,8 +38,6 @@ from distop.metastore.records import (
     WatermarkMove,
     encode,
 )
-from distop.metastore.retention import EVERY
-from distop.metastore.txn import Put, Txn, TxnResult
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from support.coordinators import Service, config_of, leader_of, running, serving, tables_for, through
@@ -551,8 +551,8 @@ async def test_only_so_much_history_is_kept(
     etcd_config: EtcdConfig, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O22: the newest; with the requests that made them, and nothing of what still runs."""
-    monkeypatch.setattr("distop.metastore.retention.KEEP", 10)
-    monkeypatch.setattr("distop.metastore.retention.prune.__kwdefaults__", {"keep": 10})
+    monkeypatch.setattr("distop.metastore.operations.retention.KEEP", 10)
+    monkeypatch.setattr("distop.metastore.operations.retention.prune.__kwdefaults__", {"keep": 10})
     await make_table(client)
     keys = client.keyspace.table("t")
     old = [

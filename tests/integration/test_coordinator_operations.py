@@ -11,11 +11,11 @@ import pytest_asyncio
 from google.protobuf import json_format
 
 from distop.errors import AlreadyExists, IncompatibleOperation, InvalidArgument, OperationNotFound
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import RUNNING
-from distop.metastore.txn import KeyValue
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import RUNNING
 from distop.proto import distop_pb2 as pb
 from support.coordinators import Service, serving
 from support.jobs import mark, mark_all

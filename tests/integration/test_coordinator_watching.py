@@ -15,10 +15,10 @@ from google.protobuf import duration_pb2
 
 from distop.coordinator.ends import Ends
 from distop.errors import OperationNotFound
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess
-from distop.metastore.keyspace import OperationId
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.records.keyspace import OperationId
 from distop.proto import distop_pb2 as pb
 from support.coordinators import FINAL, Service, raising, serving, through
 from support.jobs import mark, mark_all

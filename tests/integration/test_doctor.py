@@ -25,12 +25,13 @@ from distop.coordinator.doctor import Severity, Told
 from distop.coordinator.doctor_liveness import Patience
 from distop.coordinator.doctor_rounds import Doctor, Examination
 from distop.errors import TableNotFound
-from distop.metastore.batches import BatchRecord, Block, OrderingRecord
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import OperationId, OperationKeys
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import (
+from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Delete, Txn
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.records.keyspace import OperationId, OperationKeys
+from distop.metastore.records.model import (
     ClaimRecord,
     Head,
     HistoryRecord,
@@ -40,7 +41,6 @@ from distop.metastore.records import (
     decode,
     encode,
 )
-from distop.metastore.txn import Delete, Txn
 from support.coordinators import config_of, running
 from support.executing import runner
 from support.jobs import mark

@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack, aclosing
 import pytest
 
 from distop.errors import NotFound, PreconditionFailed
-from distop.metastore.audit import audit_put
-from distop.metastore.config import EtcdConfig
-from distop.metastore.draining import set_draining
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import LeaderRecord, decode
-from distop.metastore.watch import watch
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.watch import watch
+from distop.metastore.members.draining import set_draining
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import LeaderRecord, decode
+from distop.metastore.tables.audit import audit_put
 from distop.proto import distop_pb2 as pb
 from support.coordinators import Service, config_of, leader_of, raising, running, tables_for
 from support.jobs import mark

@@ -10,12 +10,12 @@ import pytest_asyncio
 
 from distop.client import AsyncClient
 from distop.errors import IncompatibleOperation, PreconditionFailed, TableNotFound
-from distop.metastore.audit import audit_put
-from distop.metastore.config import EtcdConfig
-from distop.metastore.dropping import drop_table
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import DropRecord, TableRecord
-from distop.metastore.txn import Put, Txn, TxnResult
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Put, Txn, TxnResult
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import DropRecord, TableRecord
+from distop.metastore.tables.audit import audit_put
+from distop.metastore.tables.dropping import drop_table
 from support.coordinators import config_of, running
 from support.jobs import mark
 from support.lossy import Fault, LossyClient, puts

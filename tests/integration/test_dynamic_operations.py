@@ -11,12 +11,12 @@ import pytest
 
 from distop.client import Operation, OperationState
 from distop.errors import InvalidArgument
-from distop.metastore.config import EtcdConfig
-from distop.metastore.dynamic_runs import DynamicRun
-from distop.metastore.jobs import Mark, mark_txn, success_record
-from distop.metastore.keyspace import OperationId
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import OperationArg, decode
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.dynamic_runs import DynamicRun
+from distop.metastore.operations.jobs import Mark, mark_txn, success_record
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import OperationArg, decode
 from support.dealing import DEALING, attempts, computations
 from support.executing import job_records, runner, take
 from support.lossy import Fault, LossyClient, puts

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from distop.metastore import dynamic_runs
-from distop.metastore.client import EtcdClient
-from distop.metastore.dynamic_runs import DynamicRun
-from distop.metastore.jobs import Mark, Outcome, mark_txn, success_record, verdicts
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import ABORTING, OperationArg, RunRecord, decode, encode
-from distop.metastore.runs import Run, release_runner
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations import dynamic_runs
+from distop.metastore.operations.dynamic_runs import DynamicRun
+from distop.metastore.operations.jobs import Mark, Outcome, mark_txn, success_record, verdicts
+from distop.metastore.operations.runs import Run, release_runner
+from distop.metastore.records.model import ABORTING, OperationArg, RunRecord, decode, encode
 from support.executing import job_records, remove_operation, set_state, start_operation, take
 from support.lossy import Fault, LossyClient, puts
 

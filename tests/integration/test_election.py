@@ -9,12 +9,12 @@ import pytest
 import pytest_asyncio
 
 from distop.errors import EtcdOutOfSpace, EtcdUnavailable, LeaseLost, OutcomeUnknown
-from distop.metastore.client import EtcdClient
-from distop.metastore.election import MAX_TRIES, Epoch, campaign, resign
-from distop.metastore.keyspace import TableKeys
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import LeaderRecord, decode
-from distop.metastore.txn import Txn
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Txn
+from distop.metastore.members.election import MAX_TRIES, Epoch, campaign, resign
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.model import LeaderRecord, decode
 from support.lossy import Fault, LossyClient
 
 TTL_S = 5

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from distop.metastore.embedded import LOSSY_WARNING, EtcdProcess, find_etcdctl
+from distop.metastore.etcd.embedded import LOSSY_WARNING, EtcdProcess, find_etcdctl
 
 pytestmark = pytest.mark.process
 
 STARTS_ONE_AND_WAITS = """
 import sys
 from pathlib import Path
-from distop.metastore.embedded import EtcdProcess
+from distop.metastore.etcd.embedded import EtcdProcess
 
 process = EtcdProcess(Path(sys.argv[1]))
 process.start()

@@ -10,8 +10,10 @@ import pytest
 import pytest_asyncio
 
 from distop.errors import DistopError, LeadershipLost, OperationNotFound, OutcomeUnknown
-from distop.metastore.election import Epoch, campaign, resign
-from distop.metastore.ending import (
+from distop.metastore.etcd.txn import MAX_OPS, Delete, KeyValue, Put, Txn, TxnResult, unchanged
+from distop.metastore.members.election import Epoch, campaign, resign
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.ending import (
     COLLECT_BITE,
     MAX_TRIES,
     Finish,
@@ -22,9 +24,8 @@ from distop.metastore.ending import (
     request_cancel,
     seal,
 )
-from distop.metastore.keyspace import OperationId, OperationKeys, TableKeys
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import (
+from distop.metastore.records.keyspace import OperationId, OperationKeys, TableKeys
+from distop.metastore.records.model import (
     ABORTING,
     COMMITTING,
     RUNNING,
@@ -37,7 +38,6 @@ from distop.metastore.records import (
     decode_run_ops,
     encode,
 )
-from distop.metastore.txn import MAX_OPS, Delete, KeyValue, Put, Txn, TxnResult, unchanged
 from support.jobs import mark, mark_all
 from support.lossy import Fault, LossyClient
 from support.starts import begin, make_table
@@ -418,7 +418,7 @@ async def test_a_collector_that_was_killed_is_continued_by_another(
     led: Led, lives: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O5: after any bite."""
-    monkeypatch.setattr("distop.metastore.ending.COLLECT_BITE", 20)
+    monkeypatch.setattr("distop.metastore.operations.ending.COLLECT_BITE", 20)
     op = await led.begin(partition_count=50)
     await mark_all(led.client, op.operation, [f"p{number}" for number in range(50)])
     await seal(led.client, op, led.epoch, before=RUNNING, after=COMMITTING)

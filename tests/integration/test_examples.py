@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from distop.client import AsyncClient, Operation, OperationState
 from distop.errors import PreconditionFailed
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.config import EtcdConfig
 from support.coordinators import config_of, running
 from support.executing import Child
 from support.repository import ROOT

@@ -10,10 +10,10 @@ import pytest
 
 from distop.executor.place import Place
 from distop.executor.task import TaskSummary
-from distop.metastore.config import EtcdConfig
-from distop.metastore.jobs import SUCCESS
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import ClaimRecord, OperationArg, decode
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.jobs import SUCCESS
+from distop.metastore.records.model import ClaimRecord, OperationArg, decode
 from support.executing import (
     Child,
     job_records,

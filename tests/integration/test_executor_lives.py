@@ -19,15 +19,15 @@ from distop.executor.runner import Runner, RunnerOptions
 from distop.executor.service import ExecutorConfig, serve
 from distop.executor.task import TaskSummary
 from distop.executor.types import ServedTypes
-from distop.metastore.claims import Claimed, claim_txn
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess
-from distop.metastore.jobs import FAILED, SUCCESS
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import ABORTING, ClaimRecord, MemberRecord, decode
-from distop.metastore.runs import Run
-from distop.metastore.txn import Put, Txn
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.claims import Claimed, claim_txn
+from distop.metastore.operations.jobs import FAILED, SUCCESS
+from distop.metastore.operations.runs import Run
+from distop.metastore.records.model import ABORTING, ClaimRecord, MemberRecord, decode
 from distop.operations import Registry
 from support.executing import (
     TTL_S,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from distop.metastore.config import EtcdConfig
-from distop.metastore.jobs import FAILED, SUCCESS
-from distop.metastore.keyspace import prefix_end
-from distop.metastore.records import ABORTING, COMMITTING
-from distop.metastore.txn import Delete, Txn
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Delete, Txn
+from distop.metastore.operations.jobs import FAILED, SUCCESS
+from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.model import ABORTING, COMMITTING
 from support.executing import (
     all_done,
     executor_process,

@@ -17,11 +17,11 @@ from distop.executor.scratch import Scratch
 from distop.executor.scratch_sweep import sweep_scratch
 from distop.executor.task import TaskSummary
 from distop.executor.types import ServedTypes
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import ABORTING, ClaimRecord, encode
-from distop.metastore.runs import Taken
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.runs import Taken
+from distop.metastore.records.model import ABORTING, ClaimRecord, encode
 from distop.operations import Registry
 from support.executing import (
     Child,

@@ -19,11 +19,11 @@ from distop.executor.place import Place
 from distop.executor.sidecar import Sidecar, SidecarConfig
 from distop.executor.sidecar_client import SidecarClient
 from distop.executor.task import TaskSummary
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess
-from distop.metastore.jobs import Mark, success_record
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import ABORTING, MemberRecord, decode
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.jobs import Mark, success_record
+from distop.metastore.records.model import ABORTING, MemberRecord, decode
 from support.etcds import enable_users
 from support.executing import (
     all_done,

@@ -11,9 +11,9 @@ import pytest_asyncio
 from distop.commit.step import VARIABLE, default_registry
 from distop.coordinator.requests import plain
 from distop.errors import DistopError, NotSkippable
-from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import COMMITTING
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import COMMITTING
 from distop.proto import distop_pb2 as pb
 from support.coordinators import Service, serving
 from support.jobs import mark_all

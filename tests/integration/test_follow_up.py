@@ -14,12 +14,10 @@ from distop.client import AsyncClient, FollowUp, OperationState
 from distop.coordinator.completion import Completion
 from distop.coordinator.leadership import Leadership
 from distop.errors import InvalidArgument, RequestIdReused, UnknownOperationType
-from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import OperationId
-from distop.metastore.lease import LeaseSession
-from distop.metastore.options import FollowUp as FollowUpRecord
-from distop.metastore.options import OperationOptions
-from distop.metastore.records import (
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import (
     HistoryRecord,
     MemberRecord,
     OperationArg,
@@ -27,6 +25,8 @@ from distop.metastore.records import (
     decode,
     encode,
 )
+from distop.metastore.records.options import FollowUp as FollowUpRecord
+from distop.metastore.records.options import OperationOptions
 from distop.operations.registry import Registry
 from support.coordinators import config_of, running
 from support.jobs import mark

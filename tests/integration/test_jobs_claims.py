@@ -8,7 +8,9 @@ import pytest
 import pytest_asyncio
 
 from distop.errors import InvalidArgument, LeaseLost
-from distop.metastore.claims import (
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.claims import (
     Busy,
     Claimed,
     claim,
@@ -16,11 +18,9 @@ from distop.metastore.claims import (
     release_claim,
     save_checkpoint,
 )
-from distop.metastore.jobs import Mark, Outcome, Verdict, mark_txn, success_record, verdicts
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import ABORTING, MAX_CHECKPOINT_BYTES, ClaimRecord
-from distop.metastore.runs import Run, release_runner
-from distop.metastore.txn import KeyValue
+from distop.metastore.operations.jobs import Mark, Outcome, Verdict, mark_txn, success_record, verdicts
+from distop.metastore.operations.runs import Run, release_runner
+from distop.metastore.records.model import ABORTING, MAX_CHECKPOINT_BYTES, ClaimRecord
 from support.executing import set_state, start_operation, take
 from support.lossy import Fault, LossyClient
 

@@ -10,13 +10,21 @@ import pytest_asyncio
 
 from distop.errors import DistopError, EtcdUnavailable
 from distop.executor.batcher import MarkBatcher
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.jobs import MAX_GROUP, Mark, Outcome, Verdict, mark_txn, success_record, verdicts
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import ABORTING, COMMITTING, OperationArg, RunnerRecord
-from distop.metastore.runs import Run, Taken, release_runner, take_runner, unfinished_partitions
-from distop.metastore.txn import Txn
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Txn
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.jobs import (
+    MAX_GROUP,
+    Mark,
+    Outcome,
+    Verdict,
+    mark_txn,
+    success_record,
+    verdicts,
+)
+from distop.metastore.operations.runs import Run, Taken, release_runner, take_runner, unfinished_partitions
+from distop.metastore.records.model import ABORTING, COMMITTING, OperationArg, RunnerRecord
 from support.executing import job_records, remove_operation, set_state, start_operation, take
 from support.lossy import Fault, LossyClient
 from support.proxy import Proxy

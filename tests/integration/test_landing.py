@@ -14,8 +14,8 @@ import pytest_asyncio
 from distop.client import AsyncClient, Client, OperationState
 from distop.client.landing import Landing, Report
 from distop.client.landings import Landings
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
 from support.coordinators import config_of, running
 from support.executing import runner
 from support.waiting import eventually

@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 
 from distop.errors import EtcdUnavailable, LeaseLost
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess
-from distop.metastore.lease import LeaseSession, boot_clock
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.members.lease import LeaseSession, boot_clock
 from support.proxy import Proxy
 from support.waiting import eventually
 

@@ -10,18 +10,18 @@ import pytest_asyncio
 
 from distop.coordinator.why import Mood, why
 from distop.errors import InvalidArgument, NotParked, NotSkippable, OperationNotFound, OutcomeUnknown
-from distop.metastore.audit import audit_put
-from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import OperationId, prefix_end
-from distop.metastore.parking import request_resolve
-from distop.metastore.records import (
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Txn, TxnResult
+from distop.metastore.operations.parking import request_resolve
+from distop.metastore.records.keyspace import OperationId, prefix_end
+from distop.metastore.records.model import (
     COMMITTING,
     CompletionRecord,
     ResolveRecord,
     decode,
     encode,
 )
-from distop.metastore.txn import Txn, TxnResult
+from distop.metastore.tables.audit import audit_put
 from distop.proto import distop_pb2 as pb
 from support.coordinators import Service, serving
 from support.jobs import mark

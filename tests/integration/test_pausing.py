@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from distop.errors import OperationNotFound, PreconditionFailed, TableNotFound, TablePaused
-from distop.metastore.audit import audit_put, prune, read_audit
-from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import OperationId
-from distop.metastore.pausing import pause_operation, pause_table
-from distop.metastore.records import ABORTING, RUNNING, OperationArg, PauseRecord, RunnerRecord, decode
-from distop.metastore.runs import take_runner
-from distop.metastore.starting import StartRequest, read_table_state, start
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.operations.pausing import pause_operation, pause_table
+from distop.metastore.operations.runs import take_runner
+from distop.metastore.operations.starting import StartRequest, read_table_state, start
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import ABORTING, RUNNING, OperationArg, PauseRecord, RunnerRecord, decode
+from distop.metastore.tables.audit import audit_put, prune, read_audit
 from distop.proto import distop_pb2 as pb
 from support.coordinators import Service, raising, serving
 from support.executing import lease, runner, runner_of, start_operation

@@ -12,11 +12,11 @@ from distop.commit.catalog import EtcdCatalog
 from distop.commit.iceberg_steps import IcebergOverwrite
 from distop.commit.layout import Layout
 from distop.commit.sweep import sweep
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess
-from distop.metastore.records import TableRecord, encode
-from distop.metastore.sync import SyncEtcd
-from distop.metastore.txn import Put, Txn
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.records.model import TableRecord, encode
 from distop.spark_jobs.maintenance import ExpireSnapshots, RemoveOrphans, Rollback
 from support.indexing import Indexing
 from support.maintaining import Run

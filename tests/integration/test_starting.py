@@ -17,11 +17,11 @@ from distop.errors import (
     RequestIdReused,
     TableNotFound,
 )
-from distop.metastore.client import EtcdClient
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import RUNNING, OperationArg, decode, decode_run_ops
-from distop.metastore.starting import digest_of
-from distop.metastore.txn import MAX_OPS, MAX_REQUEST_BYTES, KeyValue
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import MAX_OPS, MAX_REQUEST_BYTES, KeyValue
+from distop.metastore.operations.starting import digest_of
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import RUNNING, OperationArg, decode, decode_run_ops
 from support.lossy import Fault, LossyClient
 from support.starts import begin, make_table
 
@@ -209,7 +209,7 @@ async def test_a_table_that_is_too_busy_says_try_again(
     client: LossyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U3: nothing is tried for ever."""
-    monkeypatch.setattr("distop.metastore.starting.MAX_TRIES", 5)
+    monkeypatch.setattr("distop.metastore.operations.starting.MAX_TRIES", 5)
     client.fail(*[Fault.LOST_REQUEST] * 5)
     with pytest.raises(DistopError) as caught:
         await begin(client)

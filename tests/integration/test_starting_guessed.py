@@ -12,11 +12,10 @@ import pytest_asyncio
 from distop.coordinator import api_operations
 from distop.coordinator.turns import Turn
 from distop.errors import IncompatibleOperation, RequestIdReused, TableNotFound, TablePaused
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import OperationArg
-from distop.metastore.starting import (
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.operations.starting import (
     GuessedWrong,
     StartRequest,
     TableState,
@@ -24,7 +23,8 @@ from distop.metastore.starting import (
     read_table_state,
     start,
 )
-from distop.metastore.txn import KeyValue
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import OperationArg
 from distop.proto import distop_pb2 as pb
 from support.coordinators import Service, raising, serving
 from support.jobs import mark

@@ -16,12 +16,12 @@ from distop.errors import (
     OutcomeUnknown,
     TooLateToCancel,
 )
-from distop.metastore.ending import Finish, Finished, collect, finish, request_cancel
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import COMMITTING, CancelRecord, HistoryRecord, StepRecord
-from distop.metastore.sequence import CommitSequence
-from distop.metastore.steplog import MAX_STEP_BYTES, CommitStepStore
-from distop.metastore.txn import MAX_OPS, MAX_REQUEST_BYTES, Put, Txn, TxnResult
+from distop.metastore.etcd.txn import MAX_OPS, MAX_REQUEST_BYTES, Put, Txn, TxnResult
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.ending import Finish, Finished, collect, finish, request_cancel
+from distop.metastore.operations.steplog import MAX_STEP_BYTES, CommitStepStore
+from distop.metastore.records.model import COMMITTING, CancelRecord, HistoryRecord, StepRecord
+from distop.metastore.records.sequence import CommitSequence
 from support.leading import Committing
 from support.lossy import Fault, LossyClient, puts
 from support.starts import make_table

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from distop.executor.place import Place
-from distop.metastore.config import EtcdConfig
-from distop.metastore.jobs import FAILED, success_record
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import ABORTING, OperationArg, decode
-from distop.metastore.tries import MAX_ERROR_CHARACTERS, Tried, TriesRecord, count_try, read_tries
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.jobs import FAILED, success_record
+from distop.metastore.operations.tries import MAX_ERROR_CHARACTERS, Tried, TriesRecord, count_try, read_tries
+from distop.metastore.records.model import ABORTING, OperationArg, decode
 from support.executing import (
     all_done,
     executor_process,

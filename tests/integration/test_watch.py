@@ -14,13 +14,13 @@ import pytest
 import pytest_asyncio
 
 from distop.errors import Compacted
-from distop.metastore import channels
-from distop.metastore.client import EtcdClient, Snapshot
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess
-from distop.metastore.keyspace import prefix_end
-from distop.metastore.txn import Put, Txn
-from distop.metastore.watch import Event, WatchBatch, follow, watch
+from distop.metastore.etcd import channels
+from distop.metastore.etcd.client import EtcdClient, Snapshot
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.etcd.watch import Event, WatchBatch, follow, watch
+from distop.metastore.records.keyspace import prefix_end
 from support.proxy import Proxy
 from support.waiting import eventually
 

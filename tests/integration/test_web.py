@@ -21,13 +21,13 @@ from distop.coordinator.following import Following
 from distop.coordinator.service import Coordinator, CoordinatorConfig
 from distop.coordinator.web_reads import HISTORY, LIVE, TABLES
 from distop.errors import InvalidArgument, Unavailable
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess
-from distop.metastore.keyspace import OperationId
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import MemberRecord, RunnerRecord, encode, encode_plain
-from distop.metastore.runs import take_runner
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.runs import take_runner
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import MemberRecord, RunnerRecord, encode, encode_plain
 from support.coordinators import Service, config_of, leader_of, running
 from support.jobs import mark, mark_all
 from support.waiting import eventually

@@ -22,14 +22,15 @@ from distop.cli.main import app
 from distop.client import AsyncClient
 from distop.coordinator.placement import preferred
 from distop.errors import DistopError, NotFound
-from distop.metastore.backlog import enqueue
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.election import Epoch, campaign
-from distop.metastore.ending import seal
-from distop.metastore.keyspace import OperationId
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import (
+from distop.metastore.backlog.queue import enqueue
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.election import Epoch, campaign
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.ending import seal
+from distop.metastore.operations.runs import take_runner
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import (
     ABORTING,
     COMMITTING,
     RUNNING,
@@ -40,7 +41,6 @@ from distop.metastore.records import (
     RunnerRecord,
     encode,
 )
-from distop.metastore.runs import take_runner
 from support.backlogs import record_of
 from support.coordinators import config_of, running
 from support.jobs import mark

@@ -22,7 +22,7 @@ from distop.errors import (
     WriteGivenUp,
     WriteTooOld,
 )
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.config import EtcdConfig
 from distop.spark_jobs.write_commit import Outcome, Publication
 from distop.spark_jobs.write_target import WriteTarget
 from support.lossy import LossyClient

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from distop.client import AsyncClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.records import decode_watermarks
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.model import decode_watermarks
 from support.backlogs import applied, drained, nothing_left
 from support.coordinators import CoordinatorProcess, leader_of
 from support.lossy import LossyClient

@@ -16,7 +16,7 @@ from chaos.ledger import Book, Sources
 from chaos.report import BEGIN, END, Line, Report
 from chaos.workloads import BY_STEP
 from distop.metastore.crashpoints import points
-from distop.metastore.embedded import find_etcd
+from distop.metastore.etcd.embedded import find_etcd
 from support.repository import TESTS
 
 # A Spark worker with its file written, a sidecar before its marks, a leader in the middle of it all.

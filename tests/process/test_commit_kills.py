@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 
 from distop.commit.file_steps import FolderArgument, SuccessArgument
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import StepRecord
-from distop.metastore.steplog import CommitStepStore
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.steplog import CommitStepStore
+from distop.metastore.records.model import StepRecord
 from support.forks import Forks
 from support.leading import Committing
 from support.lossy import LossyClient

@@ -15,11 +15,11 @@ import pytest
 import pytest_asyncio
 
 from distop.errors import DistopError
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import OperationId, prefix_end
-from distop.metastore.records import COMMITTING, HistoryRecord, decode
-from distop.metastore.watch import watch
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.watch import watch
+from distop.metastore.records.keyspace import OperationId, prefix_end
+from distop.metastore.records.model import COMMITTING, HistoryRecord, decode
 from distop.proto import distop_pb2 as pb
 from support.coordinators import TTL_S, CoordinatorProcess, Service, leader_of, members
 from support.jobs import mark

@@ -12,13 +12,13 @@ import pytest
 from distop.coordinator.completion import Completion
 from distop.coordinator.driver import TableDriver
 from distop.errors import EtcdOutOfSpace, EtcdUnavailable
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.election import campaign
-from distop.metastore.embedded import EtcdProcess
-from distop.metastore.keyspace import OperationId
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import RUNNING, HistoryRecord, LeaderRecord, OperationOptions, decode
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.members.election import campaign
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import RUNNING, HistoryRecord, LeaderRecord, OperationOptions, decode
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from support.clusters import etcd_to_kill

@@ -14,9 +14,9 @@ import pytest
 from deltalake import DeltaTable
 
 from distop.client import AsyncClient, Operation, OperationState
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import OperationId
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.keyspace import OperationId
 from support.coordinators import CoordinatorProcess
 from support.executing import runner
 from support.trees import ids_in, names_in, success_of

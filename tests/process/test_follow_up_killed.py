@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import OperationId
-from distop.metastore.options import FollowUp
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.options import FollowUp
 from support.coordinators import CoordinatorProcess
 from support.jobs import mark
 from support.starts import begin, make_table

@@ -9,7 +9,7 @@ import pytest
 
 from distop.client import OperationState
 from distop.errors import AlreadyIngested, InvalidArgument
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.config import EtcdConfig
 from distop.spark_jobs.dataframe_ingest import DataFrameIngest
 from support.executing import Child, runner
 from support.hosting_program import ROWS

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from distop.metastore.config import EtcdConfig
-from distop.metastore.indexes import read_indexes
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.tables.indexes import read_indexes
 from distop.spark_jobs.reading import open_snapshot
 from support.executing import executor_process, runner
 from support.index_types import FOLDER, HOLD_AT, opened

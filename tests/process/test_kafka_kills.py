@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from distop.client import AsyncClient, OperationState
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
 from support.coordinators import CoordinatorProcess
 from support.executing import executor_process, runner
 from support.kafka import Brokers

@@ -14,7 +14,7 @@ import pytest
 
 from distop.client import OperationState
 from distop.executor.place import BASE_VARIABLE
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.config import EtcdConfig
 from support.dataframe_program import AT_ONCE, PARTITIONS
 from support.dataframe_program import ROWS as ROWS_OF_PROGRAM
 from support.executing import Child, executor_process, place_in, short_folder, sidecar_pid

@@ -15,12 +15,12 @@ import pytest
 import pytest_asyncio
 
 from distop.executor.place import BASE_VARIABLE, Place
-from distop.metastore.audit import audit_put
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess
-from distop.metastore.jobs import FAILED, SUCCESS
-from distop.metastore.pausing import pause_operation, resume_operation
-from distop.metastore.records import ABORTING, PauseRecord
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.operations.jobs import FAILED, SUCCESS
+from distop.metastore.operations.pausing import pause_operation, resume_operation
+from distop.metastore.records.model import ABORTING, PauseRecord
+from distop.metastore.tables.audit import audit_put
 from support.executing import (
     TTL_S,
     Child,

@@ -11,7 +11,7 @@ import pytest
 
 from distop.client import OperationState
 from distop.executor.place import BASE_VARIABLE
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.config import EtcdConfig
 from support.executing import executor_process, place_in, short_folder, sidecar_pid
 from support.kafka import Brokers
 from support.lossy import LossyClient

@@ -5,12 +5,12 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from distop.metastore import deciding
-from distop.metastore.backlog import Answer, enqueue
-from distop.metastore.batches import BatchRecord, OrderingRecord, ordering_of
-from distop.metastore.client import EtcdClient
-from distop.metastore.keyspace import TableKeys, prefix_end
-from distop.metastore.starting import digest_of
+from distop.metastore.backlog import decisions as deciding
+from distop.metastore.backlog.batches import BatchRecord, OrderingRecord, ordering_of
+from distop.metastore.backlog.queue import Answer, enqueue
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.operations.starting import digest_of
+from distop.metastore.records.keyspace import TableKeys, prefix_end
 
 
 def record_of(argument: dict[str, Any] | None = None, kind: str = "noop") -> BatchRecord:

@@ -15,9 +15,16 @@ import pytest
 from aetcd.rpc import rpc_pb2
 
 from distop.errors import DistopError
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdBinary, EtcdProcess, Membership, find_etcd, find_etcdctl, free_port
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import (
+    EtcdBinary,
+    EtcdProcess,
+    Membership,
+    find_etcd,
+    find_etcdctl,
+    free_port,
+)
 from support.proxy import Proxy
 from support.waiting import eventually
 

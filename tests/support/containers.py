@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import pytest
 
-from distop.metastore.embedded import free_port
+from distop.metastore.etcd.embedded import free_port
 from support.clusters import NAMES, OPTIONS, Cluster, etcd_to_kill
 from support.waiting import eventually
 

@@ -9,7 +9,7 @@ import sys
 
 from distop.cli.logs import configure
 from distop.coordinator.service import CoordinatorConfig, run
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.config import EtcdConfig
 
 
 def main(listen: str, ttl_s: str) -> int:

@@ -18,11 +18,11 @@ import grpc.aio
 from distop.coordinator.placement import preferred
 from distop.coordinator.service import Coordinator, CoordinatorConfig
 from distop.errors.wire import from_rpc_error
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import free_port
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import LeaderRecord, MemberRecord, decode
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import free_port
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import LeaderRecord, MemberRecord, decode
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from support.probes import PROBES

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distop.metastore.records import OperationArg
+from distop.metastore.records.model import OperationArg
 from distop.operations import JobContext, Plan, PlanRequest
 from distop.spark_jobs.ingest import Ingest
 from distop.spark_jobs.ingest_plan import IngestPlan

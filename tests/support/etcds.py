@@ -6,8 +6,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from distop.metastore.client import EtcdClient
-from distop.metastore.embedded import EtcdProcess, find_etcdctl, free_port
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.embedded import EtcdProcess, find_etcdctl, free_port
 
 
 def etcdctl(etcd: EtcdProcess, *arguments: str) -> str:

@@ -20,11 +20,13 @@ from distop.executor.ledger import Ledger
 from distop.executor.place import BASE_VARIABLE, Place
 from distop.executor.runner import Runner, RunnerOptions
 from distop.executor.types import ServedTypes
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import OperationKeys, prefix_end
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import (
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Delete, Put, Txn
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.runs import Taken, take_runner
+from distop.metastore.records.keyspace import OperationKeys, prefix_end
+from distop.metastore.records.model import (
     RUNNING,
     ActiveRecord,
     JobRecord,
@@ -34,8 +36,6 @@ from distop.metastore.records import (
     decode,
     encode,
 )
-from distop.metastore.runs import Taken, take_runner
-from distop.metastore.txn import Delete, Put, Txn
 from distop.operations import Registry
 from support.waiting import eventually
 from support.work_types import WORK_TYPES

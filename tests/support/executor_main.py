@@ -10,7 +10,7 @@ import sys
 from distop.cli.logs import configure
 from distop.executor.runner import RunnerOptions
 from distop.executor.service import ExecutorConfig, run
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.config import EtcdConfig
 
 
 def main(master: str, ttl_s: str) -> int:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from distop.client import AsyncClient, Operation
 from distop.errors import DistopError
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
 from support.coordinators import CoordinatorProcess
 from support.executing import executor_process
 from support.waiting import eventually

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
 from support.lossy import LossyClient
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
 
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.config import EtcdConfig
 
 
 def main(name: str, rounds: str, start: str) -> None:

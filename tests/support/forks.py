@@ -20,13 +20,13 @@ import msgspec
 from distop.commit.execution import execute
 from distop.commit.step import default_registry
 from distop.metastore import crashpoints
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.election import Epoch
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import StepRecord
-from distop.metastore.sequence import CommitSequence
-from distop.metastore.steplog import CommitStepStore
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.election import Epoch
+from distop.metastore.operations.steplog import CommitStepStore
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import StepRecord
+from distop.metastore.records.sequence import CommitSequence
 from support.step_worlds import World
 
 FAILED = 70

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from distop.client import Client
 from distop.executor.hosted import run_hosted
-from distop.metastore.config import EtcdConfig
-from distop.metastore.keyspace import OperationId
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.keyspace import OperationId
 from distop.spark_jobs.dataframe_ingest import DataFrameIngest, columns_of
 
 ROWS = 500

@@ -16,7 +16,8 @@ from distop.commit.layout import file_io
 from distop.commit.step import Contribution, FinishContext
 from distop.commit.sweep import sweep
 from distop.errors import Cancelled
-from distop.metastore.records import (
+from distop.metastore.etcd.txn import KeyValue, Put, Txn
+from distop.metastore.records.model import (
     Head,
     HistoryRecord,
     IndexRecord,
@@ -25,7 +26,6 @@ from distop.metastore.records import (
     TableRecord,
     decode,
 )
-from distop.metastore.txn import KeyValue, Put, Txn
 from distop.operations.api import OperationView, PlanRequest
 from distop.spark_jobs.build_index import BuildIndex, object_of_column
 from support.ingesting import LocalJob

@@ -21,7 +21,7 @@ from distop.commit.iceberg_modes import (
 from distop.commit.iceberg_steps import IcebergAppend, IcebergOverwrite
 from distop.commit.layout import Layout
 from distop.commit.step import TransactionalStep
-from distop.metastore.records import (
+from distop.metastore.records.model import (
     Head,
     JobRecord,
     OperationArg,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from distop.metastore.client import EtcdClient
-from distop.metastore.jobs import failure_record, success_record
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import RUNNING
-from distop.metastore.txn import Put, Txn, absent, equals
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Put, Txn, absent, equals
+from distop.metastore.operations.jobs import failure_record, success_record
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import RUNNING
 
 _GROUP = 100
 

@@ -6,13 +6,13 @@ import asyncio
 import itertools
 from dataclasses import dataclass, replace
 
-from distop.metastore.client import EtcdClient
-from distop.metastore.election import Epoch, campaign, resign
-from distop.metastore.ending import seal
-from distop.metastore.keyspace import OperationKeys, TableKeys
-from distop.metastore.lease import LeaseSession
-from distop.metastore.records import COMMITTING, RUNNING, LeaderRecord, OperationArg, StepRecord, decode
-from distop.metastore.sequence import CommitSequence
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.members.election import Epoch, campaign, resign
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.ending import seal
+from distop.metastore.records.keyspace import OperationKeys, TableKeys
+from distop.metastore.records.model import COMMITTING, RUNNING, LeaderRecord, OperationArg, StepRecord, decode
+from distop.metastore.records.sequence import CommitSequence
 from support.starts import begin
 
 _numbers = itertools.count()

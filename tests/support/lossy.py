@@ -6,9 +6,9 @@ from collections.abc import Callable
 from enum import Enum
 
 from distop.errors import EtcdOutOfSpace, EtcdUnavailable, OutcomeUnknown
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
-from distop.metastore.txn import Delete, Put, Txn, TxnResult
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Delete, Put, Txn, TxnResult
 
 
 class Fault(Enum):

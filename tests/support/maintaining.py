@@ -12,7 +12,7 @@ from distop.commit.replace_files import IcebergReplace
 from distop.commit.rollback import IcebergRollback
 from distop.commit.step import Contribution, TransactionalStep
 from distop.commit.sweep import sweep
-from distop.metastore.records import (
+from distop.metastore.records.model import (
     Head,
     JobRecord,
     OperationArg,

@@ -15,7 +15,7 @@ from distop.commit.step import (
     TransactionalStep,
     Verdict,
 )
-from distop.metastore.records import StepRecord
+from distop.metastore.records.model import StepRecord
 
 
 class World:

@@ -13,10 +13,10 @@ from distop.commit.layout import Layout
 from distop.commit.outputs import FilesOutput
 from distop.commit.step import FinishContext, StepContext
 from distop.commit.storage import file_system
-from distop.metastore.keyspace import Keyspace
-from distop.metastore.records import JobRecord, OperationArg, StepRecord, TableRecord
-from distop.metastore.sequence import CommitSequence
-from distop.metastore.txn import KeyValue
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.keyspace import Keyspace
+from distop.metastore.records.model import JobRecord, OperationArg, StepRecord, TableRecord
+from distop.metastore.records.sequence import CommitSequence
 from distop.operations.api import OperationView
 from support.ingesting import LocalJob
 from support.publishing import ROWS

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from distop.errors import Exhausted, InvalidArgument, PreconditionFailed
-from distop.metastore.records import WatermarkMove
+from distop.metastore.records.model import WatermarkMove
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import Self
 
-from distop.metastore.embedded import free_port
+from distop.metastore.etcd.embedded import free_port
 
 
 class Proxy:

@@ -16,8 +16,9 @@ from distop.commit.layout import Layout
 from distop.commit.step import Contribution, FinishContext, TransactionalStep
 from distop.commit.storage import io_properties
 from distop.commit.writer import StagedWriter
-from distop.metastore.keyspace import Keyspace
-from distop.metastore.records import (
+from distop.metastore.etcd.txn import KeyValue, Put, Txn
+from distop.metastore.records.keyspace import Keyspace
+from distop.metastore.records.model import (
     Head,
     HistoryRecord,
     JobRecord,
@@ -26,7 +27,6 @@ from distop.metastore.records import (
     WatermarkMove,
     decode,
 )
-from distop.metastore.txn import KeyValue, Put, Txn
 from distop.operations.api import OperationView
 from distop.operations.job import staging_folder, staging_stem
 

@@ -17,9 +17,9 @@ from distop.executor.place import Place
 from distop.executor.scratch import Scratch
 from distop.executor.sidecar_client import SidecarClient
 from distop.executor.task import TaskSummary, Work, run_task
-from distop.metastore.config import EtcdConfig
-from distop.metastore.lease import LeaseSession
-from distop.metastore.runs import Taken
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.runs import Taken
 from distop.operations import Registry
 from support.executing import (
     Child,

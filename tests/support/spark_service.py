@@ -23,8 +23,8 @@ import pytest
 
 from distop.client import Client, Operation
 from distop.commit.catalog import EtcdCatalog
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import EtcdProcess, free_port
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from support.coordinators import CoordinatorProcess
 from support.spark_driver import session_of
 

@@ -6,10 +6,10 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from distop.metastore.client import EtcdClient
-from distop.metastore.keyspace import OperationId
-from distop.metastore.records import OperationArg, TableRecord, encode
-from distop.metastore.starting import StartRequest, digest_of, read_table_state, start
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.operations.starting import StartRequest, digest_of, read_table_state, start
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import OperationArg, TableRecord, encode
 
 
 async def make_table(client: EtcdClient, name: str = "t") -> None:

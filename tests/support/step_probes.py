@@ -8,7 +8,7 @@ from typing import Any
 
 from distop.commit.step import ExternalStep, FinishContext, StepContext, StepPlan, Verdict
 from distop.errors import PermanentStepError
-from distop.metastore.records import OperationArg, StepRecord
+from distop.metastore.records.model import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.job import JobContext
 

@@ -14,7 +14,7 @@ import msgspec
 from distop.commit.file_steps import DeleteArgument, FolderArgument, RenameArgument, SuccessArgument
 from distop.commit.places import Place
 from distop.commit.step import StepContext, default_registry
-from distop.metastore.records import OperationArg, StepRecord, TableRecord
+from distop.metastore.records.model import OperationArg, StepRecord, TableRecord
 
 TOKEN = "t/k/3/u1"
 ODD_NAME = "a b/100% of #1?x=y&z 'q' \"d\" {e} [f]* 🦆 飞机.csv"

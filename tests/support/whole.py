@@ -14,8 +14,8 @@ import pyiceberg.table
 
 from distop.client import AsyncClient, Operation
 from distop.commit.catalog import EtcdCatalog
-from distop.metastore.client import EtcdClient
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
 from support.coordinators import config_of, running
 from support.executing import runner
 from support.probes import PROBES

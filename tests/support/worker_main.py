@@ -9,7 +9,7 @@ from distop.executor.place import Place
 from distop.executor.scratch import Scratch
 from distop.executor.sidecar_client import client_of_this_process
 from distop.executor.task import Work, decode_arg, run_task
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.config import EtcdConfig
 from distop.operations import Registry
 
 

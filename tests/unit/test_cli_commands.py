@@ -20,7 +20,7 @@ from distop.errors import (
     Kind,
     TableNotFound,
 )
-from distop.metastore.embedded import free_port
+from distop.metastore.etcd.embedded import free_port
 from distop.proto import distop_pb2 as pb
 from support.fake_service import FakeService, serving_in_thread
 

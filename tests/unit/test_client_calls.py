@@ -25,7 +25,7 @@ from distop.errors import (
     TableExists,
     Unavailable,
 )
-from distop.metastore.embedded import free_port
+from distop.metastore.etcd.embedded import free_port
 from distop.proto import distop_pb2 as pb
 from support.fake_service import FakeService, World, serving
 

@@ -11,7 +11,7 @@ from distop.client import AsyncClient, OperationState, OperationUpdate
 from distop.client.connection import Connection
 from distop.client.follow import follow
 from distop.errors import DeadlineExceeded, OperationNotFound, Unavailable
-from distop.metastore.embedded import free_port
+from distop.metastore.etcd.embedded import free_port
 from distop.proto import distop_pb2 as pb
 from support.fake_service import FakeService, World, serving
 

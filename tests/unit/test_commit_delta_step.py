@@ -27,8 +27,8 @@ from distop.errors import (
     StepSourceMissing,
 )
 from distop.metastore import crashpoints
-from distop.metastore.records import OperationArg, TableRecord
-from distop.metastore.sequence import CommitSequence
+from distop.metastore.records.model import OperationArg, TableRecord
+from distop.metastore.records.sequence import CommitSequence
 from support.s3 import S3
 from support.step_worlds import World
 

@@ -20,10 +20,10 @@ from distop.errors import (
     StepConflict,
     UnknownCommitStep,
 )
-from distop.metastore.keyspace import Keyspace
-from distop.metastore.records import OperationArg, StepRecord, TableRecord
-from distop.metastore.sequence import CommitSequence
-from distop.metastore.txn import KeyValue
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.keyspace import Keyspace
+from distop.metastore.records.model import OperationArg, StepRecord, TableRecord
+from distop.metastore.records.sequence import CommitSequence
 from distop.operations.api import OperationView
 from support.numbered_steps import REGISTRY, world
 

@@ -22,8 +22,8 @@ from distop.commit.places import Content, Md5Writer, Place, content_of
 from distop.commit.step import ExternalStep, Verdict, default_registry
 from distop.errors import LeadershipLost, OutcomeUnknown, PermanentStepError, StepConflict, StepSourceMissing
 from distop.metastore import crashpoints
-from distop.metastore.records import StepRecord
-from distop.metastore.sequence import CommitSequence
+from distop.metastore.records.model import StepRecord
+from distop.metastore.records.sequence import CommitSequence
 from support.s3 import S3
 from support.step_worlds import CASES, ODD_NAME, TOKEN, World, across, content, rename, success
 

@@ -12,7 +12,7 @@ from distop.commit.hook_step import Hook, HookArgument, HookCall
 from distop.commit.step import Verdict
 from distop.errors import LeadershipLost, OutcomeUnknown, UnknownCommitStep
 from distop.metastore import crashpoints
-from distop.metastore.sequence import CommitSequence
+from distop.metastore.records.sequence import CommitSequence
 from support import hooks
 from support.step_worlds import TOKEN, World
 

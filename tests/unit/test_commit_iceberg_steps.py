@@ -16,8 +16,8 @@ from distop.commit.layout import Layout, file_io, load_metadata
 from distop.commit.metadata_files import TableFile
 from distop.commit.snapshots import Draft
 from distop.errors import Conflict, CorruptRecord, HeadConflict, PreconditionFailed
-from distop.metastore.records import Head, WatermarkMove, decode, encode
-from distop.metastore.txn import KeyValue, unchanged
+from distop.metastore.etcd.txn import KeyValue, unchanged
+from distop.metastore.records.model import Head, WatermarkMove, decode, encode
 from support.publishing import ROWS, Table, new_table, rows
 
 

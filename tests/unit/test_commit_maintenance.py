@@ -15,7 +15,7 @@ from distop.commit.iceberg_steps import IcebergAppend, IcebergOverwrite
 from distop.commit.orphans import find_orphans
 from distop.commit.provenance import WATERMARKS_BEFORE
 from distop.errors import HeadConflict, InvalidArgument, PreconditionFailed
-from distop.metastore.records import TableRecord, WatermarkMove, decode_watermarks
+from distop.metastore.records.model import TableRecord, WatermarkMove, decode_watermarks
 from distop.operations.api import PlanRequest
 from distop.operations.registry import Registry
 from distop.spark_jobs.maintenance import ExpireSnapshots, RemoveOrphans, Rollback

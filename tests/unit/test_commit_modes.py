@@ -19,8 +19,8 @@ from distop.commit.iceberg_steps import IcebergOverwrite
 from distop.commit.layout import Layout
 from distop.commit.sweep import sweep
 from distop.errors import HeadConflict, PreconditionFailed, TableNotEmpty
-from distop.metastore.records import WatermarkMove
-from distop.metastore.txn import unchanged
+from distop.metastore.etcd.txn import unchanged
+from distop.metastore.records.model import WatermarkMove
 from distop.spark_jobs.maintenance import ExpireSnapshots
 from support.maintaining import Run
 from support.publishing import ROWS, Staged, Table, new_table, rows
@@ -169,8 +169,8 @@ def test_files_of_another_partitioning_are_refused(tmp_path: Path) -> None:
     from distop.commit.layout import file_io
     from distop.commit.metadata_files import TableFile
     from distop.commit.snapshots import Draft
-    from distop.metastore.records import Head, encode
-    from distop.metastore.txn import KeyValue
+    from distop.metastore.etcd.txn import KeyValue
+    from distop.metastore.records.model import Head, encode
 
     location = Draft(file_io(table.location), TableFile.of(evolved, table.record().metadata_location)).write()
     table.head = KeyValue(table.keys.head, encode(Head(metadata_location=location)), 1000, 1)

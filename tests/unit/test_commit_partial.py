@@ -11,7 +11,7 @@ from distop.commit.bookkeeping import WatermarkStep
 from distop.commit.partial import selection
 from distop.commit.sweep import sweep
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.metastore.records import (
+from distop.metastore.records.model import (
     JobRecord,
     OperationArg,
     OperationOptions,

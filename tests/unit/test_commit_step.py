@@ -7,7 +7,7 @@ import pytest
 from distop.commit.iceberg_steps import IcebergAppend
 from distop.commit.step import Contribution, StepRegistry
 from distop.errors import InvalidArgument, UnknownCommitStep
-from distop.metastore.records import StepRecord
+from distop.metastore.records.model import StepRecord
 
 NAMED = ["iceberg.append=distop.commit.iceberg_steps:IcebergAppend", "odd=distop.commit.step:StepRegistry"]
 

@@ -9,7 +9,7 @@ import pytest
 from distop.commit import takeover
 from distop.commit.iceberg_steps import IcebergOverwrite
 from distop.commit.sweep import sweep
-from distop.metastore.records import JobRecord
+from distop.metastore.records.model import JobRecord
 from support.publishing import Staged, Table, new_table, rows
 
 

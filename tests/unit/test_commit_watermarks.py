@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from distop.commit.bookkeeping import MAX_WATERMARKS_BYTES, WatermarkStep, is_after, moved
 from distop.commit.layout import Layout
 from distop.errors import Exhausted, WatermarkConflict
-from distop.metastore.records import WatermarkMove, decode_watermarks
-from distop.metastore.txn import unchanged
+from distop.metastore.etcd.txn import unchanged
+from distop.metastore.records.model import WatermarkMove, decode_watermarks
 from support.publishing import ROWS, Table
 
 values = st.text(st.sampled_from("0123456789-ab."), max_size=6)

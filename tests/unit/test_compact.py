@@ -35,8 +35,8 @@ from distop.commit.layout import Layout
 from distop.commit.metadata_files import TableFile
 from distop.commit.snapshots import Draft
 from distop.errors import HeadConflict, InvalidArgument, JobFailed, PreconditionFailed
-from distop.metastore.records import Head, TableRecord, encode
-from distop.metastore.txn import Put, Txn
+from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.records.model import Head, TableRecord, encode
 from distop.operations.api import PlanRequest
 from distop.operations.registry import Registry
 from distop.spark_jobs.compact import Compact

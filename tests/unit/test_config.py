@@ -11,7 +11,7 @@ from distop.errors import InvalidArgument
 from distop.executor.dial import SidecarUnavailable, start_sidecar
 from distop.executor.place import Place
 from distop.executor.spark_task import SparkTask
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.config import EtcdConfig
 
 ENDPOINT = {"DISTOP_ETCD": "10.0.0.1:2379", "DISTOP_ETCD_USER": "distop"}
 

@@ -112,7 +112,7 @@ def test_every_point_is_found_in_the_source() -> None:
             called += len(re.findall(r"\breached\(\s*\"[a-z_.]+\"\s*\)", path.read_text()))
             assert not re.findall(r"\breached\((?!\s*\")", path.read_text()), path
     found = points()
-    assert found["seal.after"] == "distop.metastore.ending"
+    assert found["seal.after"] == "distop.metastore.operations.ending"
     assert sorted(found) == POINTS.split()
     assert len(found) <= called
     assert all(re.search(r"\.(before|middle|after)$", name) for name in found)

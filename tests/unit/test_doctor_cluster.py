@@ -6,9 +6,9 @@ import pytest
 
 from distop.coordinator.doctor_cluster import check_etcd, check_members
 from distop.coordinator.doctor_reading import Members, MemberSeen
-from distop.metastore.health import EtcdHealth, EtcdMember
-from distop.metastore.records import MemberRecord
-from distop.metastore.txn import KeyValue
+from distop.metastore.etcd.health import EtcdHealth, EtcdMember
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.model import MemberRecord
 
 NOW = 1_700_000_000.0
 WELL = EtcdMember(endpoint="a:1", version="3.5.16", bytes=100, bytes_used=50, quota=1000, quota_known=True)

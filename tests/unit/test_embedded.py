@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from distop.errors import PreconditionFailed
-from distop.metastore.embedded import (
+from distop.metastore.etcd.embedded import (
     EtcdBinary,
     EtcdNotFound,
     EtcdProcess,

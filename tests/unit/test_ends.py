@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from distop.coordinator.ends import Ends
-from distop.metastore.txn import KeyValue
+from distop.metastore.etcd.txn import KeyValue
 
 KEY = b"p.t.history.noop.1"
 END = KeyValue(KEY, b"{}", 7, 7)

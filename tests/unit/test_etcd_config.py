@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distop.errors import InvalidArgument
-from distop.metastore.config import EtcdConfig
+from distop.metastore.etcd.config import EtcdConfig
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from distop.executor.place import Place
 from distop.executor.scratch import Scratch
 from distop.executor.session import Ownership, Session
 from distop.executor.task import Task, TaskJob, TaskSummary, Work
-from distop.metastore.jobs import WON, Mark, Outcome, Verdict
-from distop.metastore.records import JobRecord, OperationArg, OperationOptions, decode
-from distop.metastore.tries import Tried
+from distop.metastore.operations.jobs import WON, Mark, Outcome, Verdict
+from distop.metastore.operations.tries import Tried
+from distop.metastore.records.model import JobRecord, OperationArg, OperationOptions, decode
 from distop.operations import DistributedOperation, JobContext, Plan, PlanRequest
 
 NOWHERE = Scratch(Place(Path("/nonexistent")))

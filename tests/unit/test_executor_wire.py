@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from distop.errors import CorruptRecord, EtcdUnavailable, InvalidArgument
 from distop.executor import wire
-from distop.metastore.jobs import Mark, Outcome
+from distop.metastore.operations.jobs import Mark, Outcome
 
 MESSAGES: list[wire.FromTask] = [
     wire.Attach(1, "t/noop/1", 55, True),

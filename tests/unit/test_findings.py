@@ -11,7 +11,7 @@ import pytest
 
 from distop.commit.staging import RULES
 from distop.errors import CorruptRecord, ValidationFailed
-from distop.metastore.records import MAX_JOB_RECORD_BYTES, JobRecord, OperationArg, encode
+from distop.metastore.records.model import MAX_JOB_RECORD_BYTES, JobRecord, OperationArg, encode
 from distop.spark_jobs.findings import (
     IN_REPORT,
     MAX_SAMPLED_JOBS,

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distop.coordinator.grid import CLAIMED, FAILED, MAX_FAILURES, SUCCEEDED, WAITING, JobGrid
-from distop.metastore.jobs import failure_record, success_record
-from distop.metastore.keyspace import Keyspace, OperationId, OperationKeys
-from distop.metastore.records import OperationArg, RunRecord, encode
-from distop.metastore.txn import KeyValue
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.operations.jobs import failure_record, success_record
+from distop.metastore.records.keyspace import Keyspace, OperationId, OperationKeys
+from distop.metastore.records.model import OperationArg, RunRecord, encode
 
 KEYS = Keyspace().operation(OperationId("flights", "ingest", 17))
 DONE = success_record("a1", {}, 5.0)

@@ -16,8 +16,8 @@ from distop.commit.iceberg_steps import IcebergOverwrite
 from distop.commit.index_publish import IndexPublish, PartResult, Places
 from distop.commit.layout import Layout
 from distop.errors import Cancelled, Conflict, CorruptRecord, InvalidArgument, PreconditionFailed
-from distop.metastore.keyspace import check_object
-from distop.metastore.records import JobRecord
+from distop.metastore.records.keyspace import check_object
+from distop.metastore.records.model import JobRecord
 from distop.spark_jobs import index_job
 from distop.spark_jobs.build_index import MERGE_ABOVE, BuildIndex, cut, object_of_column
 from distop.spark_jobs.maintenance import ExpireSnapshots, RemoveOrphans

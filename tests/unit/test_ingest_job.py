@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distop.errors import BadRow, Cancelled, CorruptRecord, JobFailed
-from distop.metastore.records import MAX_JOB_RECORD_BYTES, OperationArg, encode
+from distop.metastore.records.model import MAX_JOB_RECORD_BYTES, OperationArg, encode
 from support.ingesting import Ingesting, LocalJob, staged_files
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from distop.errors import AlreadyIngested, InvalidArgument
-from distop.metastore.records import WatermarkMove
+from distop.metastore.records.model import WatermarkMove
 from distop.spark_jobs.source_watermarks import watermark_moves
 from distop.spark_jobs.sources import FoundFile, FoundSource
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distop.errors import InvalidArgument, JobResultTooLarge
-from distop.metastore.jobs import FAILED, SUCCESS, failure_record, success_record
-from distop.metastore.records import MAX_JOB_RECORD_BYTES, JobRecord, decode
+from distop.metastore.operations.jobs import FAILED, SUCCESS, failure_record, success_record
+from distop.metastore.records.model import MAX_JOB_RECORD_BYTES, JobRecord, decode
 
 
 def test_a_success_carries_attempt_result_and_time() -> None:

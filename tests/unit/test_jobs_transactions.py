@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distop.errors import InvalidArgument
-from distop.metastore.jobs import (
+from distop.metastore.etcd.txn import MAX_OPS, MAX_REQUEST_BYTES, KeyValue, Put, Txn, TxnResult
+from distop.metastore.operations.jobs import (
     MAX_GROUP,
     WON,
     Mark,
@@ -17,10 +18,9 @@ from distop.metastore.jobs import (
     take_group,
     verdicts,
 )
-from distop.metastore.keyspace import MAX_NAME_BYTES, Keyspace, OperationId
-from distop.metastore.records import MAX_JOB_RECORD_BYTES
-from distop.metastore.runs import Run
-from distop.metastore.txn import MAX_OPS, MAX_REQUEST_BYTES, KeyValue, Put, Txn, TxnResult
+from distop.metastore.operations.runs import Run
+from distop.metastore.records.keyspace import MAX_NAME_BYTES, Keyspace, OperationId
+from distop.metastore.records.model import MAX_JOB_RECORD_BYTES
 
 RUN = Run(Keyspace("t").operation(OperationId("flights", "ingest", 17)), 55)
 STATE = KeyValue(RUN.keys.state, b"running", 5, 5)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distop.errors import CorruptRecord, InvalidName
-from distop.metastore.keyspace import (
+from distop.metastore.records.keyspace import (
     MAX_NAME_BYTES,
     Keyspace,
     OperationId,

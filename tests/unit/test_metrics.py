@@ -13,12 +13,12 @@ from distop.coordinator.metrics import Metrics, code_of
 from distop.coordinator.prometheus import MAX_TYPES, PrometheusMetrics
 from distop.coordinator.tracker import Tracked
 from distop.errors import Conflict, EtcdUnavailable, OutcomeUnknown
-from distop.metastore.config import EtcdConfig
-from distop.metastore.embedded import free_port
-from distop.metastore.jobs import failure_record, success_record
-from distop.metastore.keyspace import Keyspace, OperationId
-from distop.metastore.records import RUNNING, HistoryRecord, OperationArg
-from distop.metastore.txn import KeyValue
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import free_port
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.operations.jobs import failure_record, success_record
+from distop.metastore.records.keyspace import Keyspace, OperationId
+from distop.metastore.records.model import RUNNING, HistoryRecord, OperationArg
 from support.repository import ROOT
 
 BOARD = ROOT / "deploy" / "grafana" / "distop.json"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from distop.coordinator.ordering import Apply, Backlog, Stop, Waiting, decide
-from distop.metastore.batches import BatchRecord, OrderingRecord
-from distop.metastore.txn import KeyValue
+from distop.metastore.backlog.batches import BatchRecord, OrderingRecord
+from distop.metastore.etcd.txn import KeyValue
 
 MISSING = KeyValue.missing(b"k")
 

@@ -11,7 +11,7 @@ import pytest
 from distop.errors import PreconditionFailed
 from distop.executor.place import BASE_VARIABLE, Place, take_lock
 from distop.executor.place_sweep import IDLE_S, IDLE_WITH_SCRATCH_S, sweep_places
-from distop.metastore.keyspace import OperationId
+from distop.metastore.records.keyspace import OperationId
 
 
 def place(base: Path, prefix: str = "distOp") -> Place:

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distop.errors import CorruptRecord, InvalidArgument
-from distop.metastore.batches import AppliedRecord, BatchRecord, Block
-from distop.metastore.options import FollowUp
-from distop.metastore.records import (
+from distop.metastore.backlog.batches import AppliedRecord, BatchRecord, Block
+from distop.metastore.records.model import (
     ActiveRecord,
     AuditRecord,
     CancelRecord,
@@ -40,6 +39,7 @@ from distop.metastore.records import (
     encode,
     encode_plain,
 )
+from distop.metastore.records.options import FollowUp
 
 KINDS: list[type[Record]] = [
     ActiveRecord,

@@ -16,7 +16,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from distop.commit.layout import Layout, parse_schema
 from distop.commit.prepared import new_write
 from distop.errors import InvalidArgument, JobFailed, PreconditionFailed
-from distop.metastore.records import TableRecord
+from distop.metastore.records.model import TableRecord
 from distop.operations.api import Plan, PlanRequest
 from distop.spark_jobs.row_checks import RowChecks
 from distop.spark_jobs.rule_parsing import parse_rules, shown_columns

@@ -12,7 +12,7 @@ from distop.errors import Cancelled
 from distop.executor import scratch as module
 from distop.executor.place import Place
 from distop.executor.scratch import NOTE, Scratch, read_note
-from distop.metastore.keyspace import OperationId
+from distop.metastore.records.keyspace import OperationId
 
 OPERATION = OperationId("flights", "audit", 1)
 

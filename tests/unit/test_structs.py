@@ -15,7 +15,7 @@ PLAIN = {"dict", "list", "str", "int", "bytes", "object", "Any", "None", "msgspe
 RACE = """
 import sys, threading, types
 import msgspec
-from distop.metastore.structs import ready
+from distop.metastore.records.structs import ready
 
 SOURCE = '''
 from __future__ import annotations

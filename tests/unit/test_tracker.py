@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distop.coordinator.tracker import Collect, Finish, Resolve, Seal, Tracked, Wait, decide
-from distop.metastore.jobs import failure_record, success_record
-from distop.metastore.keyspace import Keyspace, OperationId
-from distop.metastore.records import (
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.operations.jobs import failure_record, success_record
+from distop.metastore.records.keyspace import Keyspace, OperationId
+from distop.metastore.records.model import (
     ABORTING,
     COMMITTING,
     RUNNING,
@@ -30,7 +31,6 @@ from distop.metastore.records import (
     RunRecord,
     encode,
 )
-from distop.metastore.txn import KeyValue
 
 OPERATION = OperationId("t", "noop", 1)
 KEYS = Keyspace().operation(OPERATION)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.metastore.txn import (
+from distop.metastore.etcd.txn import (
     Compare,
     Delete,
     Get,

@@ -1,0 +1,196 @@
+"""Changes of how a table is fed: its settings, and what somebody decides about its batches.
+
+Each is one transaction that compares ``.ordering`` as read, writes the audit entry along with it, and leaves
+the id of the request there. So whoever repeats a request, after a lost reply or by another coordinator, hears
+that it was done, whatever was changed since; and it is done, and told, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import msgspec
+
+from distop.errors import EtcdOutOfSpace, Exhausted, OutcomeUnknown, PreconditionFailed, TableNotFound
+from distop.metastore.backlog.batches import (
+    LATE,
+    MAX_DECIDED,
+    AppliedRecord,
+    BatchRecord,
+    Block,
+    OrderingRecord,
+    ordering_of,
+)
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Delete, Get, Op, Put, Txn, unchanged
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.model import decode, encode
+
+MAX_TRIES = 60
+"""How often a change is tried again after a lost race."""
+
+Change: TypeAlias = Callable[[OrderingRecord], Awaitable[tuple[OrderingRecord, Txn] | None]]
+"""From the record that stands to the one that should, with what goes along with it; ``None``: it is as it
+should be."""
+
+
+async def change_ordering(
+    client: EtcdClient,
+    keys: TableKeys,
+    change: Change,
+    *,
+    request: str,
+    beside: tuple[Op, ...] = (),
+) -> OrderingRecord:
+    """Read the ordering, change it, and write it if nobody else has; again, if somebody has.
+
+    What ``change`` raises is raised. A leader looks at the table afterwards.
+
+    Parameters
+    ----------
+    request:
+        Id of the call, the same in its repeats. Empty: doing it twice is as good as once.
+    beside:
+        What is written along with it: the audit entry.
+    """
+    full: EtcdOutOfSpace | None = None
+    for tries in range(MAX_TRIES):
+        read = await client.read_at_once([Get(keys.table), Get(keys.ordering)])
+        table, kv = read.one(0, keys.table), read.one(1, keys.ordering)
+        if not table.exists:
+            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+        now = ordering_of(kv)
+        if request and request in now.decided:
+            return now
+        if full is not None:
+            raise full
+        wanted = await change(now)
+        if wanted is None:
+            return now
+        decided = [*now.decided, request][-MAX_DECIDED:] if request else now.decided
+        record = msgspec.structs.replace(wanted[0], decided=decided)
+        puts = (Put(keys.ordering, encode(record)), Put(keys.backlog_index, b"{}"), *beside)
+        try:
+            reached("ordering.before")
+            result = await client.txn(Txn((unchanged(table), unchanged(kv)), puts) + wanted[1])
+            reached("ordering.after")
+            if result.succeeded:
+                return record
+        except EtcdOutOfSpace as error:
+            full = error  # and yet it may be decided
+        except OutcomeUnknown:
+            pass  # the request's id tells, when it is read again
+        await asyncio.sleep(random.uniform(0, min(0.01 * 1.3**tries, 1.0)))
+    raise Exhausted(f"table {keys.name!r} is too busy: {MAX_TRIES} tries in a row lost a race")
+
+
+async def set_ordering(
+    client: EtcdClient,
+    keys: TableKeys,
+    settings: dict[str, object],
+    *,
+    request: str,
+    beside: tuple[Op, ...] = (),
+) -> OrderingRecord:
+    """Change the named fields. Safe to repeat.
+
+    Raises :class:`~distop.errors.InvalidArgument` for a value that makes no sense.
+    """
+
+    async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
+        changed = msgspec.structs.replace(now, **settings)
+        return None if changed == now else (changed, Txn())
+
+    return await change_ordering(client, keys, change, request=request, beside=beside)
+
+
+async def open_gate(
+    client: EtcdClient, keys: TableKeys, *, request: str, beside: tuple[Op, ...] = ()
+) -> OrderingRecord:
+    """Let what was collected be applied (B6). Safe to repeat."""
+    return await set_ordering(client, keys, {"gate": "open"}, request=request, beside=beside)
+
+
+async def approve(
+    client: EtcdClient, keys: TableKeys, batch: str, *, request: str, beside: tuple[Op, ...] = ()
+) -> OrderingRecord:
+    """Let the next batch come after this one (B7). Safe to repeat.
+
+    Parameters
+    ----------
+    batch:
+        The one that was looked at; empty: whichever waits. Named, it never approves another.
+
+    Raises
+    ------
+    PreconditionFailed
+        Another batch waits for approval.
+    """
+
+    async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
+        if not now.awaiting:
+            return None
+        if batch and batch != now.awaiting:
+            raise PreconditionFailed(
+                f"batch {now.awaiting!r} of table {keys.name!r} waits for approval, not {batch!r}",
+                details={"table": keys.name, "batch": now.awaiting},
+            )
+        return msgspec.structs.replace(now, awaiting=""), Txn()
+
+    return await change_ordering(client, keys, change, request=request, beside=beside)
+
+
+async def unblock(
+    client: EtcdClient,
+    keys: TableKeys,
+    batch: str,
+    *,
+    skip: bool,
+    now: float,
+    request: str,
+    beside: tuple[Op, ...] = (),
+) -> OrderingRecord:
+    """Decide about a blocked table: try its batch again, or leave the batch out for good (B8).
+
+    Parameters
+    ----------
+    batch:
+        The one that blocks, or, being late, is about to; empty: whichever does.
+
+    Raises
+    ------
+    PreconditionFailed
+        The table is not blocked, or by another batch.
+    """
+
+    async def change(ordering: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
+        block = ordering.blocked
+        entry = await client.get(keys.backlog(batch or (block.batch if block is not None else "")))
+        if block is None and entry.exists and ordering.stops_at(batch):
+            block = Block(batch=batch, code=LATE)  # the leader is about to say so
+        if block is None or (batch and batch != block.batch):
+            by = f", but by {block.batch!r}" if block is not None else ""
+            raise PreconditionFailed(
+                f"table {keys.name!r} is not blocked{f' by {batch!r}' if batch else ''}{by}",
+                details={"table": keys.name},
+            )
+        record = msgspec.structs.replace(ordering, blocked=None)
+        ops: tuple[Op, ...] = ()
+        if entry.exists:
+            queued = decode(entry.value, BatchRecord, entry.key)
+            if skip:
+                done = AppliedRecord(outcome="skipped", digest=queued.digest, uid=queued.uid, at=now)
+                ops = (Delete(entry.key), Put(keys.applied(block.batch), encode(done)))
+            else:
+                anyway = queued.anyway or block.code == LATE
+                again = msgspec.structs.replace(queued, attempts=0, code="", error="", anyway=anyway)
+                ops = (Put(entry.key, encode(again)),)
+        if skip:
+            record = msgspec.structs.replace(record, last=max(record.last, block.batch, key=str.encode))
+        return record, Txn((unchanged(entry),), ops)
+
+    return await change_ordering(client, keys, change, request=request, beside=beside)

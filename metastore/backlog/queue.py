@@ -1,0 +1,134 @@
+"""The backlog of a table: batches that wait to be applied, in the byte order of their names.
+
+``<table>.backlog.<batch>`` is one batch, ``<table>.applied.<batch>`` what became of one, and
+``<table>.ordering`` how the table is fed: its gates, how far it has come, and what it is blocked by. A batch
+leaves the backlog in the very transaction that publishes it, so the one that is popped is the one that was
+applied, whatever arrived meanwhile (checklist B3).
+
+``_backlog.<table>`` says that a leader should look. Whoever changes anything that may let a batch go on
+writes it in the same transaction; the leader removes it, unless it was written since, once there is nothing
+it can do. There is no event whose loss could strand a batch (B5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+from distop.errors import BatchDiffers, BatchLate, EtcdOutOfSpace, Exhausted, OutcomeUnknown, TableNotFound
+from distop.metastore.backlog.batches import AppliedRecord, BatchRecord, check_batch, ordering_of
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Compare, Get, Op, Put, Txn, unchanged
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.model import decode, encode
+
+MAX_TRIES = 60
+"""How often a change of the backlog is tried again after a lost race."""
+
+
+class Queued(Enum):
+    """What became of a call that queues a batch."""
+
+    QUEUED = "queued"
+    ALREADY_QUEUED = "already queued"
+    ALREADY_APPLIED = "already applied"
+    SKIPPED = "skipped before"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What there is to say of a batch after it was queued."""
+
+    became: Queued
+    operation: str = ""
+    """That applies it, or has applied it."""
+    late: bool = False
+    """It sorts before one that was applied, and the table stops at it."""
+
+
+async def enqueue(
+    client: EtcdClient,
+    keys: TableKeys,
+    batch: str,
+    record: BatchRecord,
+    *,
+    republish: bool = False,
+    beside: tuple[Op, ...] = (),
+) -> Answer:
+    """Queue a batch. Safe to repeat: an equal batch that is queued or applied already stays what it is (B1).
+
+    Parameters
+    ----------
+    republish:
+        Apply it again if it was applied before, and replace one that is queued.
+    beside:
+        What is written along with it: the audit entry.
+
+    Raises
+    ------
+    BatchDiffers
+        A batch of this name is queued with another content, or is being applied.
+    BatchLate
+        It sorts before one that was applied, and the table rejects such batches.
+    TableNotFound, Exhausted
+        As they say; nothing was written.
+    """
+    check_batch(batch)
+    entry_key, applied_key = keys.backlog(batch), keys.applied(batch)
+    wanted = (keys.table, keys.ordering, entry_key, applied_key)
+    full: EtcdOutOfSpace | None = None
+    for tries in range(MAX_TRIES):
+        read = await client.read_at_once([Get(key) for key in wanted])
+        table, ordering_kv, entry, applied = (read.one(index, key) for index, key in enumerate(wanted))
+        if not table.exists:
+            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+        if applied.exists:
+            done = decode(applied.value, AppliedRecord, applied.key)
+            if done.uid == record.uid or not (republish or entry.exists):
+                became = Queued.SKIPPED if done.outcome == "skipped" else Queued.ALREADY_APPLIED
+                return Answer(became=became, operation=done.operation)
+        if entry.exists:
+            standing = decode(entry.value, BatchRecord, entry.key)
+            if standing.uid == record.uid:
+                return Answer(became=Queued.QUEUED, operation=standing.operation)
+            if standing.digest == record.digest:
+                return Answer(became=Queued.ALREADY_QUEUED, operation=standing.operation)
+            if standing.operation or not republish:
+                raise BatchDiffers(
+                    f"batch {batch!r} of table {keys.name!r} is "
+                    f"{'being applied' if standing.operation else 'queued'} with another content",
+                    details={"table": keys.name, "batch": batch, "operation": standing.operation},
+                )
+        if full is not None:
+            raise full
+        ordering = ordering_of(ordering_kv)
+        # What is published on purpose is never late. Whether anything else is, is decided when its turn
+        # comes; the answer says how it looks now.
+        record = msgspec.structs.replace(record, anyway=republish)
+        late = not republish and ordering.is_late(batch)
+        if late and ordering.late == "reject":
+            raise BatchLate(
+                f"batch {batch!r} sorts before {ordering.last!r}, which table {keys.name!r} has applied",
+                details={"table": keys.name, "batch": batch, "last": ordering.last},
+            )
+        compares: tuple[Compare, ...] = (unchanged(table), unchanged(entry), unchanged(applied))
+        if ordering.late == "reject":
+            compares += (unchanged(ordering_kv),)
+        puts: tuple[Op, ...] = (Put(entry_key, encode(record)), Put(keys.backlog_index, b"{}"), *beside)
+        reached("enqueue.before")
+        try:
+            result = await client.txn(Txn(compares, puts))
+            reached("enqueue.after")
+            if result.succeeded:
+                return Answer(became=Queued.QUEUED, late=late and ordering.stops_at(batch))
+        except EtcdOutOfSpace as error:
+            full = error  # and yet it may be queued
+        except OutcomeUnknown:
+            pass  # its uid tells, when it is read again
+        await asyncio.sleep(random.uniform(0, min(0.01 * 1.3**tries, 1.0)))
+    raise Exhausted(f"table {keys.name!r} is too busy: {MAX_TRIES} tries in a row lost a race")

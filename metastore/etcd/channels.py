@@ -1,0 +1,65 @@
+"""Channels to the members of etcd: TLS, keep-alive, and aetcd's stubs on top."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from aetcd.rpc import rpc_pb2_grpc
+
+from distop.metastore.etcd.config import EtcdConfig
+
+_CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
+"""Where Linux distributions keep the CAs that they trust."""
+
+CHANNEL_OPTIONS = [
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 8 << 20),
+    # A dead connection is noticed within 15 s, also by a stream that only waits. What counts there is the
+    # timeout of pings (a minute by default), not that of keep-alives; and pings must go on without data.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    # Also the time that a connection may take, TLS included, before it is given up.
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Two clients of one process (tests, several incarnations) must not share one connection's fate.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+class MemberStubs:
+    """The services of one member. Made once: making the stubs costs a good part of a call."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.kv: Any = rpc_pb2_grpc.KVStub(channel)
+        self.lease: Any = rpc_pb2_grpc.LeaseStub(channel)
+        self.watch: Any = rpc_pb2_grpc.WatchStub(channel)
+        self.auth: Any = rpc_pb2_grpc.AuthStub(channel)
+        self.maintenance: Any = rpc_pb2_grpc.MaintenanceStub(channel)
+
+
+def open_channel(config: EtcdConfig, endpoint: str) -> grpc.aio.Channel:
+    """A channel that connects when it is first used."""
+    if not config.tls:
+        return grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+    credentials = grpc.ssl_channel_credentials(
+        _roots(config),
+        Path(config.key).read_bytes() if config.key else None,
+        Path(config.cert).read_bytes() if config.cert else None,
+    )
+    return grpc.aio.secure_channel(endpoint, credentials, options=CHANNEL_OPTIONS)
+
+
+def _roots(config: EtcdConfig) -> bytes | None:
+    """The CAs to trust: the one that is named, else the system's; ``None``: those that gRPC carries."""
+    if config.ca_cert:
+        return Path(config.ca_cert).read_bytes()
+    bundles = [ssl.get_default_verify_paths().cafile or "", *_CA_BUNDLES]
+    found = next((path for path in bundles if path and Path(path).is_file()), None)
+    return Path(found).read_bytes() if found else None

@@ -1,0 +1,382 @@
+"""The asyncio client of etcd: aetcd's stubs, with what an application needs around them.
+
+Several endpoints with fail-over, TLS and users, a deadline on every call, reads at a revision, paged scans,
+and an honest answer about writes: a transaction either has a result, or certainly did not happen
+(:class:`~distop.errors.EtcdUnavailable`), or nobody knows (:class:`~distop.errors.OutcomeUnknown`). A write
+is never sent twice by this module: whoever sends it knows how to read back what it meant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+from aetcd.rpc import rpc_pb2
+
+from distop.errors import Busy, Compacted, EtcdOutOfSpace, EtcdUnavailable, LeaseLost, OutcomeUnknown
+from distop.metastore.etcd.channels import MemberStubs, open_channel
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.convert import key_value, txn_message, txn_result
+from distop.metastore.etcd.failures import is_transient, says_token_is_old, translated, was_never_sent
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult
+from distop.metastore.records.keyspace import prefix_end
+
+END_OF_STREAM: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+"""What reading a stream gives at its end; missing from the published stubs."""
+
+_limit: ContextVar[float | None] = ContextVar("etcd_deadline", default=None)
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Calls of this task inside end within ``seconds`` altogether, whatever their own deadlines are.
+
+    For whoever works for somebody with a deadline of his own, and wants to tell him in time what is wrong.
+    """
+    token = _limit.set(asyncio.get_running_loop().time() + seconds)
+    try:
+        yield
+    finally:
+        _limit.reset(token)
+
+
+@dataclass(frozen=True, slots=True)
+class RangePage:
+    """Keys read together. ``more``: the limit cut it short. ``revision``: what was read."""
+
+    kvs: list[KeyValue]
+    revision: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All keys of a prefix as they stood at ``revision``, in key order."""
+
+    kvs: list[KeyValue]
+    revision: int
+
+
+class EtcdClient:
+    """A connection to etcd; belongs to one event loop."""
+
+    def __init__(self, config: EtcdConfig) -> None:
+        self.config = config
+        self.keyspace = config.keyspace
+        self._members: dict[str, MemberStubs] = {}
+        self._current = 0
+        self._closed = False
+        self._token: str | None = None
+        self._authenticating = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Close all connections; calls under way fail, and so do later ones."""
+        self._closed = True
+        members, self._members = list(self._members.values()), {}
+        for stubs in members:
+            await stubs.channel.close(None)
+
+    # -- reads ---------------------------------------------------------------------------------------
+
+    async def get(self, key: bytes, *, revision: int = 0) -> KeyValue:
+        """One key (linearizable); :meth:`KeyValue.missing` if nothing stands there.
+
+        Parameters
+        ----------
+        revision:
+            Read as of this revision; 0 = now. Raises :class:`~distop.errors.Compacted` if it is gone.
+        """
+        page = await self.get_range(key, b"", revision=revision)
+        return page.kvs[0] if page.kvs else KeyValue.missing(key)
+
+    async def get_range(
+        self,
+        start: bytes,
+        end: bytes,
+        *,
+        revision: int = 0,
+        keys_only: bool = False,
+        limit: int = 0,
+        newest_first: bool = False,
+        backwards: bool = False,
+    ) -> RangePage:
+        """Keys from ``start`` to (without) ``end``, at most ``limit`` of them (0: all).
+
+        In key order, or ``backwards``, or ``newest_first``: the latest written ones, the latest first. For
+        both etcd sorts the whole range, so it had better be small.
+        """
+        request = rpc_pb2.RangeRequest(
+            key=start, range_end=end, revision=revision, keys_only=keys_only, limit=limit
+        )
+        if newest_first:
+            request.sort_order, request.sort_target = rpc_pb2.RangeRequest.DESCEND, rpc_pb2.RangeRequest.MOD
+        elif backwards:
+            request.sort_order, request.sort_target = rpc_pb2.RangeRequest.DESCEND, rpc_pb2.RangeRequest.KEY
+        return await self._range(request)
+
+    async def _range(self, request: Any, timeout_s: float | None = None) -> RangePage:
+        reply = await self._call(lambda c: c.kv.Range, request, writes=False, timeout_s=timeout_s)
+        return RangePage([key_value(kv) for kv in reply.kvs], reply.header.revision, reply.more)
+
+    async def scan(
+        self, prefix: bytes, *, revision: int = 0, keys_only: bool = False, page: int = 5000
+    ) -> Snapshot:
+        """All keys under ``prefix``, read in pages that all show the same revision.
+
+        Raises :class:`~distop.errors.Compacted` if that revision was asked for and is gone. Of the present
+        state it is read anew, should a compaction come between two pages.
+        """
+        try:
+            return await self._scan(prefix, revision, keys_only, page)
+        except Compacted:
+            if revision:
+                raise
+            return await self._scan(prefix, revision, keys_only, page)
+
+    async def _scan(self, prefix: bytes, revision: int, keys_only: bool, page: int) -> Snapshot:
+        start, end, kvs = prefix, prefix_end(prefix), []
+        while True:
+            part = await self.get_range(start, end, revision=revision, keys_only=keys_only, limit=page)
+            # header.revision is the store's present one; what a pinned read shows is what was asked for.
+            revision = revision or part.revision
+            kvs.extend(part.kvs)
+            if not part.more:
+                return Snapshot(kvs, revision)
+            start = part.kvs[-1].key + b"\0"
+
+    async def revision(self) -> int:
+        """The store's present revision (linearizable)."""
+        return (await self.get_range(self.keyspace.prefix, b"", keys_only=True)).revision
+
+    # -- writes --------------------------------------------------------------------------------------
+
+    async def txn(self, txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
+        """Run one transaction.
+
+        Raises
+        ------
+        EtcdUnavailable
+            It certainly did not happen.
+        OutcomeUnknown
+            It may have happened: the reply was lost, or it is an :class:`~distop.errors.EtcdOutOfSpace`. Read
+            back what it meant to write.
+        LeaseLost
+            A lease it puts under has expired; nothing happened.
+        """
+        gets = [op for op in txn.then if isinstance(op, Get)]
+        if gets and not txn.compares and len(gets) == len(txn.then):
+            return await self._read_together(gets, timeout_s)
+        writes = _writes(txn)
+        reply = await self._call(lambda c: c.kv.Txn, txn_message(txn), writes=writes, timeout_s=timeout_s)
+        return txn_result(reply, reply.header.revision)
+
+    async def _read_together(self, gets: Sequence[Get], timeout_s: float | None) -> TxnResult:
+        """Several keys or ranges as they stood together when the first of them was read.
+
+        Not by a transaction of etcd: up to 3.5.4 one that only reads ends the *server* if its caller goes
+        meanwhile (etcd issue 14110), and up to 3.5.6 it is refused for lack of space (etcd pull 14884).
+        """
+
+        async def read(get: Get, revision: int) -> RangePage:
+            request = rpc_pb2.RangeRequest(
+                key=get.key, range_end=get.end, keys_only=get.keys_only, limit=get.limit, revision=revision
+            )
+            return await self._range(request, timeout_s)
+
+        for last_try in (False, True):
+            first = await read(gets[0], 0)
+            try:
+                others = await asyncio.gather(*(read(get, first.revision) for get in gets[1:]))
+            except Compacted:
+                if last_try:
+                    raise
+            else:
+                return TxnResult(True, first.revision, (first.kvs, *(page.kvs for page in others)))
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    async def read_at_once(self, gets: Sequence[Get]) -> TxnResult:
+        """Several keys at one revision, in one round trip instead of two.
+
+        Costs a write to etcd's log: for reads on whose latency a write waits anyway. The branch that is never
+        taken makes it a transaction that may write, which are spared what :meth:`_read_together` tells of.
+        """
+        never = Put(self.keyspace.prefix + b"_never", b"")
+        message = txn_message(Txn(then=tuple(gets), otherwise=(never,)))
+        try:
+            reply = await self._call(lambda c: c.kv.Txn, message, writes=False)
+        except (Busy, EtcdOutOfSpace):
+            return await self._read_together(gets, None)  # a full etcd can still be read
+        return txn_result(reply, reply.header.revision)
+
+    async def put(self, key: bytes, value: bytes, *, lease: int = 0) -> int:
+        """Write one key; the revision of the write. Errors as of :meth:`txn`."""
+        return (await self.txn(Txn(then=(Put(key, value, lease),)))).revision
+
+    async def delete(self, key: bytes, end: bytes = b"") -> int:
+        """Delete a key or a range; how many keys there were. Errors as of :meth:`txn`."""
+        result = (await self.txn(Txn(then=(Delete(key, end),)))).results[0]
+        return result if isinstance(result, int) else 0
+
+    # -- leases --------------------------------------------------------------------------------------
+
+    async def lease_grant(self, ttl_s: int) -> int:
+        """A new lease of ``ttl_s`` seconds (etcd's floor is 2)."""
+        request = rpc_pb2.LeaseGrantRequest(TTL=ttl_s)
+        # A lost reply leaves a lease that nobody renews and that holds nothing: it expires by itself.
+        reply = await self._call(lambda c: c.lease.LeaseGrant, request, writes=False)
+        return int(reply.ID)
+
+    async def lease_keep_alive(self, lease: int, *, timeout_s: float | None = None) -> int:
+        """Renew a lease; the seconds it lives from now on, 0 if it has expired."""
+
+        async def renew(stubs: MemberStubs, metadata: Any, timeout: float) -> Any:
+            call = stubs.lease.LeaseKeepAlive(
+                iter([rpc_pb2.LeaseKeepAliveRequest(ID=lease)]), metadata=metadata, timeout=timeout
+            )
+            try:
+                return await call.read()
+            finally:
+                call.cancel()
+
+        reply = await self._with_failover(renew, writes=False, timeout_s=timeout_s)
+        return 0 if reply is END_OF_STREAM else int(reply.TTL)
+
+    async def lease_revoke(self, lease: int) -> None:
+        """End a lease; its keys vanish at once. Of an expired lease: nothing to do."""
+        request = rpc_pb2.LeaseRevokeRequest(ID=lease)
+        try:
+            await self._call(lambda c: c.lease.LeaseRevoke, request, writes=False)
+        except LeaseLost:
+            return
+
+    # -- the rest ------------------------------------------------------------------------------------
+
+    async def compact(self, revision: int) -> None:
+        """Forget history before ``revision``."""
+        request = rpc_pb2.CompactionRequest(revision=revision)
+        await self._call(lambda c: c.kv.Compact, request, writes=False)
+
+    async def maintenance(self, method: Callable[[Any], Any], request: Any) -> Any:
+        """A reading call of etcd's maintenance service; see ``health.py``."""
+        return await self._call(lambda c: method(c.maintenance), request, writes=False)
+
+    async def open_watch(self, request: Any) -> grpc.aio.StreamStreamCall[Any, Any]:
+        """A watch stream on the current endpoint; ends with an error when it breaks. See ``watch.py``."""
+        # "hasleader": a member cut off from the cluster ends the stream instead of staying silent.
+        metadata = [*(await self._metadata(self.config.timeout_s) or ()), ("hasleader", "true")]
+        watching = self._stubs().watch
+        call: grpc.aio.StreamStreamCall[Any, Any] = watching.Watch(metadata=metadata, wait_for_ready=False)
+        # Whoever reads the stream meets the same error, with its details.
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await call.write(request)
+        return call
+
+    @property
+    def endpoint(self) -> str:
+        """The member that is used at present."""
+        return self.config.endpoints[self._current]
+
+    def leave(self, endpoint: str) -> None:
+        """Use another member from now on, unless ``endpoint`` has been left already.
+
+        Many calls fail together when a member dies; together they move on by one.
+        """
+        if endpoint == self.endpoint:
+            self._current = (self._current + 1) % len(self.config.endpoints)
+
+    def forget_token(self) -> None:
+        """Authenticate anew before the next call: a restarted etcd knows no token of its earlier life."""
+        self._token = None
+
+    # -- calls ---------------------------------------------------------------------------------------
+
+    def _stubs(self) -> MemberStubs:
+        if self._closed:
+            raise EtcdUnavailable("the etcd client is closed")
+        stubs = self._members.get(self.endpoint)
+        if stubs is None:
+            stubs = self._members[self.endpoint] = MemberStubs(open_channel(self.config, self.endpoint))
+        return stubs
+
+    async def _call(
+        self,
+        method: Callable[[MemberStubs], Any],
+        request: Any,
+        *,
+        writes: bool,
+        timeout_s: float | None = None,
+    ) -> Any:
+        async def once(stubs: MemberStubs, metadata: Any, timeout: float) -> Any:
+            return await method(stubs)(request, metadata=metadata, timeout=timeout)
+
+        return await self._with_failover(once, writes=writes, timeout_s=timeout_s)
+
+    async def _with_failover(
+        self,
+        once: Callable[[MemberStubs, Any, float], Awaitable[Any]],
+        *,
+        writes: bool,
+        timeout_s: float | None,
+    ) -> Any:
+        """Try the endpoints in turn until the deadline; a write only as long as it was certainly not sent."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (timeout_s or self.config.timeout_s)
+        if (limit := _limit.get()) is not None:
+            deadline = min(deadline, limit)
+        reauthenticated, pause, untried = False, 0.02, len(self.config.endpoints)
+        while True:
+            endpoint, left = self.endpoint, deadline - loop.time()
+            # A silent member is given its share of the time, so that the others get theirs.
+            share = max(left if writes else left / max(untried, 1), 0.001)
+            sent = False
+            try:
+                metadata = await self._metadata(share)
+                sent = True
+                return await once(self._stubs(), metadata, share)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling() or not self._closed:
+                    raise
+                # Not the task was cancelled: gRPC cancels the calls of a channel that is closed.
+                failure = OutcomeUnknown if writes and sent else EtcdUnavailable
+                raise failure("the etcd client was closed") from None
+            except (grpc.aio.AioRpcError, TimeoutError) as error:
+                if self.config.user and not reauthenticated and says_token_is_old(error):
+                    reauthenticated, self._token = True, None
+                    continue
+                sent = sent and not was_never_sent(error)
+                transient = is_transient(error)
+                if transient:
+                    self.leave(endpoint)
+                out_of_time = loop.time() + pause >= deadline
+                if not transient or out_of_time or (writes and sent):
+                    raise translated(error, in_doubt=writes and sent, endpoint=endpoint) from error
+                untried -= 1
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 0.5)
+
+    async def _metadata(self, timeout_s: float) -> list[tuple[str, str]] | None:
+        if not self.config.user:
+            return None
+        if self._token is None:
+            async with asyncio.timeout(timeout_s), self._authenticating:
+                # One authenticates for all that wait: etcd makes it costly.
+                if self._token is None:
+                    self._token = await self._authenticated()
+        return [("token", self._token)]
+
+    async def _authenticated(self) -> str:
+        request = rpc_pb2.AuthenticateRequest(name=self.config.user, password=self.config.password)
+        return str((await self._stubs().auth.Authenticate(request, timeout=self.config.timeout_s)).token)
+
+
+def _writes(txn: Txn) -> bool:
+    return any(
+        _writes(op) if isinstance(op, Txn) else not isinstance(op, Get) for op in (*txn.then, *txn.otherwise)
+    )

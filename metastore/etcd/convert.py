@@ -1,0 +1,83 @@
+"""Our values to etcd's protobuf messages and back.
+
+Grouped marks pass through here by the ten thousand a second, so messages are filled in place: building
+them from parts would copy each part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from aetcd.rpc import kv_pb2, rpc_pb2
+
+from distop.metastore.etcd.txn import Compare, Get, KeyValue, Op, OpResult, Put, Txn, TxnResult
+
+_TARGETS = {
+    "mod": (rpc_pb2.Compare.MOD, "mod_revision"),
+    "create": (rpc_pb2.Compare.CREATE, "create_revision"),
+    "value": (rpc_pb2.Compare.VALUE, "value"),
+    "lease": (rpc_pb2.Compare.LEASE, "lease"),
+}
+
+
+def txn_message(txn: Txn) -> Any:
+    """A transaction, nested ones included."""
+    message = rpc_pb2.TxnRequest()
+    _fill_txn(message, txn)
+    return message
+
+
+def _fill_txn(message: Any, txn: Txn) -> None:
+    for compare in txn.compares:
+        _fill_compare(message.compare.add(), compare)
+    _fill_ops(message.success, txn.then)
+    _fill_ops(message.failure, txn.otherwise)
+
+
+def _fill_compare(message: Any, compare: Compare) -> None:
+    target, field = _TARGETS[compare.target]
+    message.key, message.target = compare.key, target  # result: EQUAL is the default
+    setattr(message, field, compare.expected)
+
+
+def _fill_ops(messages: Any, ops: Iterable[Op]) -> None:
+    for op in ops:
+        message = messages.add()
+        if isinstance(op, Put):
+            message = message.request_put
+            message.key, message.value = op.key, op.value
+            if op.lease:
+                message.lease = op.lease
+        elif isinstance(op, Txn):
+            _fill_txn(message.request_txn, op)
+        elif isinstance(op, Get):
+            message = message.request_range
+            message.key, message.range_end = op.key, op.end
+            message.keys_only, message.limit = op.keys_only, op.limit
+        else:
+            message = message.request_delete_range
+            message.key, message.range_end = op.key, op.end
+
+
+def key_value(message: kv_pb2.KeyValue) -> KeyValue:
+    """One key as etcd describes it."""
+    return KeyValue(message.key, message.value, message.mod_revision, message.create_revision, message.lease)
+
+
+def txn_result(response: Any, revision: int) -> TxnResult:
+    """``revision`` is that of the outermost header; nested responses carry none of their own."""
+    return TxnResult(
+        response.succeeded, revision, tuple([_op_result(item, revision) for item in response.responses])
+    )
+
+
+def _op_result(item: Any, revision: int) -> OpResult:
+    kind = item.WhichOneof("response")
+    if kind == "response_put":
+        return None
+    if kind == "response_txn":
+        return txn_result(item.response_txn, revision)
+    if kind == "response_range":
+        return [key_value(kv) for kv in item.response_range.kvs]
+    return int(item.response_delete_range.deleted)

@@ -1,0 +1,166 @@
+"""Watching keys: a stream that resumes by revision, and a list-and-watch that never misses a state.
+
+Level-triggered code needs two things from a watch: that it is told *something changed* and that it can
+always begin again from the present state. :func:`watch` gives the first and resumes by itself; when the
+history it needs is gone it raises :class:`~distop.errors.Compacted`. :func:`follow` gives the second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Literal
+
+import grpc
+import grpc.aio
+import msgspec
+from aetcd.rpc import kv_pb2, rpc_pb2
+
+from distop.errors import Compacted, EtcdDenied
+from distop.metastore.etcd.client import END_OF_STREAM, EtcdClient, Snapshot
+from distop.metastore.etcd.convert import key_value
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.keyspace import prefix_end
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One change of one key. A deleted key's ``kv`` has the key and the revision of its deletion."""
+
+    kind: Literal["put", "delete"]
+    kv: KeyValue
+
+
+class WatchBatch(msgspec.Struct, frozen=True):
+    """Changes up to ``revision``. Without events: nothing has changed up to there."""
+
+    revision: int
+    events: list[Event]
+
+    def after(self, revision: int) -> WatchBatch:
+        """Without what a listing at ``revision`` has shown already."""
+        if not self.events or self.events[0].kv.mod_revision > revision:
+            return self
+        return WatchBatch(self.revision, [event for event in self.events if event.kv.mod_revision > revision])
+
+
+async def watch(
+    client: EtcdClient, start: bytes, end: bytes = b"", *, from_revision: int = 0, deletes: bool = True
+) -> AsyncGenerator[WatchBatch, None]:
+    """All changes from ``from_revision`` on (0: from now), of one key or of the range ``start`` to ``end``.
+
+    A batch without events comes first, once the stream stands. Never ends by itself: broken streams are
+    opened again where they broke, on the next endpoint. Changes of one revision always come in one batch.
+    Close it (``aclosing``) or cancel the task that reads it. Without ``deletes`` etcd leaves deletions out.
+
+    To list and watch, begin with the watch, then list, then skip what the listing shows already: etcd
+    delivers at once to a watch that begins *now*, but only every 100 ms to one that begins in the past.
+
+    Raises
+    ------
+    Compacted
+        Changes after ``from_revision`` are no longer in etcd: list again.
+    EtcdDenied
+        etcd refuses the user, also after it has authenticated anew.
+    """
+    next_revision, pause, refused = from_revision, _FIRST_PAUSE_S, False
+    while True:
+        endpoint = client.endpoint
+        request = rpc_pb2.WatchRequest(
+            create_request=rpc_pb2.WatchCreateRequest(
+                key=start,
+                range_end=end,
+                start_revision=next_revision,
+                progress_notify=True,
+                fragment=True,
+                filters=[] if deletes else [rpc_pb2.WatchCreateRequest.NODELETE],
+            )
+        )
+        call = None
+        try:
+            call = await client.open_watch(request)
+            response: Any
+            fragments: list[Event] = []
+            while (response := await call.read()) is not END_OF_STREAM:
+                if response.compact_revision:
+                    raise Compacted(
+                        f"revision {next_revision} is compacted up to {response.compact_revision}"
+                    )
+                if response.canceled:
+                    log.warning("watch_cancelled", extra={"reason": response.cancel_reason})
+                    # An old token looks like a missing permission here; only a new one tells them apart.
+                    if refused and "permission denied" in response.cancel_reason:
+                        raise EtcdDenied(f"etcd at {endpoint} refuses this user: {response.cancel_reason}")
+                    refused = True
+                    client.forget_token()
+                    break
+                refused = False
+                fragments.extend(_event(event) for event in response.events)
+                if response.fragment:
+                    continue
+                pause = _FIRST_PAUSE_S
+                events, fragments = fragments, []
+                # Behind the last event of this watch is where resuming loses nothing. The header's revision
+                # may be ahead of it; it counts only when there is nothing to deliver: at the start of a watch
+                # that begins now, and in progress notifications. A resumed one has its past yet to come.
+                if events:
+                    next_revision = events[-1].kv.mod_revision + 1
+                elif not (response.created and next_revision):
+                    next_revision = max(next_revision, response.header.revision + 1)
+                yield WatchBatch(next_revision - 1, events)
+        except (grpc.aio.AioRpcError, TimeoutError) as error:
+            log.info("watch_broken", extra={"endpoint": endpoint, "error": str(error)})
+            client.leave(endpoint)
+            if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                client.forget_token()
+        finally:
+            if call is not None:
+                call.cancel()
+        await asyncio.sleep(pause * (0.5 + random.random()))
+        pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+
+async def follow(
+    client: EtcdClient, prefix: bytes, *, keys_only: bool = False
+) -> AsyncGenerator[Snapshot | WatchBatch, None]:
+    """The present state of a prefix, then its changes; the whole state again whenever history was lost.
+
+    ``keys_only`` spares the values of the listing (events always carry theirs).
+    """
+    while True:
+        try:
+            async with aclosing(watch(client, prefix, prefix_end(prefix))) as changes:
+                await anext(changes)
+                snapshot = await client.scan(prefix, keys_only=keys_only)
+                yield snapshot
+                async for batch in changes:
+                    if (news := batch.after(snapshot.revision)).events:
+                        yield news
+        except Compacted:
+            log.info("watch_compacted", extra={"prefix": prefix.decode(errors="replace")})
+
+
+async def until_absent(client: EtcdClient, key: bytes) -> None:
+    """Wait until nothing stands at ``key``; returns at once if nothing does."""
+    while True:
+        try:
+            async with aclosing(watch(client, key)) as changes:
+                await anext(changes)
+                if not (await client.get(key)).exists:
+                    return
+                async for batch in changes:
+                    if any(event.kind == "delete" for event in batch.events):
+                        return
+        except Compacted:
+            continue
+
+
+def _event(message: kv_pb2.Event) -> Event:
+    kind: Literal["put", "delete"] = "put" if message.type == kv_pb2.Event.PUT else "delete"
+    return Event(kind, key_value(message.kv))

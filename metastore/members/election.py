@@ -1,0 +1,88 @@
+"""Leadership of one table: campaign, hold, resign.
+
+The names are those of etcd's own ``concurrency`` package; two things differ. The fence is public: an
+:class:`Epoch` is a compare to put into one's own transaction, not a boolean to believe in. And there is no
+queue of waiters: whoever should lead (see the coordinator's placement) tries, and tries again when the key
+is gone, so nobody can hold a leadership that it was handed while its session was already dead (etcd
+issue 19597).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distop.errors import EtcdOutOfSpace, OutcomeUnknown
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Compare, Delete, Get, Put, Txn, absent, created_at
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.model import LeaderRecord, encode
+
+MAX_TRIES = 5
+"""How often a campaign or a resignation whose reply was lost is sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One leadership: the leader's key, and the revision that created it. Epochs of a table only grow."""
+
+    key: bytes
+    revision: int
+
+    def held(self) -> Compare:
+        """The fence: holds in etcd exactly as long as this leadership does."""
+        return created_at(self.key, self.revision)
+
+
+async def campaign(
+    client: EtcdClient, keys: TableKeys, session: LeaseSession, leader: LeaderRecord
+) -> Epoch | None:
+    """Try to become the leader of a table; ``None`` if somebody else is.
+
+    The key is bound to the session's lease, so its lease says whose it is: a repeat after a lost reply
+    recognises its own.
+    """
+    txn = Txn(
+        (absent(keys.coordinator),),
+        (Put(keys.coordinator, encode(leader), session.lease_id),),
+        (Get(keys.coordinator),),
+    )
+    for _ in range(MAX_TRIES):
+        session.check()
+        try:
+            reached("lead.before")
+            result = await client.txn(txn)
+            reached("lead.after")
+        except EtcdOutOfSpace:
+            standing = await client.get(keys.coordinator)
+            if standing.lease != session.lease_id:
+                raise
+            return Epoch(keys.coordinator, standing.create_revision)
+        except OutcomeUnknown:
+            continue
+        if result.succeeded:
+            return Epoch(keys.coordinator, result.revision)
+        standing = result.one(0, keys.coordinator)
+        if standing.lease == session.lease_id:
+            return Epoch(keys.coordinator, standing.create_revision)
+        return None
+    raise OutcomeUnknown(f"could not learn who leads {keys.name}")
+
+
+async def resign(client: EtcdClient, epoch: Epoch) -> None:
+    """Give up a leadership; of one that is already lost: nothing happens.
+
+    Raises :class:`~distop.errors.Unavailable` when the key may still stand. Then it has to be tried again:
+    nobody else can lead before.
+    """
+    txn = Txn((epoch.held(),), (Delete(epoch.key),))
+    for _ in range(MAX_TRIES):
+        try:
+            reached("resign.before")
+            await client.txn(txn)
+            reached("resign.after")
+            return
+        except OutcomeUnknown:
+            continue
+    raise OutcomeUnknown(f"could not learn whether epoch {epoch.revision} has ended")

@@ -1,0 +1,139 @@
+"""A lease kept alive, and the honest question whether it still is.
+
+The local deadline is the heart: a process that was paused cannot know what happened meanwhile, but it can
+know that its last *acknowledged* renewal was sent more than a TTL ago. From then on, and a margin earlier,
+it must not act. Writes do not rely on it (they carry a fence); it keeps a dead leader from doing useless or
+harmful things outside etcd.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from types import TracebackType
+
+from distop.errors import DistopError, LeaseLost
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.members.clocks import boot_clock
+
+__all__ = ["LeaseSession", "boot_clock"]
+
+log = logging.getLogger(__name__)
+
+
+def _nobody(deadline: float) -> None:
+    pass
+
+
+class LeaseSession:
+    """One lease from its grant to its end; one incarnation of a process.
+
+    Parameters
+    ----------
+    ttl_s:
+        Seconds after the last renewal at which etcd drops the lease's keys; at least 2.
+    clock:
+        Seconds, monotonic.
+    renewed:
+        Told the new :attr:`deadline` whenever there is one.
+
+    ``lost`` is set once, when the lease has ended for whatever reason. A new session is a new identity.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        ttl_s: int,
+        *,
+        clock: Callable[[], float] = boot_clock,
+        renewed: Callable[[float], None] = _nobody,
+    ) -> None:
+        self.client = client
+        self.ttl_s = ttl_s
+        self.lease_id = 0
+        self.lost = asyncio.Event()
+        self.deadline = 0.0
+        """Until when, by the clock, it certainly stands if it is not renewed again."""
+        self._clock = clock
+        self._renewed = renewed
+        self._margin_s = max(0.2, ttl_s * 0.1)
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the lease certainly still stands in etcd, by this process's own clock.
+
+        Once it was seen not to, it never is again: whoever saw it has stopped acting, and nobody would tell
+        him to begin again if a renewal that was under way came through after all.
+        """
+        if self.lease_id and self._clock() >= self.deadline:
+            self.lost.set()
+        return self.lease_id != 0 and not self.lost.is_set()
+
+    def check(self) -> None:
+        """Raise :class:`~distop.errors.LeaseLost` unless :attr:`alive`."""
+        if not self.alive:
+            raise LeaseLost()
+
+    async def start(self) -> LeaseSession:
+        """Grant the lease and begin to renew it."""
+        sent = self._clock()
+        reached("lease.grant.before")
+        lease = await self.client.lease_grant(self.ttl_s)
+        reached("lease.grant.after")
+        self.lease_id = lease
+        self._holds_until(sent + self.ttl_s - self._margin_s)
+        self._task = asyncio.create_task(self._keep_alive(), name=f"lease-{self.lease_id:x}")
+        return self
+
+    async def close(self, *, revoke: bool = True) -> None:
+        """Stop renewing; ``revoke`` drops the lease's keys at once (best effort: else they expire)."""
+        self._closing = True
+        self.lost.set()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if revoke and self.lease_id:
+            try:
+                reached("lease.revoke.before")
+                await self.client.lease_revoke(self.lease_id)
+                reached("lease.revoke.after")
+            except DistopError as error:
+                log.info("lease_revoke_failed", extra={"lease": self.lease_id, "error": str(error)})
+
+    async def __aenter__(self) -> LeaseSession:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _holds_until(self, deadline: float) -> None:
+        self.deadline = deadline
+        self._renewed(deadline)
+
+    async def _keep_alive(self) -> None:
+        interval = self.ttl_s / 3
+        try:
+            while self.alive:
+                sent = self._clock()
+                try:
+                    ttl = await self.client.lease_keep_alive(self.lease_id, timeout_s=interval)
+                except DistopError as error:
+                    log.warning("lease_renewal_failed", extra={"lease": self.lease_id, "error": str(error)})
+                    await asyncio.sleep(min(0.1, interval))
+                    continue
+                if ttl <= 0 or not self.alive:
+                    return
+                self._holds_until(sent + min(ttl, self.ttl_s) - self._margin_s)
+                # Until the next renewal is due, but never past the deadline without noticing it.
+                await asyncio.sleep(max(0.0, min(interval, self.deadline - self._clock())))
+        finally:
+            if not self._closing:
+                log.warning("lease_lost", extra={"lease": self.lease_id})
+            self.lost.set()

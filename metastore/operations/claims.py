@@ -1,0 +1,184 @@
+"""Claims: one attempt owns a job, and what it saves on the way.
+
+A claim is a key bound to the lease of the sidecar that the attempt works through; its create revision is
+the fence of everything the attempt writes. An attempt that was paused past that lease finds its claim gone,
+and can mark nothing and save nothing, also when nobody has claimed the job since.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from distop.errors import InvalidArgument
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.settle import settle
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, absent, created_at, unchanged
+from distop.metastore.operations.jobs import Outcome, Verdict
+from distop.metastore.operations.runs import Run
+from distop.metastore.records.model import MAX_CHECKPOINT_BYTES, ClaimRecord, decode, encode
+
+if TYPE_CHECKING:
+    from distop.metastore.etcd.client import EtcdClient
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The job belongs to the attempt as long as the claim's key, created at ``claim``, stands."""
+
+    claim: int
+    checkpoint: KeyValue
+    """What an earlier attempt saved last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Another attempt owns the job."""
+
+    holder: str
+    """That attempt."""
+    standing: KeyValue
+    """Its claim."""
+    revision: int
+    """What was read, to watch from the next one on."""
+
+
+def claim_txn(run: Run, partition: str, record: ClaimRecord, lease: int) -> Txn:
+    """IF the run is held AND the job has no result AND no claim THEN a claim under ``lease``."""
+    keys = run.keys
+    claim, job, progress = keys.claim(partition), keys.job_state(partition), keys.progress(partition)
+    return Txn(
+        (*run.held(), absent(job), absent(claim)),
+        (Put(claim, encode(record), lease), Get(progress)),
+        (Get(keys.state), Get(keys.runner), Get(job), Get(claim)),
+    )
+
+
+def adopt_txn(run: Run, partition: str, record: ClaimRecord, claim: int, lease: int) -> Txn:
+    """IF the claim created at ``claim`` still stands (and the rest of :func:`claim_txn`) THEN it is bound to
+    ``lease``. Its create revision stays, so nobody else can have owned the job in between."""
+    keys = run.keys
+    key, job = keys.claim(partition), keys.job_state(partition)
+    return Txn(
+        (*run.held(), absent(job), created_at(key, claim)),
+        (Put(key, encode(record), lease), Get(keys.progress(partition))),
+        (Get(keys.state), Get(keys.runner), Get(job), Get(key)),
+    )
+
+
+async def claim(
+    client: EtcdClient, run: Run, partition: str, record: ClaimRecord, lease: int, *, held: int = 0
+) -> Claimed | Busy | Verdict:
+    """Claim a job for an attempt, or move a claim it has to another lease.
+
+    Parameters
+    ----------
+    held:
+        Create revision of the claim the attempt works under already; 0: it has none. A claim that was lost
+        meanwhile is never silently made again: somebody else may have owned the job in between.
+
+    Returns
+    -------
+    A :class:`Verdict` (LOST or GONE) when there is nothing to claim any more. A repeat after a lost reply
+    finds its own claim by the attempt's id.
+
+    Raises
+    ------
+    LeaseLost
+        ``lease`` has expired; nothing was claimed.
+    """
+    key, job = run.keys.claim(partition), run.keys.job_state(partition)
+    while True:
+        txn = (
+            adopt_txn(run, partition, record, held, lease)
+            if held
+            else claim_txn(run, partition, record, lease)
+        )
+        reached("claim.before")
+        result = await settle(client, txn, replied=lambda: reached("claim.after"))
+        if result.succeeded:
+            return Claimed(held or result.revision, result.one(1, run.keys.progress(partition)))
+        reason = run.why_over(result.one(0, run.keys.state), result.one(1, run.keys.runner))
+        standing = result.one(3, key)
+        if reason:
+            return Verdict(Outcome.GONE, reason)
+        if result.one(2, job).exists:
+            return Verdict(Outcome.LOST, "the job has a result")
+        if held:
+            return Verdict(Outcome.GONE, "its claim is lost")
+        owner = decode(standing.value, ClaimRecord, key)
+        if owner.attempt != record.attempt:
+            return Busy(owner.attempt, standing, result.revision)
+        # Our own, from a copy whose reply was lost. Under another lease if another sidecar sent that one.
+        held = standing.create_revision
+
+
+async def release_claim(client: EtcdClient, run: Run, partition: str, claim: int) -> None:
+    """Give a claim up; of one that is lost already: nothing happens."""
+    key = run.keys.claim(partition)
+    reached("unclaim.before")
+    txn = Txn((created_at(key, claim),), (Delete(key),))
+    await settle(client, txn, replied=lambda: reached("unclaim.after"))
+
+
+def checkpoint_txn(run: Run, partition: str, claim: int, value: bytes, before: KeyValue) -> Txn:
+    """IF the run is held AND the job has no result AND the claim stands AND the checkpoint is as known THEN
+    it is ``value``. The last compare keeps a delayed copy of an older save from undoing a newer one."""
+    keys = run.keys
+    job, owned = keys.job_state(partition), created_at(keys.claim(partition), claim)
+    return Txn(
+        (*run.held(), absent(job), owned, unchanged(before)),
+        (Put(keys.progress(partition), value),),
+        (Get(keys.state), Get(keys.runner), Get(job), Get(keys.claim(partition)), Get(before.key)),
+    )
+
+
+async def save_checkpoint(
+    client: EtcdClient, run: Run, partition: str, claim: int, value: bytes, before: KeyValue
+) -> KeyValue | Verdict:
+    """Save the progress of a claimed job.
+
+    Parameters
+    ----------
+    before:
+        The checkpoint as this attempt knows it: from :class:`Claimed`, or from its last save.
+
+    Returns
+    -------
+    The checkpoint as it stands now, to be given to the next save; or a :class:`Verdict` (LOST or GONE) when
+    the attempt does not own the job any more, and nothing was saved.
+
+    Raises
+    ------
+    InvalidArgument
+        It is larger than :data:`MAX_CHECKPOINT_BYTES`.
+    """
+    if len(value) > MAX_CHECKPOINT_BYTES:
+        raise InvalidArgument(
+            f"the checkpoint takes {len(value):,} bytes, at most {MAX_CHECKPOINT_BYTES:,} are kept",
+            hint="save large progress beside the data, and where it is as the checkpoint",
+        )
+    if claim <= 0:
+        raise InvalidArgument("only a claimed job has checkpoints", details={"field": "claim"})
+    while True:
+        txn = checkpoint_txn(run, partition, claim, value, before)
+        reached("checkpoint.before")
+        result = await settle(client, txn, replied=lambda: reached("checkpoint.after"))
+        if result.succeeded:
+            created = before.create_revision or result.revision
+            return KeyValue(before.key, value, result.revision, created)
+        if reason := run.why_over(result.one(0, run.keys.state), result.one(1, run.keys.runner)):
+            return Verdict(Outcome.GONE, reason)
+        if result.one(2, run.keys.job_state(partition)).exists:
+            return Verdict(Outcome.LOST, "the job has a result")
+        if result.one(3, run.keys.claim(partition)).create_revision != claim:
+            return Verdict(Outcome.GONE, "its claim is lost")
+        # We own the job, so what stands there is our own: this save, or an earlier one whose reply was lost.
+        before = result.one(4, before.key)
+        if before.value == value:
+            return before
+
+
+async def load_checkpoint(client: EtcdClient, run: Run, partition: str) -> KeyValue:
+    """What was saved last; of no checkpoint: a missing key."""
+    return await client.get(run.keys.progress(partition))

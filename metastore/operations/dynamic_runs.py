@@ -1,0 +1,120 @@
+"""Runs of a dynamic plan: which results count, and when they are complete.
+
+The jobs of a dynamic plan are the partitions of a DataFrame. When it is computed again they may be cut
+differently, so the results of two computations must never meet: rows would be there twice, or not at all.
+
+So exactly one run's results count, the one that ``<root>.run`` names, and each result says which run it is
+of. A run that takes the operation over writes its own token there, in the transaction that removes what the
+one before it has left; from then on nothing of that one counts, wherever it may still be remembered. Once all
+results of a run stand, its runner *seals the count*. Nobody begins anew after that, and no leader commits
+before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.settle import settle
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, unchanged
+from distop.metastore.operations.runs import Run
+from distop.metastore.records.model import RunRecord, decode, encode
+
+if TYPE_CHECKING:
+    from distop.metastore.etcd.client import EtcdClient
+
+REMOVED_AT_ONCE = 2000
+"""Results of an earlier run that one transaction removes."""
+
+
+class DynamicRun:
+    """A run's hold on what counts. Belongs to whoever holds the run.
+
+    All methods answer ``False`` when the run is over: then nothing was written, and nothing ever will be.
+    """
+
+    def __init__(self, client: EtcdClient, run: Run) -> None:
+        self.run = run
+        self._client = client
+        self._standing = KeyValue.missing(run.keys.run)
+
+    @property
+    def count(self) -> int | None:
+        """How many results there are, if that is sealed; maybe by a run before this one."""
+        return self._record.count if self._standing.exists else None
+
+    @property
+    def _record(self) -> RunRecord:
+        return decode(self._standing.value, RunRecord, self._standing.key)
+
+    async def begin(self) -> bool:
+        """Let nothing count but what this run will do; unless a count is sealed, which is left as it is.
+
+        IF the run is held AND ``.run`` is as read THEN ``.run`` names this run, and results of earlier ones
+        go (in bites, if there are many). None can come after them: their marks compare a runner that is gone.
+        """
+        keys = self.run.keys
+        self._standing = await self._client.get(keys.run)
+        start, end = keys.numbered_jobs
+        more = True
+        while more and self.count is None:
+            page = await self._client.get_range(start, end, keys_only=True, limit=REMOVED_AT_ONCE)
+            more = page.more
+            gone = (Delete(page.kvs[0].key, page.kvs[-1].key + b"\0"),) if page.kvs else ()
+            record = encode(RunRecord(token=self.run.token))
+            txn = Txn(
+                (*self.run.held(), unchanged(self._standing)),
+                (Put(keys.run, record), *gone),
+                (Get(keys.run), Get(keys.state), Get(keys.runner)),
+            )
+            reached("run.begin.before")
+            result = await settle(self._client, txn, replied=lambda: reached("run.begin.after"))
+            if result.succeeded:
+                created = self._standing.create_revision or result.revision
+                self._standing = KeyValue(keys.run, record, result.revision, created)
+                continue
+            if self.run.why_over(result.one(1, keys.state), result.one(2, keys.runner)):
+                return False
+            # Only who holds the run writes it: this is our own, whose reply was lost. Its bite is done, too.
+            self._standing = result.one(0, keys.run)
+        return True
+
+    async def seal(self, count: int) -> bool:
+        """Say that all results are there: exactly ``count`` of this run.
+
+        IF the run is held AND ``.run`` is as this run left it THEN the count stands, for good. To be called
+        when each of these results is known to have been written.
+        """
+        sealed = encode(RunRecord(token=self.run.token, count=count))
+        return await self._write(sealed, "seal")
+
+    async def note(self, tasks: int, done: int) -> bool:
+        """Tell whoever looks how far Spark is. Nothing depends on it."""
+        noted = RunRecord(token=self.run.token, tasks=tasks, done=done)
+        return noted == self._record or await self._write(encode(noted), "note")
+
+    async def _write(self, value: bytes, what: str) -> bool:
+        keys = self.run.keys
+        while True:
+            txn = Txn(
+                (*self.run.held(), unchanged(self._standing)),
+                (Put(keys.run, value),),
+                (Get(keys.run), Get(keys.state), Get(keys.runner)),
+            )
+            if what == "seal":
+                reached("count.seal.before")
+                result = await settle(self._client, txn, replied=lambda: reached("count.seal.after"))
+            else:
+                result = await settle(self._client, txn)
+            if result.succeeded:
+                self._standing = KeyValue(keys.run, value, result.revision, self._standing.create_revision)
+                return True
+            standing = result.one(0, keys.run)
+            if standing.exists and standing.value == value:
+                # An earlier copy of this, whose reply was lost; sealed is sealed, whatever became of the run.
+                self._standing = standing
+                return True
+            if self.run.why_over(result.one(1, keys.state), result.one(2, keys.runner)):
+                return False
+            # Ours, too: a note whose outcome was not known when it was given up.
+            self._standing = standing

@@ -1,0 +1,278 @@
+"""The transactions that end an operation: cancel, seal, finish, collect.
+
+*Seal* freezes the outcome: no mark can land afterwards, since marks compare ``.state = running``. *Finish*
+makes everything visible at once. Both carry the leader's epoch: a leader that was paused past its TTL
+changes nothing. All are safe to send twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from distop.errors import (
+    LeadershipLost,
+    OperationNotFound,
+    OperationPaused,
+    PreconditionFailed,
+    TooLateToCancel,
+)
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.settle import settle
+from distop.metastore.etcd.txn import (
+    Compare,
+    Delete,
+    Get,
+    KeyValue,
+    Op,
+    Put,
+    Txn,
+    TxnResult,
+    absent,
+    equals,
+    unchanged,
+)
+from distop.metastore.members.election import Epoch
+from distop.metastore.operations.runs import not_paused
+from distop.metastore.operations.starting import FollowUpStart, slots_with, slots_without
+from distop.metastore.records.keyspace import OperationKeys, TableKeys, prefix_end
+from distop.metastore.records.model import (
+    ABORTING,
+    COMMITTING,
+    RUNNING,
+    CancelRecord,
+    ErrorRecord,
+    HistoryRecord,
+    decode,
+    encode,
+)
+
+MAX_TRIES = 8
+"""How often one of these transactions is sent again after a lost reply."""
+
+MAX_KEYS_IN_FINISH = 1000
+"""Up to so many keys go in the finishing transaction itself; deleting 100,000 at once would stop etcd for
+0.3 s, so larger operations leave theirs to :func:`collect`."""
+
+COLLECT_BITE = 2000
+"""Keys removed by one transaction of the collector."""
+
+
+def _settle(client: EtcdClient, txn: Txn, replied: Callable[[], None]) -> Awaitable[TxnResult]:
+    # Whoever ends operations looks again by itself; only a lost reply must be settled here and now.
+    patience_s = 4 * client.config.timeout_s
+    return settle(client, txn, patience_s=patience_s, tries=MAX_TRIES, insist=False, replied=replied)
+
+
+async def request_cancel(
+    client: EtcdClient, keys: OperationKeys, cancel: CancelRecord, audit: Put | None = None
+) -> bool:
+    """Ask for an operation to be cancelled; any coordinator may.
+
+    Returns whether this call was the first to ask. The leader sees the record and aborts; a finish that is
+    under way compares it as absent, so either the request or the finish wins, never both.
+
+    Raises
+    ------
+    OperationNotFound
+        It has no state any more (or never had).
+    TooLateToCancel
+        Its commit sequence stands, and some steps of it may have been executed.
+    """
+    for _ in range(MAX_TRIES):
+        state = await client.get(keys.state)
+        if not state.exists:
+            raise OperationNotFound(f"operation {keys.operation} is not running")
+        if state.value == ABORTING:
+            return False
+        txn = Txn(
+            # The log of the commit steps compares .cancel as absent: one of the two wins, never both.
+            (unchanged(state), absent(keys.cancel), absent(keys.commit)),
+            (Put(keys.cancel, encode(cancel)), *([audit] if audit is not None else [])),
+            (Get(keys.cancel), Get(keys.commit), *([Get(audit.key)] if audit is not None else [])),
+        )
+        reached("cancel.before")
+        result = await _settle(client, txn, lambda: reached("cancel.after"))
+        if result.succeeded:
+            return True
+        if audit is not None and result.got(2):
+            return True  # an earlier copy of this request, whose reply was lost; it may be over by now
+        found, log = result.one(0, keys.cancel), result.one(1, keys.commit)
+        if found.exists:
+            return decode(found.value, CancelRecord, found.key) == cancel
+        if log.exists:
+            raise TooLateToCancel(f"the commit steps of operation {keys.operation} are being executed")
+    raise PreconditionFailed(f"operation {keys.operation} changes too fast to be cancelled")
+
+
+async def seal(
+    client: EtcdClient,
+    keys: OperationKeys,
+    epoch: Epoch,
+    *,
+    before: bytes,
+    after: bytes,
+    error: ErrorRecord | None = None,
+) -> tuple[bytes, int]:
+    """IF ``.state = before`` AND the epoch is held THEN ``.state = after``; if that is ``committing``, only
+    while nobody has paused the operation or its table.
+
+    Returns the state that stands now and the revision it was read or written at: ``after``, or what somebody
+    else made of it (empty: the operation is gone).
+
+    Raises
+    ------
+    LeadershipLost
+        The epoch is not held any more; nothing was written.
+    OperationPaused
+        It may not go on at present; nothing was written.
+    """
+    puts: tuple[Op, ...] = (Put(keys.state, after),)
+    if error is not None:
+        puts += (Put(keys.error, encode(error)),)
+    compares: tuple[Compare, ...] = (equals(keys.state, before), epoch.held())
+    if after == COMMITTING:
+        compares += not_paused(keys)
+    txn = Txn(compares, puts, (Get(keys.state), Get(epoch.key)))
+    reached("seal.before")
+    result = await _settle(client, txn, lambda: reached("seal.after"))
+    if result.succeeded:
+        return after, result.revision
+    state, leader = result.one(0, keys.state), result.one(1, epoch.key)
+    if leader.create_revision != epoch.revision:
+        raise LeadershipLost(f"{keys.operation}: epoch {epoch.revision} is over")
+    if state.value == before:
+        raise OperationPaused(f"operation {keys.operation} is paused, or its table is")
+    return state.value, result.revision
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """Everything a finishing transaction consists of."""
+
+    sealed: bytes
+    """``committing`` or ``aborting``; or ``running``, when all jobs have succeeded and nothing is published:
+    no mark can land any more, and none of those that stand is looked at."""
+    run_ops: KeyValue
+    """As read."""
+    history: HistoryRecord
+    publication: Txn = Txn()
+    """What the commit steps contribute: head, watermarks."""
+    follow_up: FollowUpStart | None = None
+    """What is started by it."""
+    leave_keys: bool = False
+    """Leave the operation's other keys to the collector: it has many, or staged files to sweep."""
+
+
+class Finished(Enum):
+    """What became of a finish."""
+
+    DONE = "done"
+    """It happened, now or before (its reply was lost, or a predecessor did it)."""
+    MOVED = "moved"
+    """It did not happen and never will as it is: something it compares has moved. Look again."""
+
+
+def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: Finish) -> Txn:
+    """The transaction itself, as a value."""
+    compares: tuple[Compare, ...] = (
+        equals(op.state, finish.sealed),
+        epoch.held(),
+        unchanged(finish.run_ops),
+    )
+    if finish.sealed != ABORTING:
+        compares += (absent(op.cancel),)
+    if finish.sealed == RUNNING:
+        compares += not_paused(op)
+    left = slots_without(finish.run_ops, op.operation)
+    publication = finish.publication
+    if finish.follow_up is not None:
+        left = slots_with(left or b"", finish.follow_up.arg.id)
+        publication += finish.follow_up.txn(keys)
+    run_ops: Op = Delete(keys.run_ops) if left is None else Put(keys.run_ops, left)
+    paused = keys.keyspace.paused_operation(op.operation)
+    gone: tuple[Op, ...]
+    if finish.leave_keys:
+        # .runner stays: its owner takes it away once its last attempt has stopped, and only then are
+        # staged files swept.
+        gone = (Delete(op.state), Delete(op.cancel), Delete(paused))
+    else:
+        active = keys.keyspace.active_operation(op.operation)
+        gone = (Delete(op.prefix, prefix_end(op.prefix)), Delete(active), Delete(paused))
+    history = Put(keys.history(op.operation), encode(finish.history))
+    own = Txn(compares, (run_ops, history, *gone), (Get(op.state), Get(epoch.key), Get(history.key)))
+    return own + publication
+
+
+async def finish(
+    client: EtcdClient, keys: TableKeys, op: OperationKeys, epoch: Epoch, plan: Finish
+) -> tuple[Finished, int]:
+    """Send the finishing transaction until its outcome is known; with the revision that outcome is of.
+
+    A lost reply is answered by the history: the record of this operation is written by this transaction
+    and by nothing else, so if it stands, the operation is finished.
+
+    Raises
+    ------
+    LeadershipLost
+        The epoch is over and the operation is not finished. Nothing was written by this call.
+    OutcomeUnknown
+        etcd does not answer: nothing may be concluded, and no file may be deleted.
+    """
+    reached("finish.before")
+    txn = finish_txn(keys, op, epoch, plan)
+    result = await _settle(client, txn, lambda: reached("finish.after"))
+    if result.succeeded:
+        return Finished.DONE, result.revision
+    leader, history = result.one(1, epoch.key), result.one(2, keys.history(op.operation))
+    if history.exists:
+        return Finished.DONE, result.revision
+    if leader.create_revision != epoch.revision:
+        raise LeadershipLost(f"{op.operation}: epoch {epoch.revision} is over")
+    return Finished.MOVED, result.revision
+
+
+async def collect(client: EtcdClient, keys: TableKeys, op: OperationKeys) -> int:
+    """Remove what a finished operation left, in bounded bites; the index entry and ``.arg`` go last.
+
+    May die anywhere and be called again by anybody: it acts only while ``.state`` is absent, and a finished
+    operation's state never comes back, since instance numbers are never used twice. Returns the keys removed.
+    """
+    removed = 0
+    while True:
+        page = await client.get_range(
+            op.prefix, prefix_end(op.prefix), keys_only=True, limit=COLLECT_BITE + 1
+        )
+        victims = [kv.key for kv in page.kvs if kv.key != op.arg]
+        if not victims:
+            break
+        bite = Delete(victims[0], victims[-1] + b"\0")
+        if victims[0] < op.arg <= victims[-1]:
+            # .arg must outlive every other key: split the range around it.
+            low, high = Delete(victims[0], op.arg), Delete(op.arg + b"\0", victims[-1] + b"\0")
+            txn = Txn((absent(op.state),), (low, high))
+        else:
+            txn = Txn((absent(op.state),), (bite,))
+        reached("collect.before")
+        if not (await _settle(client, txn, lambda: reached("collect.middle"))).succeeded:
+            return removed
+        removed += len(victims)
+    last = Txn((absent(op.state),), (Delete(op.arg), Delete(keys.keyspace.active_operation(op.operation))))
+    if (await _settle(client, last, lambda: reached("collect.after"))).succeeded:
+        removed += 1
+    return removed
+
+
+__all__ = [
+    "ABORTING",
+    "COMMITTING",
+    "Finish",
+    "Finished",
+    "collect",
+    "finish",
+    "finish_txn",
+    "request_cancel",
+    "seal",
+]

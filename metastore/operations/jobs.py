@@ -1,0 +1,217 @@
+"""The results of jobs: *mark*, alone or in groups, and what the answer means.
+
+A failed compare is an answer, not an error. Who sends a mark again after a lost reply says so
+(``repeated``), since then, and only then, "the operation is gone" leaves open whether the first copy counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from distop.errors import CorruptRecord, InvalidArgument, JobResultTooLarge
+from distop.metastore.etcd.txn import (
+    MAX_REQUEST_BYTES,
+    Compare,
+    Delete,
+    Get,
+    KeyValue,
+    Op,
+    Put,
+    Txn,
+    TxnResult,
+    absent,
+    created_at,
+)
+from distop.metastore.operations.runs import Run
+from distop.metastore.records.keyspace import OperationKeys
+from distop.metastore.records.model import MAX_JOB_RECORD_BYTES, JobRecord, decode, encode
+
+SUCCESS, FAILED = "success", "failed"
+"""States of a job's record."""
+
+MAX_GROUP = 120
+"""Marks in one transaction: each is one operation of the outer one, which must leave room for the reads of
+the outer failure branch and for the widest mark inside (etcd adds them up to 128)."""
+
+
+def success_record(attempt: str, result: Mapping[str, Any], at: float, *, run: int = 0) -> bytes:
+    """The value of a job that succeeded. ``run``: the run token, if the plan is dynamic.
+
+    Raises
+    ------
+    JobResultTooLarge
+        It takes more than :data:`~distop.metastore.records.model.MAX_JOB_RECORD_BYTES`; says how much.
+    InvalidArgument
+        The result is not JSON.
+    """
+    try:
+        value = encode(JobRecord(state=SUCCESS, attempt=attempt, result=dict(result), at=at, run=run))
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"the result of the job is not JSON: {error}") from error
+    if len(value) > MAX_JOB_RECORD_BYTES:
+        raise JobResultTooLarge(
+            f"the result of the job takes {len(value):,} bytes, at most {MAX_JOB_RECORD_BYTES:,} are kept"
+        )
+    return value
+
+
+def failure_record(attempt: str, code: str, message: str, at: float, *, run: int = 0) -> bytes:
+    """The value of a job that failed; the text ``CODE: message`` is cut until it fits."""
+    # File names may bring lone surrogates into a message; JSON has no place for them.
+    text = f"{code}: {message}".encode(errors="backslashreplace")[:MAX_JOB_RECORD_BYTES]
+    while True:
+        error = text.decode(errors="ignore")
+        value = encode(JobRecord(state=FAILED, attempt=attempt, error=error, at=at, run=run))
+        excess = len(value) - MAX_JOB_RECORD_BYTES
+        if excess <= 0:
+            return value
+        # An escaped character takes up to six bytes, so cutting the sixth part never cuts too much.
+        text = text[: -max(1, excess // 6)]
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """A job's result on its way to etcd."""
+
+    partition: str
+    attempt: str
+    """Whose it is; also stands in ``value``."""
+    value: bytes
+    """From :func:`success_record` or :func:`failure_record`."""
+    claim: int = 0
+    """Create revision of the attempt's claim; 0: the job was not claimed."""
+    checkpointed: bool = False
+    """Whether the job may have left a checkpoint, which goes with the mark."""
+    repeated: bool = False
+    """Whether a copy of it may have reached etcd before."""
+
+
+class Outcome(Enum):
+    """What became of an attempt."""
+
+    WON = "won"
+    """Its result is the job's."""
+    LOST = "lost"
+    """The job has another result; this attempt counts for nothing."""
+    GONE = "gone"
+    """Its run or its claim is over; it counts for nothing, now and later."""
+    UNKNOWN = "unknown"
+    """The operation is over and nothing tells whether this attempt counted. Nothing of it may be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to a mark."""
+
+    outcome: Outcome
+    reason: str = ""
+
+
+WON = Verdict(Outcome.WON)
+
+
+def take_group(run: Run, marks: Sequence[Mark]) -> int:
+    """How many of ``marks``, from the first on, fit into one transaction; at least one.
+
+    A partition stands in it at most once: etcd refuses a transaction that may write a key twice.
+    """
+    partitions: set[str] = set()
+    # Escaping triples a name at worst; four keys of a job may stand in the transaction.
+    size, root = 0, 4 * (len(run.keys.root) + len(b"..progress"))
+    for count, mark in enumerate(marks[:MAX_GROUP]):
+        size += root + 12 * len(mark.partition.encode()) + len(mark.value)
+        if count and (size > MAX_REQUEST_BYTES or mark.partition in partitions):
+            return count
+        partitions.add(mark.partition)
+    return min(len(marks), MAX_GROUP)
+
+
+def is_plain(mark: Mark) -> bool:
+    """Whether a mark can go into a :func:`flat_txn`: no claim, no checkpoint, sent for the first time."""
+    return not (mark.claim or mark.checkpointed or mark.repeated)
+
+
+def flat_txn(run: Run, marks: Sequence[Mark]) -> Txn:
+    """IF the run is held AND none of these jobs has a result THEN all the results.
+
+    All or nothing, and much cheaper than nested transactions, for etcd as for us: it is tried first, since a
+    job that already has a result is rare. If it fails nothing was written, and :func:`mark_txn` follows.
+    """
+    keys = [run.keys.job_state(mark.partition) for mark in marks]
+    free = tuple(absent(key) for key in keys)
+    return Txn(run.held() + free, tuple(Put(key, mark.value) for key, mark in zip(keys, marks, strict=True)))
+
+
+def mark_txn(run: Run, marks: Sequence[Mark]) -> Txn:
+    """IF the run is held THEN, for each mark on its own, IF its job has no result (and its claim stands)
+    THEN the result, and claim and checkpoint gone.
+
+    One transaction for many jobs, so that etcd writes its log once; nested, so that one lost race among
+    them changes nothing for the others.
+    """
+    keys = run.keys
+    reads = [Get(keys.state), Get(keys.runner)]
+    reads += [Get(keys.job_state(mark.partition)) for mark in marks if mark.repeated]
+    return Txn(run.held(), tuple(_one_mark(keys, mark) for mark in marks), tuple(reads))
+
+
+def _one_mark(keys: OperationKeys, mark: Mark) -> Txn:
+    job = keys.job_state(mark.partition)
+    compares: tuple[Compare, ...] = (absent(job),)
+    then: tuple[Op, ...] = (Put(job, mark.value),)
+    if mark.claim:
+        claim = keys.claim(mark.partition)
+        compares += (created_at(claim, mark.claim),)
+        then += (Delete(claim),)
+    if mark.checkpointed:
+        then += (Delete(keys.progress(mark.partition)),)
+    return Txn(compares, then, (Get(job),))
+
+
+def verdicts(run: Run, marks: Sequence[Mark], result: TxnResult) -> list[Verdict]:
+    """What a :func:`mark_txn` of the same marks did to each of them."""
+    keys = run.keys
+    if result.succeeded:
+        nested = zip(marks, result.results, strict=True)
+        return [WON if _won(one) else _verdict_inside(keys, mark, one) for mark, one in nested]
+    state, runner = result.one(0, keys.state), result.one(1, keys.runner)
+    reason, found, answers = run.why_over(state, runner), 2, []
+    for mark in marks:
+        job = KeyValue.missing(b"")
+        if mark.repeated:
+            job = result.one(found, keys.job_state(mark.partition))
+            found += 1
+        if job.exists:
+            answers.append(_verdict_on(job, mark))
+        elif mark.repeated and not state.exists:
+            # Its first copy may have won, and the operation may have been published and cleared since.
+            answers.append(Verdict(Outcome.UNKNOWN, reason))
+        else:
+            # While .state stands results are never removed, so none was written; and none can be any more.
+            answers.append(Verdict(Outcome.GONE, reason))
+    return answers
+
+
+def _won(result: object) -> bool:
+    return isinstance(result, TxnResult) and result.succeeded
+
+
+def _verdict_inside(keys: OperationKeys, mark: Mark, result: object) -> Verdict:
+    if not isinstance(result, TxnResult):
+        raise CorruptRecord(f"etcd gave no nested answer for {mark.partition!r} of {keys.operation}")
+    job = result.one(0, keys.job_state(mark.partition))
+    return _verdict_on(job, mark) if job.exists else Verdict(Outcome.GONE, "its claim is lost")
+
+
+def _verdict_on(job: KeyValue, mark: Mark) -> Verdict:
+    try:
+        standing = decode(job.value, JobRecord, job.key).attempt
+    except CorruptRecord as error:
+        return Verdict(Outcome.LOST, str(error))
+    if standing == mark.attempt:
+        return WON
+    return Verdict(Outcome.LOST, f"attempt {standing} was first")

@@ -1,0 +1,186 @@
+"""Operations whose completion fails: counted, parked after some attempts, and resolved by a person.
+
+The count and the verdict stand in ``<root>.completion``, so they outlive leaders; a decision stands in
+``<root>.resolve`` until the leader has acted on it. Deciding is everybody's right, acting is the leader's:
+what it makes of a decision happens in one transaction that removes the decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from distop.errors import InvalidArgument, LeadershipLost, NotParked, NotSkippable, OperationNotFound
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.settle import settle
+from distop.metastore.etcd.txn import (
+    Delete,
+    Get,
+    KeyValue,
+    Op,
+    Put,
+    Txn,
+    TxnResult,
+    absent,
+    equals,
+    unchanged,
+)
+from distop.metastore.members.election import Epoch
+from distop.metastore.records.keyspace import OperationKeys
+from distop.metastore.records.model import (
+    ABORT,
+    ABORTING,
+    COMMITTING,
+    RETRY,
+    SKIP,
+    CompletionRecord,
+    ErrorRecord,
+    ResolveRecord,
+    decode,
+    encode,
+)
+
+MAX_TRIES = 8
+"""How often one of these transactions is sent again after a lost reply."""
+
+
+def _settle(client: EtcdClient, txn: Txn, replied: Callable[[], None]) -> Awaitable[TxnResult]:
+    patience_s = 4 * client.config.timeout_s
+    return settle(client, txn, patience_s=patience_s, tries=MAX_TRIES, insist=False, replied=replied)
+
+
+async def note_failure(
+    client: EtcdClient, keys: OperationKeys, epoch: Epoch, record: CompletionRecord
+) -> int | None:
+    """IF ``.state = committing`` AND the epoch is held THEN ``.completion`` is this record.
+
+    Only the leader writes it, so it stands on what the leader last wrote or read. Returns the revision;
+    ``None`` when the operation is no longer committing.
+
+    Raises
+    ------
+    LeadershipLost
+        The epoch is over; nothing was written.
+    """
+    then = (Put(keys.completion, encode(record)),)
+    txn = Txn((equals(keys.state, COMMITTING), epoch.held()), then, (Get(epoch.key),))
+    reached("note.before")
+    result = await _settle(client, txn, lambda: reached("note.after"))
+    if result.succeeded:
+        return result.revision
+    _check_epoch(result.one(0, epoch.key), keys, epoch)
+    return None
+
+
+async def request_resolve(
+    client: EtcdClient, keys: OperationKeys, decision: ResolveRecord, audit: Put | None = None
+) -> None:
+    """Decide about a parked operation; any coordinator may. Safe to repeat.
+
+    Raises
+    ------
+    InvalidArgument
+        There is no such action.
+    OperationNotFound
+        It is over, or never was.
+    NotParked
+        It is being completed, or somebody has decided otherwise a moment ago.
+    NotSkippable
+        What failed is no step that may be left out: half of the operation would be published.
+    """
+    if decision.action not in (RETRY, SKIP, ABORT):
+        raise InvalidArgument(
+            f"{decision.action!r} resolves nothing",
+            hint="choose retry, skip or abort",
+            details={"field": "action"},
+        )
+    for _ in range(MAX_TRIES):
+        state, completion = await client.get(keys.state), await client.get(keys.completion)
+        if not state.exists:
+            raise OperationNotFound(f"operation {keys.operation} is not running")
+        record = _completion_of(completion)
+        if record is None or not record.parked or state.value != COMMITTING:
+            raise NotParked(f"operation {keys.operation} is not parked, it is {state.value.decode()}")
+        if decision.action == SKIP and not record.skippable:
+            what = record.step or "what failed"
+            raise NotSkippable(f"{what} of {keys.operation} cannot be skipped: {record.error}")
+        txn = Txn(
+            (unchanged(state), unchanged(completion), absent(keys.resolve)),
+            (Put(keys.resolve, encode(decision)), *([audit] if audit is not None else [])),
+            (Get(keys.resolve), *([Get(audit.key)] if audit is not None else [])),
+        )
+        reached("resolve.before")
+        result = await _settle(client, txn, lambda: reached("resolve.after"))
+        if result.succeeded:
+            return
+        if audit is not None and result.got(1):
+            return  # an earlier copy of this decision, whose reply was lost; it may have been acted upon
+        found = result.one(0, keys.resolve)
+        if found.exists:
+            other = decode(found.value, ResolveRecord, found.key)
+            if other.action == decision.action:
+                return
+            raise NotParked(f"{other.by or 'somebody'} has just decided on {other.action}: {keys.operation}")
+    raise NotParked(f"operation {keys.operation} changes too fast to be resolved")
+
+
+async def apply_resolve(
+    client: EtcdClient,
+    keys: OperationKeys,
+    epoch: Epoch,
+    completion: CompletionRecord,
+    decision: ResolveRecord,
+    *,
+    now: float,
+) -> tuple[bytes, CompletionRecord | None, ErrorRecord | None, int] | None:
+    """Act on a decision, in one transaction that also removes it.
+
+    Returns the state, the completion record and the error that stand then, and the revision; ``None`` when
+    the decision is gone already (a reply was lost, or a predecessor acted on it): look again.
+
+    Raises
+    ------
+    LeadershipLost
+        The epoch is over; nothing was written.
+    """
+    state, record, error = COMMITTING, None, None
+    gone: tuple[Op, ...] = (Delete(keys.resolve),)
+    if decision.action == ABORT:
+        state, error = (
+            ABORTING,
+            ErrorRecord(code="COMPLETION_FAILED", message=_why(completion, decision), at=now),
+        )
+        gone += (Put(keys.state, ABORTING), Put(keys.error, encode(error)), Delete(keys.completion))
+    else:
+        skipped = list(completion.skipped)
+        if decision.action == SKIP and completion.index is not None:
+            skipped.append(completion.index)
+        record = CompletionRecord(skipped=skipped, at=now)
+        gone += (Put(keys.completion, encode(record)),)
+    txn = Txn(
+        (equals(keys.state, COMMITTING), equals(keys.resolve, encode(decision)), epoch.held()),
+        gone,
+        (Get(epoch.key),),
+    )
+    reached("act.before")
+    result = await _settle(client, txn, lambda: reached("act.after"))
+    if result.succeeded:
+        return state, record, error, result.revision
+    _check_epoch(result.one(0, epoch.key), keys, epoch)
+    return None
+
+
+def _why(completion: CompletionRecord, decision: ResolveRecord) -> str:
+    by = f" by {decision.by}" if decision.by else ""
+    reason = f" ({decision.reason})" if decision.reason else ""
+    what = f"{completion.step}: " if completion.step else ""
+    return f"aborted{by}{reason} after {completion.attempts} failed attempts: {what}{completion.error}"
+
+
+def _completion_of(kv: KeyValue) -> CompletionRecord | None:
+    return decode(kv.value, CompletionRecord, kv.key) if kv.exists else None
+
+
+def _check_epoch(leader: KeyValue, keys: OperationKeys, epoch: Epoch) -> None:
+    if leader.create_revision != epoch.revision:
+        raise LeadershipLost(f"{keys.operation}: epoch {epoch.revision} is over")

@@ -1,0 +1,178 @@
+"""Pausing and resuming operations and tables (checklist O21).
+
+``<root>.pause`` and ``<table>.pause`` say who, why and when, and are what transactions compare: a paused
+table starts nothing, a paused operation is given to no runner and is not sealed to be committed. The index
+``_paused.`` names them all, so that coordinators and executors hear of it without looking at each operation.
+
+Both ways are idempotent: of two who pause, the first one's reason stands; resuming twice is fine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from distop.errors import OperationNotFound, PreconditionFailed, TableNotFound
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.client import EtcdClient, Snapshot
+from distop.metastore.etcd.settle import settle
+from distop.metastore.etcd.txn import (
+    Delete,
+    Get,
+    KeyValue,
+    Op,
+    Put,
+    Txn,
+    TxnResult,
+    absent,
+    equals,
+    unchanged,
+)
+from distop.metastore.etcd.watch import WatchBatch
+from distop.metastore.operations.ending import MAX_TRIES
+from distop.metastore.records.keyspace import Keyspace, OperationId, OperationKeys, TableKeys
+from distop.metastore.records.model import RUNNING, PauseRecord, decode, encode
+
+
+def _paused(client: EtcdClient, txn: Txn) -> Awaitable[TxnResult]:
+    reached("pause.before")
+    return _settle(client, txn, lambda: reached("pause.after"))
+
+
+def _settle(client: EtcdClient, txn: Txn, replied: Callable[[], None]) -> Awaitable[TxnResult]:
+    patience_s = 4 * client.config.timeout_s
+    return settle(client, txn, patience_s=patience_s, tries=MAX_TRIES, insist=False, replied=replied)
+
+
+async def pause_operation(client: EtcdClient, keys: OperationKeys, record: PauseRecord, audit: Put) -> bool:
+    """IF it is running AND not paused THEN ``.pause``, the index and the audit entry.
+
+    Returns whether it was this call that paused it.
+
+    Raises
+    ------
+    OperationNotFound
+        It has no state any more (or never had).
+    PreconditionFailed
+        Its outcome is being made true already: only a running operation can be held.
+    """
+    index = client.keyspace.paused_operation(keys.operation)
+    txn = Txn(
+        (equals(keys.state, RUNNING), absent(keys.pause)),
+        (Put(keys.pause, encode(record)), Put(index, b"{}"), audit),
+        (Get(keys.state), Get(keys.pause)),
+    )
+    result = await _paused(client, txn)
+    if result.succeeded:
+        return True
+    state, standing = result.one(0, keys.state), result.one(1, keys.pause)
+    if not state.exists:
+        raise OperationNotFound(f"operation {keys.operation} is not running")
+    if standing.exists:
+        return decode(standing.value, PauseRecord, standing.key) == record  # ours, if a reply was lost
+    raise PreconditionFailed(
+        f"operation {keys.operation} is {state.value.decode(errors='replace')}: too late to pause it",
+        hint="a running operation can be paused",
+        details={"operation": str(keys.operation)},
+    )
+
+
+async def resume_operation(client: EtcdClient, keys: OperationKeys, audit: Put) -> bool:
+    """Take ``.pause`` away; returns whether it stood there.
+
+    Raises :class:`~distop.errors.OperationNotFound` when the operation has no state any more.
+    """
+    state = await client.get(keys.state)
+    if not state.exists:
+        raise OperationNotFound(f"operation {keys.operation} is not running")
+    return await _resume(client, keys.pause, client.keyspace.paused_operation(keys.operation), audit)
+
+
+async def pause_table(client: EtcdClient, keys: TableKeys, record: PauseRecord, audit: Put) -> bool:
+    """IF the table is there AND not paused THEN ``<table>.pause``, the index and the audit entry.
+
+    Returns whether it was this call that paused it. Raises :class:`~distop.errors.TableNotFound`.
+    """
+    index = keys.keyspace.paused_table(keys.name)
+    for _ in range(MAX_TRIES):
+        table = await _existing(client, keys)
+        txn = Txn(
+            (unchanged(table), absent(keys.pause)),
+            (Put(keys.pause, encode(record)), Put(index, b"{}"), audit),
+            (Get(keys.pause),),
+        )
+        result = await _paused(client, txn)
+        if result.succeeded:
+            return True
+        standing = result.one(0, keys.pause)
+        if standing.exists:
+            return decode(standing.value, PauseRecord, standing.key) == record
+    raise PreconditionFailed(f"table {keys.name!r} changes too fast to be paused")
+
+
+async def resume_table(client: EtcdClient, keys: TableKeys, audit: Put) -> bool:
+    """Take ``<table>.pause`` away; returns whether it stood there.
+
+    Raises :class:`~distop.errors.TableNotFound`.
+    """
+    await _existing(client, keys)
+    # Its backlog may have been waiting: a leader is to look.
+    looked_at = Put(keys.backlog_index, b"{}")
+    return await _resume(client, keys.pause, keys.keyspace.paused_table(keys.name), audit, looked_at)
+
+
+async def _existing(client: EtcdClient, keys: TableKeys) -> KeyValue:
+    table = await client.get(keys.table)
+    if not table.exists:
+        raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+    return table
+
+
+async def _resume(client: EtcdClient, pause: bytes, index: bytes, *beside: Op) -> bool:
+    standing = await client.get(pause)
+    if not standing.exists:
+        # An index entry without its pause (removed by hand) would hold what nobody holds.
+        await _settle(client, Txn((absent(pause),), (Delete(index),)), lambda: None)
+        return False
+    gone: tuple[Op, ...] = (Delete(pause), Delete(index), *beside)
+    # If it has changed since, somebody has resumed it: this very call, when its reply was lost, or another.
+    # A pause made after that one is not ours to take away.
+    reached("resume.before")
+    await _settle(client, Txn((unchanged(standing),), gone), lambda: reached("resume.after"))
+    return True
+
+
+async def is_paused(client: EtcdClient, keys: OperationKeys) -> bool:
+    """Whether the operation or its table is paused at present."""
+    result = await client.read_at_once([Get(keys.pause), Get(keys.table_pause)])
+    return any(result.got(index) for index in (0, 1))
+
+
+class PauseIndex:
+    """What is paused at present, kept up to date from ``follow(keyspace.paused)``."""
+
+    def __init__(self, keyspace: Keyspace) -> None:
+        self._keyspace = keyspace
+        self._since: dict[bytes, int] = {}
+
+    def apply(self, news: Snapshot | WatchBatch) -> None:
+        """Take in a listing or changes of the index."""
+        if isinstance(news, Snapshot):
+            self._since = {kv.key: kv.mod_revision for kv in news.kvs}
+            return
+        for event in news.events:
+            if event.kind == "put":
+                self._since[event.kv.key] = event.kv.mod_revision
+            else:
+                self._since.pop(event.kv.key, None)
+
+    def since(self, operation: OperationId) -> int:
+        """The revision at which the operation, or its table, was paused last; 0: neither is."""
+        if not self._since:
+            return 0
+        keyspace = self._keyspace
+        table = keyspace.paused_table(operation.table)
+        return max(self._since.get(table, 0), self._since.get(keyspace.paused_operation(operation), 0))
+
+    def holds(self, operation: OperationId) -> bool:
+        """Whether the operation must not go on."""
+        return self.since(operation) > 0

@@ -1,0 +1,88 @@
+"""How much of the past is kept: the newest operations of a table, and the requests that made them; and of
+the batches that are done with the highest ones."""
+
+from __future__ import annotations
+
+import msgspec
+
+from distop.errors import OutcomeUnknown
+from distop.metastore.backlog.batches import OrderingRecord, ordering_of
+from distop.metastore.backlog.decisions import change_ordering
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Delete, Op, Txn
+from distop.metastore.records.keyspace import TableKeys, escape
+from distop.metastore.records.model import HistoryRecord, decode
+from distop.metastore.tables import audit
+
+KEEP = 1000
+"""Finished operations remembered per table. Within it a repeated request id gets its first answer."""
+
+EVERY = 64
+"""A table is pruned when an instance number divisible by this finishes."""
+
+FORGET_BITE = 1000
+"""Batches forgotten by one transaction, as one range of keys."""
+
+_BITE = 50
+"""Operations forgotten by one transaction: two deletes each, under etcd's 128."""
+
+
+async def prune(client: EtcdClient, keys: TableKeys, *, keep: int = KEEP) -> int:
+    """Forget the oldest finished operations of a table beyond ``keep``; returns how many. Its audit trail and
+    the batches it remembers are cut too.
+
+    Operations that still have keys are spared: their collector reads from the history how they ended.
+    Deleting is idempotent, so a lost reply needs no answer; the next call goes on where this one stopped.
+    """
+    keyspace = keys.keyspace
+    active = await client.scan(keyspace.active + escape(keys.name).encode() + b".", keys_only=True)
+    await audit.prune(client, keys.audit_prefix)
+    await forget_batches(client, keys)
+    spared = {keys.history(keyspace.parse_active(kv.key)) for kv in active.kvs}
+    listing = await client.scan(keys.history_prefix)
+    records = [
+        (kv.key, decode(kv.value, HistoryRecord, kv.key)) for kv in listing.kvs if kv.key not in spared
+    ]
+    records.sort(key=lambda item: item[1].finished_at, reverse=True)
+    victims = records[keep:]
+    for start in range(0, len(victims), _BITE):
+        deletes: list[Op] = []
+        for key, record in victims[start : start + _BITE]:
+            deletes.append(Delete(key))
+            if record.request_id:
+                deletes.append(Delete(keys.request(record.request_id)))
+        try:
+            reached("prune.before")
+            await client.txn(Txn(then=tuple(deletes)))
+            reached("prune.after")
+        except OutcomeUnknown:
+            continue
+    return len(victims)
+
+
+async def forget_batches(client: EtcdClient, keys: TableKeys) -> int:
+    """Forget the lowest batches that are done with, beyond as many as the table is to remember.
+
+    Each bite goes in the transaction that says how far the memory reaches from then on: a batch that is
+    published again later is known as applied, or it is known that nobody knows. Returns how many.
+    """
+    kv = await client.get(keys.ordering)
+    keep = ordering_of(kv).remember
+    listing = await client.scan(keys.applied_prefix, keys_only=True)
+    victims = [one.key for one in listing.kvs[: max(0, len(listing.kvs) - keep)]]
+    for start in range(0, len(victims), FORGET_BITE):
+        bite = victims[start : start + FORGET_BITE]
+        await _forget(client, keys, bite[0], bite[-1])
+    return len(victims)
+
+
+async def _forget(client: EtcdClient, keys: TableKeys, first: bytes, last: bytes) -> None:
+    name = last[len(keys.applied_prefix) :].decode()
+
+    async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn]:
+        forgotten = max(now.forgotten, name, key=str.encode)
+        changed = msgspec.structs.replace(now, forgotten=forgotten)
+        return changed, Txn(then=(Delete(first, last + b"\0"),))
+
+    await change_ordering(client, keys, change, request="")

@@ -1,0 +1,160 @@
+"""Runs: a runner's hold on an operation, and the fence that everything its jobs write carries.
+
+Every transaction of a job compares *the run is held*: the operation is ``running`` and its ``.runner`` key is
+the very one this run created. Such conditions only ever go from true to false: a state never comes back to
+``running``, create revisions are never used twice, a job's result is written once. So a transaction may be
+sent twice, and a copy that was delayed in the network finds its condition false and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from distop.errors import CorruptRecord, InvalidArgument
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.settle import settle
+from distop.metastore.etcd.txn import (
+    Compare,
+    Delete,
+    Get,
+    KeyValue,
+    Put,
+    Txn,
+    absent,
+    created_at,
+    equals,
+)
+from distop.metastore.records.keyspace import OperationKeys, prefix_end
+from distop.metastore.records.model import RUNNING, OperationArg, RunnerRecord, decode, encode
+
+if TYPE_CHECKING:
+    # Workers that only send marks through a sidecar import this module, and must not pay for gRPC.
+    from distop.metastore.etcd.client import EtcdClient
+
+RUNNER_GONE = "its runner is gone"
+"""Why a run is over when the operation itself is not: another runner may take it."""
+
+PAUSED = "the operation is paused, or its table is"
+"""Why a run is over when somebody holds the operation."""
+
+_LISTED_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One runner's hold on one operation. Whatever its jobs write carries :meth:`held`."""
+
+    keys: OperationKeys
+    token: int
+    """The create revision of ``.runner``. Grows with every runner that takes the operation over."""
+
+    def __post_init__(self) -> None:
+        # A create revision of 0 means "absent" to etcd: such a fence would hold when nobody runs it.
+        if self.token <= 0:
+            raise InvalidArgument(f"{self.token} is no run token", details={"field": "run_token"})
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        """Equal for equal runs."""
+        return self.keys.root, self.token
+
+    def held(self) -> tuple[Compare, Compare]:
+        """The fence: holds as long as the operation is running and this run is the one that runs it."""
+        return equals(self.keys.state, RUNNING), created_at(self.keys.runner, self.token)
+
+    def why_over(self, state: KeyValue, runner: KeyValue) -> str:
+        """Why the run is not held any more, in words; empty while it is."""
+        if not state.exists:
+            return "the operation is over"
+        if state.value != RUNNING:
+            return f"the operation is {state.value.decode(errors='replace')}"
+        return "" if runner.create_revision == self.token else RUNNER_GONE
+
+
+def not_paused(keys: OperationKeys) -> tuple[Compare, Compare]:
+    """Holds while neither the operation nor its table is paused."""
+    return absent(keys.pause), absent(keys.table_pause)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An operation that this runner runs from now on."""
+
+    run: Run
+    arg_value: bytes
+    arg: OperationArg
+    unfinished: list[str]
+    """Partitions without a result, in the order of the plan."""
+    revision: int
+    """What the run was held at; changes after it are to be watched."""
+    standing: list[KeyValue] = field(default_factory=list)
+    """The keys of its jobs, without values."""
+
+
+async def take_runner(
+    client: EtcdClient, keys: OperationKeys, record: RunnerRecord, lease: int
+) -> Taken | None:
+    """IF ``.state = running`` AND nobody runs it AND nobody has paused it or its table THEN ``.runner`` under
+    ``lease``; ``None`` if not so.
+
+    A repeat after a lost reply finds its own key by member and lease.
+
+    Raises
+    ------
+    CorruptRecord
+        This version does not understand the argument. The operation is left to others.
+    """
+    txn = Txn(
+        (equals(keys.state, RUNNING), absent(keys.runner), *not_paused(keys)),
+        (Put(keys.runner, encode(record), lease), *_reads_of_taken(keys)),
+        (Get(keys.state), *_reads_of_taken(keys)),
+    )
+    reached("take.before")
+    result = await settle(client, txn, replied=lambda: reached("take.after"))
+    runner = result.one(1, keys.runner)
+    if not result.succeeded:
+        ours = runner.exists and runner.lease == lease and result.one(0, keys.state).value == RUNNING
+        if not ours or decode(runner.value, RunnerRecord, runner.key).member != record.member:
+            return None
+    run, value, listed = Run(keys, runner.create_revision), result.one(2, keys.arg).value, result.got(3)
+    try:
+        arg = decode(value, OperationArg, keys.arg)
+    except CorruptRecord:
+        await release_runner(client, run)  # a runner of another version may understand it
+        raise
+    if len(listed) == _LISTED_AT_ONCE:
+        listed = (await client.scan(keys.prefix, keys_only=True)).kvs
+    return Taken(run, value, arg, without_result(keys, arg, listed), result.revision, listed)
+
+
+def _reads_of_taken(keys: OperationKeys) -> tuple[Get, Get, Get]:
+    jobs = Get(keys.prefix, prefix_end(keys.prefix), keys_only=True, limit=_LISTED_AT_ONCE)
+    return Get(keys.runner), Get(keys.arg), jobs
+
+
+async def unfinished_partitions(
+    client: EtcdClient, keys: OperationKeys, arg: OperationArg
+) -> tuple[list[str], int]:
+    """The partitions without a result, in the order of the plan, and the revision this was read at."""
+    snapshot = await client.scan(keys.prefix, keys_only=True)
+    return without_result(keys, arg, snapshot.kvs), snapshot.revision
+
+
+def without_result(keys: OperationKeys, arg: OperationArg, kvs: Iterable[KeyValue]) -> list[str]:
+    """The partitions that have no result among the keys of an operation, in the order of the plan."""
+    finished = set()
+    for kv in kvs:
+        found = keys.partition_of(kv.key)
+        if found is not None and found[1] == "state":
+            finished.add(found[0])
+    return [name for name in arg.partition_names() if name not in finished]
+
+
+async def release_runner(client: EtcdClient, run: Run) -> None:
+    """Let go of an operation; of one that is lost already: nothing happens."""
+    runner = created_at(run.keys.runner, run.token)
+    reached("release.before")
+    txn = Txn((runner,), (Delete(run.keys.runner),))
+    await settle(client, txn, replied=lambda: reached("release.after"))

@@ -1,0 +1,360 @@
+"""The transaction that starts an operation.
+
+IF ``runOps`` and ``nextInstanceId`` are as read AND the request id is new AND the table is still the same
+AND nobody has paused it THEN the operation exists, with all its keys. Nothing of a start that fails is ever
+in etcd.
+
+Safe to send twice: the request id is both the fence and the memory. A start whose reply was lost is sent
+again; either the first one stands, and the request record says which operation it made, or none does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import msgspec
+
+from distop.errors import (
+    ArgumentTooLarge,
+    EtcdOutOfSpace,
+    EtcdUnavailable,
+    Exhausted,
+    IncompatibleOperation,
+    OutcomeUnknown,
+    RequestIdReused,
+    TableNotFound,
+    TablePaused,
+)
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Op, Put, Txn, absent, unchanged
+from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.model import (
+    RUNNING,
+    ActiveRecord,
+    CancelRecord,
+    Head,
+    OperationArg,
+    PauseRecord,
+    RequestRecord,
+    TableRecord,
+    Watermarks,
+    decode,
+    decode_run_ops,
+    decode_watermarks,
+    encode,
+    encode_plain,
+)
+from distop.metastore.tables.audit import audit_put
+
+MAX_TRIES = 60
+"""How often a start that lost a race is tried again; each lost race means that another start won."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
+"""Longest pause after the first lost race, and after any."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartRequest:
+    """What a caller asks for, before planning."""
+
+    table: str
+    type: str
+    object: str = ""
+    request_id: str
+    digest: str
+    """Of the request's body, from :func:`digest_of`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableState:
+    """What a start looks at, read at one revision."""
+
+    record: TableRecord
+    head: Head | None
+    watermarks: Watermarks
+    table_kv: KeyValue
+    run_ops_kv: KeyValue
+    next_instance_kv: KeyValue
+    request: RequestRecord | None
+    revision: int
+    pause: PauseRecord | None = None
+    """Why nothing may start."""
+    planned_on: tuple[KeyValue, ...] = ()
+    """What planning looks at besides, as it was read."""
+    guessed: bool = False
+    """Not read, but remembered from earlier: all of it is compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """What a start came to."""
+
+    operation: OperationId
+    arg: OperationArg | None = None
+    """Its argument, when it was this call that started it."""
+    revision: int = 0
+    """At which it was started, or found."""
+
+
+def digest_of(body: object) -> str:
+    """A digest of a request's body: equal bodies (as JSON) have equal digests."""
+    return hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()
+
+
+async def read_table_state(
+    client: EtcdClient, keys: TableKeys, type_name: str, request_id: str
+) -> TableState:
+    """Everything a start of ``type_name`` depends on, in one read.
+
+    Raises :class:`~distop.errors.TableNotFound`.
+    """
+    wanted = (
+        keys.table,
+        keys.run_ops,
+        keys.next_instance(type_name),
+        keys.request(request_id),
+        keys.head,
+        keys.watermarks,
+        keys.pause,
+    )
+    result = await client.read_at_once([Get(key) for key in wanted])
+    table, run_ops, next_instance, request, head, watermarks, pause = (
+        result.one(index, key) for index, key in enumerate(wanted)
+    )
+    if not table.exists:
+        raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+    return TableState(
+        record=decode(table.value, TableRecord, table.key),
+        head=decode(head.value, Head, head.key) if head.exists else None,
+        watermarks=decode_watermarks(watermarks.value),
+        table_kv=table,
+        run_ops_kv=run_ops,
+        next_instance_kv=next_instance,
+        request=decode(request.value, RequestRecord, request.key) if request.exists else None,
+        revision=result.revision,
+        pause=decode(pause.value, PauseRecord, pause.key) if pause.exists else None,
+        planned_on=(head, watermarks),
+    )
+
+
+def check_not_paused(state: TableState) -> None:
+    """Raise :class:`~distop.errors.TablePaused` if nothing may start on the table."""
+    if state.pause is not None:
+        name = state.record.name
+        raise TablePaused(
+            f"table {name!r} is paused{said_of(state.pause)}",
+            hint=f"resume it: distop resume {name}",
+            details={"table": name, "by": state.pause.by},
+        )
+
+
+def said_of(record: PauseRecord | CancelRecord) -> str:
+    """`` by <who>: <why>``, as far as it is known."""
+    by = f" by {record.by}" if record.by else ""
+    return f"{by}: {record.reason}" if record.reason else by
+
+
+def answered_before(state: TableState, request: StartRequest) -> OperationId | None:
+    """The operation this request id has made before, if any.
+
+    Raises :class:`~distop.errors.RequestIdReused` when it was another request.
+    """
+    if state.request is None:
+        return None
+    operation = OperationId.parse(state.request.operation)
+    if state.request.digest != request.digest:
+        raise RequestIdReused(
+            f"request id {request.request_id!r} was used for {operation} with another body",
+            details={"operation": str(operation), "field": "request_id"},
+        )
+    return operation
+
+
+def operation_in_the_way(
+    run_ops: bytes, request: StartRequest, compatible: Callable[[str], bool]
+) -> OperationId | None:
+    """The running operation that forbids this start, or ``None``.
+
+    Parameters
+    ----------
+    run_ops:
+        The value of the table's ``runOps``; empty: nothing runs.
+    compatible:
+        Whether a *running* operation of the given other type tolerates the new one.
+    """
+    for type_name, slots in decode_run_ops(run_ops).items():
+        for slot in slots:
+            running = OperationId.from_slot(request.table, type_name, slot)
+            same = type_name == request.type
+            if (same and running.object == request.object) or (not same and not compatible(type_name)):
+                return running
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowUpStart:
+    """An operation that is started by the finish of another one."""
+
+    arg: OperationArg
+    request: StartRequest
+    next_instance_kv: KeyValue
+    """As read."""
+
+    def txn(self, keys: TableKeys) -> Txn:
+        """What it adds to the finishing transaction, which writes ``runOps`` itself."""
+        absent_request = absent(keys.request(self.request.request_id))
+        compares = (unchanged(self.next_instance_kv), absent_request)
+        return Txn(compares, _new_operation(keys, self.arg, self.request))
+
+
+def start_txn(keys: TableKeys, state: TableState, arg: OperationArg, request: StartRequest) -> Txn:
+    """The transaction itself, as a value."""
+    return Txn(
+        compares=(
+            unchanged(state.table_kv),
+            unchanged(state.run_ops_kv),
+            unchanged(state.next_instance_kv),
+            absent(keys.request(request.request_id)),
+            absent(keys.pause),
+            *(unchanged(kv) for kv in state.planned_on if state.guessed),
+        ),
+        then=(
+            Put(keys.run_ops, slots_with(state.run_ops_kv.value, arg.id)),
+            *_new_operation(keys, arg, request),
+        ),
+    )
+
+
+def _new_operation(keys: TableKeys, arg: OperationArg, request: StartRequest) -> tuple[Op, ...]:
+    """All keys of a new operation, but ``runOps``."""
+    operation = arg.id
+    op_keys = keys.operation(operation)
+    remembered = RequestRecord(operation=str(operation), digest=request.digest, at=arg.started_at)
+    return (
+        Put(keys.next_instance(operation.type), str(operation.instance + 1).encode()),
+        Put(op_keys.arg, encode(arg)),
+        Put(op_keys.state, RUNNING),
+        Put(keys.request(request.request_id), encode(remembered)),
+        Put(keys.keyspace.active_operation(operation), encode(ActiveRecord(type=operation.type))),
+        audit_put(
+            keys,
+            "start",
+            by=arg.started_by,
+            target=str(operation),
+            at=arg.started_at,
+            request_id=request.request_id,
+            reason=f"follows {arg.follows}" if arg.follows else "",
+        ),
+    )
+
+
+class GuessedWrong(Exception):
+    """The table is not as it was thought to be. Nothing was written: read it, plan again."""
+
+
+async def start(
+    client: EtcdClient,
+    keys: TableKeys,
+    state: TableState,
+    request: StartRequest,
+    make_arg: Callable[[int], OperationArg],
+    *,
+    compatible: Callable[[str], bool],
+) -> Started:
+    """Start an operation, or find the one this request has started before.
+
+    Parameters
+    ----------
+    state:
+        What was read before planning, or guessed; read again whenever the transaction loses a race.
+    make_arg:
+        The operation's argument for an instance number.
+
+    Raises
+    ------
+    IncompatibleOperation
+        Another operation is in the way; the error names it.
+    RequestIdReused, TableNotFound, TablePaused, ArgumentTooLarge
+        As they say; nothing was written.
+    OutcomeUnknown
+        etcd stopped answering half-way; repeating the same request is safe.
+    GuessedWrong
+        As it says.
+    """
+    in_doubt = False
+    full: EtcdOutOfSpace | None = None
+    for tries in range(MAX_TRIES):
+        if (known := answered_before(state, request)) is not None:
+            return Started(operation=known, revision=state.revision)
+        if full is not None:
+            raise _not_known(request) if in_doubt else full
+        check_not_paused(state)
+        if (other := operation_in_the_way(state.run_ops_kv.value, request, compatible)) is not None:
+            raise IncompatibleOperation(
+                f"{request.type} on {request.table!r} cannot start while {other} is running",
+                details={"operation": str(other), "table": request.table},
+            )
+        arg = make_arg(int(state.next_instance_kv.value or b"1"))
+        txn = start_txn(keys, state, arg, request)
+        if txn.size() > MAX_REQUEST_BYTES:
+            raise ArgumentTooLarge(
+                f"the operation's argument takes {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}",
+                details={"field": "argument"},
+            )
+        try:
+            reached("start.before")
+            result = await client.txn(txn)
+            reached("start.after")
+            if result.succeeded:
+                return Started(operation=arg.id, arg=arg, revision=result.revision)
+        except EtcdOutOfSpace as error:
+            full = error  # and yet it may have happened, which the request record tells
+        except OutcomeUnknown:
+            # It may still arrive. Whether it does or not, the compares let it happen only once, and the
+            # request record is read again before anything else is sent.
+            in_doubt = True
+        except (EtcdUnavailable, Exhausted) as error:
+            raise (_not_known(request) if in_doubt else error) from error.__cause__
+        if state.guessed and not in_doubt and full is None:
+            raise GuessedWrong
+        # Lost a race (or the reply): stand back, the longer the more there seem to be, so that many starters
+        # do not march in step and do not spend their time on losing.
+        await asyncio.sleep(random.uniform(0, min(FIRST_PAUSE_S * 1.3**tries, LONGEST_PAUSE_S)))
+        try:
+            state = await read_table_state(client, keys, request.type, request.request_id)
+        except EtcdUnavailable as error:
+            raise (_not_known(request) if in_doubt else error) from error.__cause__
+    raise Exhausted(
+        f"table {keys.name!r} is too busy: {MAX_TRIES} starts in a row lost a race",
+        hint="try again in a moment",
+    )
+
+
+def _not_known(request: StartRequest) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"whether {request.type} on {request.table!r} has started is not known: etcd does not answer",
+        details={"request_id": request.request_id},
+    )
+
+
+def slots_with(run_ops: bytes, operation: OperationId) -> bytes:
+    """The new value of ``runOps`` (empty: nothing runs) once ``operation`` has started."""
+    slots = decode_run_ops(run_ops)
+    slots[operation.type] = [*slots.get(operation.type, []), operation.slot]
+    return encode_plain(slots)
+
+
+def slots_without(run_ops_kv: KeyValue, operation: OperationId) -> bytes | None:
+    """The new value of ``runOps`` once ``operation`` is over; ``None`` when nothing is left in it."""
+    run_ops = decode_run_ops(run_ops_kv.value)
+    left: Collection[str] = [slot for slot in run_ops.get(operation.type, []) if slot != operation.slot]
+    if left:
+        run_ops[operation.type] = list(left)
+    else:
+        run_ops.pop(operation.type, None)
+    return encode_plain(run_ops) if run_ops else None

@@ -1,0 +1,244 @@
+"""The log of an operation's external commit steps: durable as a whole before the first of them is executed.
+
+A sequence is cut into chunks, each a key of its own far below etcd's limit of a value. The header is written
+last, in a transaction that compares every chunk as it was written: where the header stands the log is whole,
+where it does not there is no log, whatever chunks a crash has left (C1, C2).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+from distop.errors import (
+    ArgumentTooLarge,
+    Compacted,
+    CorruptRecord,
+    Exhausted,
+    InvalidArgument,
+    LeadershipLost,
+)
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.settle import settle
+from distop.metastore.etcd.txn import (
+    Compare,
+    Delete,
+    Get,
+    KeyValue,
+    Put,
+    Txn,
+    TxnResult,
+    absent,
+    equals,
+    unchanged,
+)
+from distop.metastore.members.election import Epoch
+from distop.metastore.records.keyspace import OperationKeys, prefix_end
+from distop.metastore.records.model import COMMITTING, Record, StepRecord, decode, encode
+from distop.metastore.records.sequence import CommitSequence
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 256 << 10
+"""About how much a chunk holds."""
+
+MAX_STEP_BYTES = 1 << 20
+"""One step never takes more: it stands in one chunk, a value of etcd."""
+
+MAX_CHUNKS = 100
+"""The transaction that writes the header compares every chunk, and etcd takes 128 compares."""
+
+MAX_TRIES = 8
+"""How often chunks are written again because a delayed copy of an earlier write came between."""
+
+LOAD_PAGE = 20
+"""Chunks read by one request."""
+
+
+class ChunkRecord(Record, kw_only=True):
+    """``<root>.commit.<n>``: a part of the sequence."""
+
+    digest: str
+    """Of the whole sequence: tells its chunks from those of another one."""
+    steps: list[StepRecord]
+
+
+class LogRecord(Record, kw_only=True):
+    """``<root>.commit``: the header; what the log must consist of."""
+
+    operation: str
+    uuid: str
+    digest: str
+    steps: int
+    chunks: int
+    at: float = 0.0
+
+
+class CommitStepStore:
+    """Writes and reads the logs of operations.
+
+    Parameters
+    ----------
+    chunk_bytes:
+        About how much a chunk holds.
+    """
+
+    def __init__(self, *, chunk_bytes: int = CHUNK_BYTES, now: Callable[[], float] = time.time) -> None:
+        self._chunk_bytes = chunk_bytes
+        self._now = now
+
+    async def write(
+        self, client: EtcdClient, keys: OperationKeys, epoch: Epoch, sequence: CommitSequence
+    ) -> CommitSequence | None:
+        """Make a sequence durable, unless the operation has a log already.
+
+        May die anywhere and be called again, by this leader or the next one, with this sequence or another
+        that was worked out anew: the first whose header is written is the operation's, for good.
+
+        Returns
+        -------
+        CommitSequence | None
+            The log that stands now, which is what must be executed: ``sequence``, or an earlier one. ``None``
+            if the operation has no log and may not get one: it was cancelled, or is not ``committing``.
+
+        Raises
+        ------
+        LeadershipLost
+            The epoch is over; this call has written no header.
+        OutcomeUnknown
+            etcd does not answer; the log is whole or absent, and nobody knows which.
+        ArgumentTooLarge
+            The sequence, or one step of it, is larger than a log can be. Nothing was written.
+        """
+        chunks = self._cut(sequence)
+        for _ in range(MAX_TRIES):
+            written: list[Compare] = []
+            for index, value in enumerate(chunks):
+                key = keys.commit_chunk(index)
+                reached("log.chunk.before")
+                result = await _settle(client, keys, epoch, Txn((), (Put(key, value),)))
+                reached("log.chunk.after")
+                if not result.succeeded:
+                    return await self._standing(client, keys, epoch, result)
+                written.append(unchanged(KeyValue(key, b"", result.revision, 0)))
+            header = LogRecord(
+                operation=sequence.operation,
+                uuid=sequence.uuid,
+                digest=sequence.digest,
+                steps=len(sequence),
+                chunks=len(chunks),
+                at=self._now(),
+            )
+            # Chunks beyond the last one are of an earlier, longer sequence whose writer died.
+            stale = Delete(keys.commit_chunk(len(chunks)), prefix_end(keys.commit_chunks))
+            last = Txn((absent(keys.cancel), *written), (Put(keys.commit, encode(header)), stale))
+            reached("log.header.before")
+            result = await _settle(client, keys, epoch, last)
+            reached("log.header.after")
+            if result.succeeded:
+                fields = {"operation": str(keys.operation), "steps": len(sequence), "chunks": len(chunks)}
+                log.info("commit_steps_logged", extra={**fields, "epoch": epoch.revision})
+                return sequence
+            if _is_hindered(keys, epoch, result):
+                return await self._standing(client, keys, epoch, result)
+            # Only a chunk has moved: a copy of a write whose reply was lost arrived late. Write them again.
+        raise Exhausted(f"the commit steps of {keys.operation} could not be logged: chunks move all the time")
+
+    async def load(self, client: EtcdClient, keys: OperationKeys) -> CommitSequence | None:
+        """The sequence that was logged; ``None`` if none was, or not as a whole.
+
+        Raises
+        ------
+        CorruptRecord
+            The log is damaged, belongs to another operation, or is of a newer layout.
+        """
+        for last_try in (False, True):
+            page = await client.get_range(keys.commit, b"")
+            if not page.kvs:
+                return None
+            try:
+                scan = await client.scan(keys.commit_chunks, revision=page.revision, page=LOAD_PAGE)
+            except Compacted:
+                if last_try:
+                    raise
+                continue
+            return _assembled(keys, page.kvs[0], scan.kvs)
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    async def _standing(
+        self, client: EtcdClient, keys: OperationKeys, epoch: Epoch, refused: TxnResult
+    ) -> CommitSequence | None:
+        leader = refused.one(1, epoch.key)
+        if leader.create_revision != epoch.revision:
+            raise LeadershipLost(f"{keys.operation}: epoch {epoch.revision} is over")
+        return await self.load(client, keys)
+
+    def _cut(self, sequence: CommitSequence) -> list[bytes]:
+        return [
+            encode(ChunkRecord(digest=sequence.digest, steps=list(part))) for part in self._parts(sequence)
+        ]
+
+    def _parts(self, sequence: CommitSequence) -> Iterator[tuple[StepRecord, ...]]:
+        start, size, parts = 0, 0, 1
+        for index, encoded in enumerate(sequence.encoded):
+            if len(encoded) > MAX_STEP_BYTES:
+                raise ArgumentTooLarge(
+                    f"commit step {index} ({sequence.steps[index].step}) of {sequence.operation} takes "
+                    f"{len(encoded):,} bytes, at most {MAX_STEP_BYTES:,} can be logged",
+                    hint="write large facts to a file, and let the step name it",
+                )
+            if size and size + len(encoded) > self._chunk_bytes:
+                yield sequence.steps[start:index]
+                start, size, parts = index, 0, parts + 1
+                if parts > MAX_CHUNKS:
+                    raise ArgumentTooLarge(
+                        f"the {len(sequence):,} commit steps of {sequence.operation} take more than "
+                        f"{MAX_CHUNKS} x {self._chunk_bytes:,} bytes"
+                    )
+            size += len(encoded) + 1
+        if size:
+            yield sequence.steps[start:]
+
+
+async def _settle(client: EtcdClient, keys: OperationKeys, epoch: Epoch, txn: Txn) -> TxnResult:
+    """Send a write of the log, which only the leader of a committing operation without a log may do."""
+    fence = (equals(keys.state, COMMITTING), epoch.held(), absent(keys.commit))
+    reads = (Get(keys.state), Get(epoch.key), Get(keys.commit), Get(keys.cancel))
+    patience_s = 4 * client.config.timeout_s
+    return await settle(client, Txn(fence, (), reads) + txn, patience_s=patience_s, insist=False)
+
+
+def _is_hindered(keys: OperationKeys, epoch: Epoch, refused: TxnResult) -> bool:
+    """Whether something stands against this log besides its own chunks."""
+    state, leader = refused.one(0, keys.state), refused.one(1, epoch.key)
+    header, cancel = refused.one(2, keys.commit), refused.one(3, keys.cancel)
+    held = leader.create_revision == epoch.revision
+    return not held or state.value != COMMITTING or header.exists or cancel.exists
+
+
+def _assembled(keys: OperationKeys, header_kv: KeyValue, kvs: list[KeyValue]) -> CommitSequence:
+    header = decode(header_kv.value, LogRecord, header_kv.key)
+    name = str(keys.operation)
+
+    def damaged(why: str) -> CorruptRecord:
+        return CorruptRecord(f"the log of the commit steps of {name} is damaged: {why}")
+
+    if header.operation != name:
+        raise damaged(f"it is of {header.operation}")
+    if [kv.key for kv in kvs] != [keys.commit_chunk(index) for index in range(header.chunks)]:
+        raise damaged(f"it has {len(kvs)} chunks, not the {header.chunks} of its header")
+    steps: list[StepRecord] = []
+    for kv in kvs:
+        chunk = decode(kv.value, ChunkRecord, kv.key)
+        if chunk.digest != header.digest:
+            raise damaged(f"{kv.key.decode()} is of another sequence")
+        steps += chunk.steps
+    try:
+        sequence = CommitSequence(header.operation, header.uuid, tuple(steps))
+    except InvalidArgument as error:
+        raise damaged(str(error)) from error
+    if len(sequence) != header.steps or sequence.digest != header.digest:
+        raise damaged(f"{len(sequence)} of {header.steps} steps, and the digest differs")
+    return sequence

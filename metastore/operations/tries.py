@@ -1,0 +1,86 @@
+"""How often a job was tried: counted in etcd, so that it is known after the death of whoever tried it.
+
+Only failures that are followed by another try are written, so a job that succeeds costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.settle import settle
+from distop.metastore.etcd.txn import Get, KeyValue, Put, Txn, absent, unchanged
+from distop.metastore.operations.runs import Run
+from distop.metastore.records.keyspace import OperationKeys
+from distop.metastore.records.model import Record, decode, encode
+
+if TYPE_CHECKING:
+    from distop.metastore.etcd.client import EtcdClient
+
+MAX_ERROR_CHARACTERS = 300
+_READ_AT_ONCE = 60
+
+
+class TriesRecord(Record, kw_only=True):
+    """``<root>.<partition>.tries``: attempts at a job that failed and were not the last."""
+
+    tries: int
+    attempt: str
+    """The one that was counted last; a repeat recognises itself by it."""
+    error: str = ""
+    """``CODE: message`` of that one."""
+
+
+async def count_try(client: EtcdClient, run: Run, partition: str, attempt: str, error: str) -> None:
+    """IF the run is held AND the job has no result AND the count is as read THEN one more.
+
+    Of a run that is over, or a job that is done: nothing happens.
+    """
+    keys = run.keys
+    key, job = keys.tries(partition), keys.job_state(partition)
+    standing = await client.get(key)
+    while True:
+        before = decode(standing.value, TriesRecord, key) if standing.exists else None
+        if before is not None and before.attempt == attempt:
+            return  # counted, by a copy whose reply was lost
+        count = TriesRecord(
+            tries=(before.tries if before else 0) + 1, attempt=attempt, error=error[:MAX_ERROR_CHARACTERS]
+        )
+        txn = Txn(
+            (*run.held(), absent(job), unchanged(standing)),
+            (Put(key, encode(count)),),
+            (Get(keys.state), Get(keys.runner), Get(job), Get(key)),
+        )
+        reached("try.before")
+        result = await settle(client, txn, replied=lambda: reached("try.after"))
+        if result.succeeded or result.one(2, job).exists:
+            return
+        if run.why_over(result.one(0, keys.state), result.one(1, keys.runner)):
+            return
+        standing = result.one(3, key)
+
+
+class Tried(msgspec.Struct, frozen=True, array_like=True):
+    """What came of the attempts at a job so far."""
+
+    tries: int
+    error: str = ""
+
+
+async def read_tries(client: EtcdClient, keys: OperationKeys, kvs: Iterable[KeyValue]) -> dict[str, Tried]:
+    """The counts among the keys of an operation, by partition; without any, nothing is read."""
+    found = (keys.partition_of(kv.key) for kv in kvs)
+    names = [job[0] for job in found if job is not None and job[1] == "tries"]
+    tried = {}
+    for start in range(0, len(names), _READ_AT_ONCE):
+        some = names[start : start + _READ_AT_ONCE]
+        result = await client.read_at_once([Get(keys.tries(name)) for name in some])
+        for index, name in enumerate(some):
+            kv = result.one(index, keys.tries(name))
+            if kv.exists:
+                record = decode(kv.value, TriesRecord, kv.key)
+                tried[name] = Tried(record.tries, record.error)
+    return tried

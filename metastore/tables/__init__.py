@@ -1,0 +1,1 @@
+"""What concerns a table as a whole: its audit trail, its published indexes, and dropping it."""

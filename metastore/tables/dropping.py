@@ -1,0 +1,129 @@
+"""Dropping a table: gone for everybody in one transaction, its keys in bounded bites after that.
+
+``_dropped.<table>`` is the tombstone: it says that the rest has not gone yet, and whether files are to go,
+too. It is the last key to go, so whoever repeats the call, or makes a table of that name, finishes what was
+begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from distop.errors import Exhausted, IncompatibleOperation, TableNotFound
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.settle import settle
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, absent, unchanged
+from distop.metastore.records.keyspace import OperationId, TableKeys, escape, prefix_end
+from distop.metastore.records.model import DropRecord, TableRecord, decode, decode_run_ops, encode
+
+MAX_TRIES = 8
+
+BITE = 2000
+"""Keys removed by one transaction."""
+
+LOOK_EVERY_S = 0.05
+
+WAIT_S = 8.0
+"""How long the last operations of the table may take to be tidied up, before the caller is told to repeat."""
+
+Purge = Callable[[DropRecord], Awaitable[None]]
+"""Removes the files of a table. Safe to repeat."""
+
+
+def _settle(client: EtcdClient, txn: Txn) -> Awaitable[TxnResult]:
+    return settle(client, txn, patience_s=4 * client.config.timeout_s, tries=MAX_TRIES, insist=False)
+
+
+async def drop_table(
+    client: EtcdClient, keys: TableKeys, drop: Callable[[TableRecord], DropRecord], audit: Put, purge: Purge
+) -> DropRecord:
+    """Drop a table, or finish a drop that was begun; returns how it was asked for.
+
+    Parameters
+    ----------
+    drop:
+        Makes the tombstone of the table that is found.
+    audit:
+        Written with the tombstone, and so once.
+
+    Raises
+    ------
+    TableNotFound
+        There is neither the table nor anything left of it.
+    IncompatibleOperation
+        Operations run; the error names one.
+    Exhausted
+        Its last operations are still being tidied up. It is gone already: repeat the call.
+    """
+    tombstone = keys.keyspace.dropped(keys.name)
+    for _ in range(MAX_TRIES):
+        wanted = (keys.table, keys.run_ops, tombstone)
+        read = await client.read_at_once([Get(key) for key in wanted])
+        table, run_ops, standing = (read.one(index, key) for index, key in enumerate(wanted))
+        if not table.exists and not standing.exists:
+            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+        if not table.exists:
+            record = decode(standing.value, DropRecord, tombstone)
+            await finish_drop(client, keys, record, purge)
+            return record
+        _check_idle(keys, run_ops)
+        record = drop(decode(table.value, TableRecord, table.key))
+        reached("drop.before")
+        # If a reply is lost, the next look finds the tombstone.
+        await _settle(
+            client,
+            Txn(
+                (unchanged(table), unchanged(run_ops), absent(tombstone)),
+                (
+                    Put(tombstone, encode(record)),
+                    Delete(keys.table),
+                    Delete(keys.keyspace.paused_table(keys.name)),
+                    Delete(keys.backlog_index),
+                    audit,
+                ),
+            ),
+        )
+        reached("drop.after")
+    raise Exhausted(f"table {keys.name!r} changes too fast to be dropped", hint="try again in a moment")
+
+
+async def finish_drop(client: EtcdClient, keys: TableKeys, record: DropRecord, purge: Purge) -> None:
+    """Remove what a dropped table has left; may die anywhere and be called again by anybody."""
+    await _until_tidy(client, keys)
+    if record.purge:
+        await purge(record)
+    reached("drop.middle")
+    after_leader = keys.coordinator + b"\0"  # a leader's key stays: it goes with its lease
+    for start, end in ((keys.prefix, keys.coordinator), (after_leader, prefix_end(keys.prefix))):
+        while page := (await client.get_range(start, end, keys_only=True, limit=BITE)).kvs:
+            bite = Delete(page[0].key, page[-1].key + b"\0")
+            if not (await _settle(client, Txn((absent(keys.table),), (bite,)))).succeeded:
+                return  # somebody who knows no tombstones has made the table again
+    await _settle(client, Txn((absent(keys.table),), (Delete(keys.keyspace.dropped(keys.name)),)))
+
+
+async def _until_tidy(client: EtcdClient, keys: TableKeys) -> None:
+    """Wait until the last operation is collected: that needs the history, to know which files to keep."""
+    index = keys.keyspace.active + escape(keys.name).encode() + b"."
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + WAIT_S
+    while (await client.get_range(index, prefix_end(index), keys_only=True, limit=1)).kvs:
+        if loop.time() > deadline:
+            raise Exhausted(
+                f"table {keys.name!r} is gone, but its last operation is still being tidied up",
+                hint="drop it again in a moment; a coordinator must be running",
+                details={"table": keys.name},
+            )
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _check_idle(keys: TableKeys, run_ops: KeyValue) -> None:
+    for kind, slots in decode_run_ops(run_ops.value).items():
+        for slot in slots:
+            running = OperationId.from_slot(keys.name, kind, slot)
+            raise IncompatibleOperation(
+                f"table {keys.name!r} cannot be dropped while {running} is running",
+                details={"table": keys.name, "operation": str(running)},
+            )

@@ -1,0 +1,31 @@
+"""The published indexes of a table: one key each, which names the manifest that counts."""
+
+from __future__ import annotations
+
+import logging
+
+from distop.errors import CorruptRecord
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.model import IndexRecord, decode
+
+log = logging.getLogger(__name__)
+
+
+async def read_index(client: EtcdClient, keys: TableKeys, object: str) -> IndexRecord | None:
+    """What is published of one index; ``None`` if nothing is, or the operation has no object."""
+    if not object:
+        return None
+    kv = await client.get(keys.index(object))
+    return decode(kv.value, IndexRecord, kv.key) if kv.exists else None
+
+
+async def read_indexes(client: EtcdClient, keys: TableKeys, *, revision: int = 0) -> list[IndexRecord]:
+    """All indexes of a table that this version understands, by column. As of ``revision``; 0: now."""
+    found = []
+    for kv in (await client.scan(keys.index_prefix, revision=revision)).kvs:
+        try:
+            found.append(decode(kv.value, IndexRecord, kv.key))
+        except CorruptRecord as error:  # readers do without it
+            log.warning("index_unreadable", extra={"table": keys.name, "error": str(error)})
+    return found
