@@ -20,13 +20,13 @@ from types import MappingProxyType
 import pyarrow as pa
 from common import print_json, print_table
 
-from distop.commit.bookkeeping import WatermarkStep
-from distop.commit.iceberg_modes import IcebergOverwritePartitions
-from distop.commit.iceberg_steps import IcebergAppend
-from distop.commit.layout import DEFAULT_PROPERTIES, Layout
-from distop.commit.step import FinishContext, TransactionalStep
-from distop.commit.sweep import sweep
-from distop.commit.writer import StagedWriter
+from distop.commit.cleanup.sweep import sweep
+from distop.commit.iceberg.append import IcebergAppend
+from distop.commit.iceberg.modes import IcebergOverwritePartitions
+from distop.commit.iceberg.watermarks import WatermarkStep
+from distop.commit.layout.model import DEFAULT_PROPERTIES, Layout
+from distop.commit.steps.contract import FinishContext, TransactionalStep
+from distop.commit.writing.writer import StagedWriter
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd

@@ -23,8 +23,9 @@ import pyarrow as pa
 from common import Processes, print_json, print_table, until
 
 from distop.client import AsyncClient
-from distop.commit import index_blooms, index_lookup
-from distop.commit.catalog import EtcdCatalog
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.commit.index import blooms as index_blooms
+from distop.commit.index import lookup as index_lookup
 from distop.executor.loop import event_loop
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig

@@ -7,9 +7,9 @@ from typing import Any
 
 import frame
 
-from distop.commit.layout import Layout, parse_schema
+from distop.commit.layout.model import Layout, parse_schema
+from distop.commit.layout.staging import format_of
 from distop.commit.outputs import output_of
-from distop.commit.staging import format_of
 from distop.metastore.records.model import OperationArg, StepRecord
 from distop.operations import DistributedOperation, JobContext
 from distop.operations.api import Plan, PlanRequest

@@ -10,13 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
-from distop.commit.file_lists import FileList, IcebergFileList
-from distop.commit.hive import columns_in_files
-from distop.commit.layout import Layout
-from distop.commit.plain_lists import PlainFileList
-from distop.commit.staging import DELTA, FILES, ICEBERG, data_folder
-from distop.commit.storage import storage_of
-from distop.commit.writer import StagedWriter
+from distop.commit.files.storage import storage_of
+from distop.commit.layout.hive import columns_in_files
+from distop.commit.layout.model import Layout
+from distop.commit.layout.staging import DELTA, FILES, ICEBERG, data_folder
+from distop.commit.plain.lists import PlainFileList
+from distop.commit.writing.file_lists import FileList, IcebergFileList
+from distop.commit.writing.writer import StagedWriter
 from distop.errors import InvalidArgument, TableNotEmpty
 from distop.metastore.records.model import Head, OperationArg, StepRecord, TableRecord
 from distop.operations.job import JobContext, staging_folder
@@ -83,14 +83,14 @@ class IcebergOutput(Output):
     }
 
     def layout(self, table: TableRecord, head: Head | None) -> Layout | None:
-        from distop.commit.metadata_files import TableFile
+        from distop.commit.iceberg.metadata_files import TableFile
 
         if head is None:
             return None
         return Layout.of(TableFile.read(head.metadata_location, storage=storage_of(table)).metadata)
 
     def holds_data(self, table: TableRecord, head: Head | None) -> Exception | None:
-        from distop.commit.content import data_at, not_empty
+        from distop.commit.iceberg.content import data_at, not_empty
 
         found = data_at(head, table.options.get("properties"), storage_of(table))
         return None if found is None else not_empty(table.name, found)
@@ -119,7 +119,7 @@ class FilesOutput(Output):
         columns_in_files(layout.schema, layout.spec)
 
     def holds_data(self, table: TableRecord, head: Head | None) -> Exception | None:
-        from distop.commit.files_steps import refuse_files
+        from distop.commit.plain.publish import refuse_files
 
         return _refusal(lambda: refuse_files(table.name, table.location, storage_of(table)))
 
@@ -140,28 +140,28 @@ class DeltaOutput(Output):
     modes = EVERY_MODE - {"overwrite_partitions"}
 
     def layout(self, table: TableRecord, head: Head | None) -> Layout | None:
-        from distop.commit.delta_output import delta_table, layout_of
+        from distop.commit.delta.output import delta_table, layout_of
 
         found = delta_table(table.location, storage_of(table))
         return None if found is None else layout_of(found, table.options.get("properties"))
 
     def check(self, layout: Layout) -> None:
-        from distop.commit.delta_output import check_layout
+        from distop.commit.delta.output import check_layout
 
         check_layout(layout)
 
     def holds_data(self, table: TableRecord, head: Head | None) -> Exception | None:
-        from distop.commit.delta_output import delta_table, refuse_data
+        from distop.commit.delta.output import delta_table, refuse_data
 
         return _refusal(lambda: refuse_data(table.name, delta_table(table.location, storage_of(table))))
 
     def lists_in_records(self, arg: OperationArg) -> bool:
-        from distop.commit.delta_output import MAX_INLINE_JOBS
+        from distop.commit.delta.output import MAX_INLINE_JOBS
 
         return not arg.dynamic and arg.partition_count <= MAX_INLINE_JOBS
 
     def file_list(self, layout: Layout, arg: OperationArg) -> FileList:
-        from distop.commit.delta_output import DeltaFileList
+        from distop.commit.delta.output import DeltaFileList
 
         folder = staging_folder(arg, data_folder(DELTA)).removeprefix(arg.location).lstrip("/")
         return DeltaFileList(layout, folder)

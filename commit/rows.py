@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from distop.commit.layout import DEFAULT_PROPERTIES, Layout, parse_schema
+from distop.commit.layout.model import DEFAULT_PROPERTIES, Layout, parse_schema
+from distop.commit.layout.staging import OUTPUT, format_of
 from distop.commit.outputs import output_of
-from distop.commit.staging import OUTPUT, format_of
-from distop.commit.writer import StagedWriter
+from distop.commit.writing.writer import StagedWriter
 from distop.errors import InvalidArgument
 from distop.metastore.records.model import OperationArg, StepRecord, TableRecord
 from distop.operations.api import PlanRequest

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
-from distop.commit.storage import storage_of
+from distop.commit.files.storage import storage_of
 from distop.coordinator.views import timestamp
 from distop.errors import PreconditionFailed, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
@@ -42,7 +42,7 @@ class IndexService(distop_pb2_grpc.IndexServiceServicer):
     async def ListIndexes(  # noqa: N802 - the name of the RPC
         self, request: pb.ListIndexesRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ListIndexesResponse:
-        from distop.commit.index_query import sequence_number_of
+        from distop.commit.index.query import sequence_number_of
 
         keys = self._client.keyspace.table(check_name(request.table, "table"))
         table, head = await self._read(keys)
@@ -76,7 +76,7 @@ class IndexService(distop_pb2_grpc.IndexServiceServicer):
     async def LookUp(  # noqa: N802
         self, request: pb.LookUpRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.LookUpResponse:
-        from distop.commit.index_query import look_up
+        from distop.commit.index.query import look_up
 
         keys = self._client.keyspace.table(check_name(request.table, "table"))
         table, head = await self._read(keys)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import grpc.aio
 
-from distop.commit.storage import without_secrets
+from distop.commit.files.storage import without_secrets
 from distop.coordinator.explaining import explain
 from distop.coordinator.listing import PageToken, continued_listing, page_size, table_names
 from distop.coordinator.ordering_view import ordering_message
@@ -209,7 +209,7 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
         """Remove the files of a dropped table."""
 
         def remove() -> None:
-            from distop.commit.storage import file_system
+            from distop.commit.files.storage import file_system
 
             files, path = file_system(record.location, record.storage)
             if not path.strip("/"):

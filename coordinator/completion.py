@@ -74,7 +74,7 @@ from distop.operations.api import DistributedOperation, OperationView
 from distop.operations.registry import Registry
 
 if TYPE_CHECKING:
-    from distop.commit.step import Contribution
+    from distop.commit.steps.contract import Contribution
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -198,7 +198,7 @@ class Completion:
 
     async def _undo(self, keys: TableKeys, tracked: Tracked, check: Callable[[], None]) -> dict[str, Any]:
         """Take back what logged steps did, where that is possible; facts that say what was not."""
-        from distop.commit.execution import undo
+        from distop.commit.steps.execution import undo
 
         try:
             sequence = await self._store.load(self._client, tracked.keys)
@@ -291,7 +291,7 @@ class Completion:
         sequence: CommitSequence,
         check: Callable[[], None],
     ) -> None:
-        from distop.commit.execution import execute
+        from distop.commit.steps.execution import execute
 
         context = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
         skip = frozenset(tracked.completion.skipped)

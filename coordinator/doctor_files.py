@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from distop.commit.bookkeeping import is_after
-from distop.commit.index_manifest import FOLDER as INDEX
-from distop.commit.inspection import FileSeen, TableView
-from distop.commit.prepared import is_spared
-from distop.commit.staging import PRIVATE
-from distop.commit.storage import storage_of
+from distop.commit.cleanup.inspection import FileSeen, TableView
+from distop.commit.files.storage import storage_of
+from distop.commit.iceberg.watermarks import is_after
+from distop.commit.index.manifest import FOLDER as INDEX
+from distop.commit.layout.staging import PRIVATE
+from distop.commit.writing.prepared import is_spared
 from distop.coordinator.doctor import Finding, RemoveFiles, Severity
 from distop.coordinator.doctor_reading import TableSeen
 from distop.errors import CorruptRecord

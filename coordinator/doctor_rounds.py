@@ -34,7 +34,7 @@ from distop.metastore.etcd.health import read_health
 from distop.metastore.records.model import Head, TableRecord, decode
 
 if TYPE_CHECKING:
-    from distop.commit.inspection import FileSeen, TableView
+    from distop.commit.cleanup.inspection import FileSeen, TableView
 
 T = TypeVar("T")
 
@@ -201,7 +201,7 @@ class Doctor:
             return None
 
     async def _staged_folders(self, table: TableRecord) -> list[str]:
-        from distop.commit.inspection import staged_folders
+        from distop.commit.cleanup.inspection import staged_folders
 
         try:
             return await self._blocking(staged_folders, table)
@@ -211,7 +211,7 @@ class Doctor:
     async def _look_at_files(
         self, seen: TableSeen, table: TableRecord, folders: list[str], what: Examination
     ) -> list[Finding]:
-        from distop.commit.inspection import staged_files
+        from distop.commit.cleanup.inspection import staged_files
         from distop.coordinator.doctor_files import check_head, check_staged, unowned_folders
 
         findings: list[Finding] = []
@@ -230,8 +230,8 @@ class Doctor:
     async def _view(
         self, seen: TableSeen, table: TableRecord, head: Head, *, deep: bool
     ) -> tuple[TableView | None, Finding | None]:
-        from distop.commit.inspection import view_table
-        from distop.commit.storage import storage_of
+        from distop.commit.cleanup.inspection import view_table
+        from distop.commit.files.storage import storage_of
         from distop.coordinator.doctor_files import head_unreadable
 
         def view() -> TableView:
@@ -259,8 +259,8 @@ def _head_of(seen: TableSeen) -> Head | None:
 
 
 def _remove(fix: RemoveFiles) -> int:
-    from distop.commit.folders import Folder
-    from distop.commit.layout import file_io
+    from distop.commit.files.folders import Folder
+    from distop.commit.layout.model import file_io
 
     place = Folder(file_io(fix.folder, storage=fix.storage), fix.folder)
     removed = sum(place.remove(name) for name in fix.names)

@@ -44,7 +44,7 @@ class Parking:
 
     async def failed(self, tracked: Tracked, epoch: Epoch, error: Exception) -> None:
         """Count a failed attempt. Raises the error, unless it was the last: then the operation is parked."""
-        from distop.commit.execution import StepFailed, is_skippable
+        from distop.commit.steps.execution import StepFailed, is_skippable
 
         step = error if isinstance(error, StepFailed) else None
         cause = step.cause if step is not None else error

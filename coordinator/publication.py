@@ -20,7 +20,7 @@ from distop.metastore.records.sequence import CommitSequence
 from distop.operations.api import OperationView
 
 if TYPE_CHECKING:
-    from distop.commit.step import Contribution, FinishContext, StepContext
+    from distop.commit.steps.contract import Contribution, FinishContext, StepContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def check_run(arg: OperationArg, jobs: Mapping[str, JobRecord], run: RunRecord) 
 
 def context_of(keys: TableKeys, base: Base, view: OperationView) -> FinishContext:
     """What commit steps see."""
-    from distop.commit.step import FinishContext
+    from distop.commit.steps.contract import FinishContext
 
     if base.table is None:
         raise PreconditionFailed(f"table {keys.name!r} was dropped while {view.arg.id} was running")
@@ -87,7 +87,7 @@ def context_of(keys: TableKeys, base: Base, view: OperationView) -> FinishContex
 
 def step_context(keys: TableKeys, base: Base, view: OperationView) -> StepContext:
     """What external steps see."""
-    from distop.commit.step import StepContext
+    from distop.commit.steps.contract import StepContext
 
     return StepContext(table=context_of(keys, base, view).table, arg=view.arg, token=view.token)
 
@@ -102,8 +102,8 @@ def joined(contributions: Iterable[Contribution]) -> Txn:
 
 def prepare(context: FinishContext, steps: list[StepRecord]) -> list[Contribution]:
     """Every transactional step's share of the transaction, on the given base. Blocking; touches no etcd."""
-    from distop.commit.bookkeeping import WatermarkStep
-    from distop.commit.step import Contribution, StepPlan, TransactionalStep, default_registry
+    from distop.commit.iceberg.watermarks import WatermarkStep
+    from distop.commit.steps.contract import Contribution, StepPlan, TransactionalStep, default_registry
 
     # The watermark step comes first: when it refuses, no metadata has been written in vain.
     prepared: list[Contribution] = []
@@ -124,7 +124,7 @@ def prepare(context: FinishContext, steps: list[StepRecord]) -> list[Contributio
 
 def is_external(steps: list[StepRecord]) -> bool:
     """Whether any of these steps does something outside of the finishing transaction."""
-    from distop.commit.step import TransactionalStep, default_registry
+    from distop.commit.steps.contract import TransactionalStep, default_registry
 
     return any(not issubclass(default_registry().kind(record.step), TransactionalStep) for record in steps)
 
@@ -135,7 +135,7 @@ def work_out(context: FinishContext, steps: list[StepRecord]) -> CommitSequence:
     The transactional ones are prepared for a look: what they refuse for good had better be refused before
     anything is executed.
     """
-    from distop.commit.step import ExternalStep, StepPlan, default_registry
+    from distop.commit.steps.contract import ExternalStep, StepPlan, default_registry
 
     for contribution in prepare(context, steps):
         contribution.discard()

@@ -12,7 +12,7 @@ import sys
 from contextlib import redirect_stdout
 from importlib import import_module
 
-LOADED = ("distop.executor.frame_task", "distop.executor.spark_task", "distop.commit.writer")
+LOADED = ("distop.executor.frame_task", "distop.executor.spark_task", "distop.commit.writing.writer")
 
 
 def main() -> None:

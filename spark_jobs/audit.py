@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 import pyarrow as pa
 
-from distop.commit.layout import Layout
+from distop.commit.layout.model import Layout
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.records.structs import ready
 from distop.operations.job import JobContext

@@ -85,9 +85,9 @@ def branch_snapshot(request: PlanRequest, branch: str) -> str:
     """The id of the snapshot that a branch is at; ``PreconditionFailed`` if there is no such branch."""
     from pyiceberg.table.refs import SnapshotRefType
 
-    from distop.commit.branches import check_branch_name
-    from distop.commit.metadata_files import TableFile
-    from distop.commit.storage import storage_of
+    from distop.commit.files.storage import storage_of
+    from distop.commit.iceberg.branches import check_branch_name
+    from distop.commit.iceberg.metadata_files import TableFile
 
     check_branch_name(branch)
     ref = None
@@ -113,9 +113,9 @@ def on_branch(request: PlanRequest, argument: IngestArgument) -> PlanRequest:
     """
     if argument.branch is None:
         return request
-    from distop.commit.branches import check_branch_name, unpublished
-    from distop.commit.metadata_files import TableFile
-    from distop.commit.storage import storage_of
+    from distop.commit.files.storage import storage_of
+    from distop.commit.iceberg.branches import check_branch_name, unpublished
+    from distop.commit.iceberg.metadata_files import TableFile
 
     check_branch_name(argument.branch)
     if request.table.format != "iceberg":

@@ -20,8 +20,8 @@ from distop.operations.job import JobContext
 from distop.operations.side_by_side import beside
 
 if TYPE_CHECKING:
-    from distop.commit.index_manifest import IndexManifest
-    from distop.commit.index_plan import DataFileSeen
+    from distop.commit.index.manifest import IndexManifest
+    from distop.commit.index.plan import DataFileSeen
 
 FILES_PER_JOB = 256
 """Data files of a job, by default."""
@@ -88,12 +88,12 @@ class BuildIndex(DistributedOperation):
         PreconditionFailed
             The table is no Iceberg table, or nothing was published to it.
         """
-        from distop.commit.index_keys import encoding_of
-        from distop.commit.index_lookup import load_manifest
-        from distop.commit.index_plan import IndexPlan, not_covered, snapshot_files
-        from distop.commit.layout import file_io
-        from distop.commit.metadata_files import TableFile
-        from distop.commit.storage import storage_of
+        from distop.commit.files.storage import storage_of
+        from distop.commit.iceberg.metadata_files import TableFile
+        from distop.commit.index.keys import encoding_of
+        from distop.commit.index.lookup import load_manifest
+        from distop.commit.index.plan import IndexPlan, not_covered, snapshot_files
+        from distop.commit.layout.model import file_io
 
         argument = _parsed(request)
         head, storage = request.head, storage_of(request.table)
@@ -143,7 +143,7 @@ class BuildIndex(DistributedOperation):
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
         """Index some files, or merge some parts; the result is a
-        :class:`~distop.commit.index_publish.PartResult`."""
+        :class:`~distop.commit.index.publish.PartResult`."""
         from distop.spark_jobs.index_job import run_job
 
         return run_job(job)
@@ -169,7 +169,7 @@ def parts_to_merge(index: IndexManifest, present: set[str]) -> list[list[int]]:
     present:
         The files of the snapshot that is to be covered.
     """
-    from distop.commit.index_runs import MERGED_AT_ONCE
+    from distop.commit.index.runs import MERGED_AT_ONCE
 
     small, worn = [], []
     for place, part in enumerate(index.parts):

@@ -42,7 +42,7 @@ class Compact(DistributedOperation):
         PreconditionFailed
             The table has no files that could be replaced: its format is another one.
         """
-        from distop.commit.rewrite_plan import RewritePlan
+        from distop.commit.iceberg.rewrite_plan import RewritePlan
 
         if request.table.format != "iceberg":
             raise PreconditionFailed(
@@ -78,17 +78,17 @@ class Compact(DistributedOperation):
 
     def cancel_job_and_cleanup(self, job: JobContext) -> None:
         """Remove the attempt's files."""
-        from distop.commit.sweep import remove_attempt
+        from distop.commit.cleanup.sweep import remove_attempt
 
         remove_attempt(job.operation, job.partition, job.attempt)
 
 
 def _chosen(request: PlanRequest, argument: CompactArgument) -> Any:
-    from distop.commit.layout import Layout, file_io
-    from distop.commit.metadata_files import TableFile
-    from distop.commit.partitioning import Partitioner
-    from distop.commit.storage import storage_of
-    from distop.commit.writer import table_file_bytes
+    from distop.commit.files.storage import storage_of
+    from distop.commit.iceberg.metadata_files import TableFile
+    from distop.commit.layout.model import Layout, file_io
+    from distop.commit.layout.partitioning import Partitioner
+    from distop.commit.writing.writer import table_file_bytes
     from distop.spark_jobs.compact_choice import Chooser, plan_of
     from distop.spark_jobs.row_filter import arrow_filter, parse_filter
     from distop.spark_jobs.sort_orders import sort_order

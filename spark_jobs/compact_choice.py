@@ -18,11 +18,17 @@ from pyiceberg.manifest import FileFormat, ManifestContent, ManifestEntry, Manif
 from pyiceberg.table import ManifestGroupPlanner
 from pyiceberg.table.metadata import TableMetadata
 
-from distop.commit.content import is_live
-from distop.commit.layout import Layout
-from distop.commit.replace_files import deleted_from
-from distop.commit.rewrite_plan import RewriteFile, RewriteJob, RewritePartition, RewritePlan, packed_values
-from distop.commit.takeover import manifests_of
+from distop.commit.iceberg.content import is_live
+from distop.commit.iceberg.replace_files import deleted_from
+from distop.commit.iceberg.rewrite_plan import (
+    RewriteFile,
+    RewriteJob,
+    RewritePartition,
+    RewritePlan,
+    packed_values,
+)
+from distop.commit.iceberg.takeover import manifests_of
+from distop.commit.layout.model import Layout
 from distop.spark_jobs.compact_argument import Sizes
 
 MANIFESTS_AT_A_TIME = 16

@@ -9,11 +9,11 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import FileScanTask
 
-from distop.commit.file_lists import IcebergFileList
-from distop.commit.layout import Layout
-from distop.commit.replace_files import MISSING
-from distop.commit.rewrite_plan import RewriteJob, RewritePlan, unpacked_values
-from distop.commit.writer import ROW_GROUP_BYTES, StagedWriter
+from distop.commit.iceberg.replace_files import MISSING
+from distop.commit.iceberg.rewrite_plan import RewriteJob, RewritePlan, unpacked_values
+from distop.commit.layout.model import Layout
+from distop.commit.writing.file_lists import IcebergFileList
+from distop.commit.writing.writer import ROW_GROUP_BYTES, StagedWriter
 from distop.errors import JobFailed
 from distop.operations.job import JobContext
 from distop.spark_jobs.compact_choice import file_count

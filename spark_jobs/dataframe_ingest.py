@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from distop.commit.bookkeeping import is_after
+from distop.commit.iceberg.watermarks import is_after
 from distop.errors import AlreadyIngested
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.model import OperationArg, WatermarkMove, Watermarks
@@ -60,7 +60,7 @@ class DataFrameIngest(Ingest):
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`Ingest.plan`."""
-        from distop.commit.layout import Layout
+        from distop.commit.layout.model import Layout
         from distop.commit.outputs import output_of
         from distop.commit.rows import new_layout
         from distop.spark_jobs.audit import rules_of
@@ -209,7 +209,7 @@ def columns_of(schema: Any) -> dict[str, Any]:
     """The Iceberg schema of rows, as JSON. ``schema``: that of Arrow."""
     import pyarrow as pa
 
-    from distop.commit.layout import Layout
+    from distop.commit.layout.model import Layout
     from distop.spark_jobs.column_types import UnsupportedType, table_type
 
     try:

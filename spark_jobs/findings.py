@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 from pyiceberg.io import FileIO
 
-from distop.commit.content import recorded_properties
-from distop.commit.layout import file_io
-from distop.commit.staging import PRIVATE
+from distop.commit.iceberg.content import recorded_properties
+from distop.commit.layout.model import file_io
+from distop.commit.layout.staging import PRIVATE
 from distop.errors import CorruptRecord
 from distop.metastore.records.model import JobRecord, OperationArg
 from distop.metastore.records.structs import ready

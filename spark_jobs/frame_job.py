@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from distop.commit.layout import Layout
+from distop.commit.layout.model import Layout
 from distop.commit.outputs import output_of
 from distop.errors import BadRow, InvalidArgument
 from distop.metastore.records.model import OperationArg
@@ -26,7 +26,7 @@ class FramePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"
     argument say what the DataFrame is."""
 
     layout: dict[str, Any]
-    """The table's; see :meth:`distop.commit.layout.Layout.to_json`."""
+    """The table's; see :meth:`distop.commit.layout.model.Layout.to_json`."""
     mode: str
     output: str = "iceberg"
     """The table's format."""

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from distop.commit.index_blooms import write_blooms
-from distop.commit.index_keys import keys_of, text_of
-from distop.commit.index_manifest import FOLDER, bloom_path
-from distop.commit.index_plan import MERGE, Build, DataFileSeen
-from distop.commit.index_publish import RUN, PartResult, Places
-from distop.commit.index_runs import MERGED_AT_ONCE, RunWriter, Source, merge, sorted_entries
+from distop.commit.index.blooms import write_blooms
+from distop.commit.index.keys import keys_of, text_of
+from distop.commit.index.manifest import FOLDER, bloom_path
+from distop.commit.index.plan import MERGE, Build, DataFileSeen
+from distop.commit.index.publish import RUN, PartResult, Places
+from distop.commit.index.runs import MERGED_AT_ONCE, RunWriter, Source, merge, sorted_entries
 from distop.errors import CorruptRecord
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.structs import ready
@@ -62,7 +62,7 @@ class Checkpoint(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def run_job(job: JobContext) -> dict[str, Any]:
-    """Do it; see :class:`~distop.commit.index_publish.PartResult` for what it returns."""
+    """Do it; see :class:`~distop.commit.index.publish.PartResult` for what it returns."""
     build = Build(job.operation)
     if job.partition.startswith(MERGE):
         files, sources = build.merged_files(int(job.partition.removeprefix(MERGE)))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distop.commit.staging import RULES
+from distop.commit.layout.staging import RULES
 from distop.errors import ArgumentTooLarge
 from distop.metastore.records.model import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
@@ -185,7 +185,7 @@ class Ingest(DistributedOperation):
 
     def cancel_job_and_cleanup(self, job: JobContext) -> None:
         """Remove the attempt's files."""
-        from distop.commit.sweep import remove_attempt
+        from distop.commit.cleanup.sweep import remove_attempt
 
         remove_attempt(job.operation, job.partition, job.attempt)
 

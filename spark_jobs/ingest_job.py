@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import msgspec
 from pyiceberg.io import FileIO
 
-from distop.commit.layout import file_io
+from distop.commit.layout.model import file_io
+from distop.commit.layout.staging import quarantine_folder
 from distop.commit.outputs import output_of
-from distop.commit.staging import quarantine_folder
 from distop.errors import JobFailed
 from distop.operations.job import JobContext
 from distop.spark_jobs.audit import JobAudit

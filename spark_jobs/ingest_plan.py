@@ -23,7 +23,7 @@ from distop.spark_jobs.splits import Line, Piece
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from distop.commit.layout import Layout
+    from distop.commit.layout.model import Layout
 
 MAX_PLAN_BYTES = 1_000_000
 """Longest plan, as JSON. etcd takes values of 1.5 MiB, and an operation's record holds more than the plan."""
@@ -85,7 +85,7 @@ class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     transform: str | None = None
     """The query that makes rows of the table out of the files' rows. The plan is dynamic then."""
     layout: dict[str, Any]
-    """The table's; see :meth:`distop.commit.layout.Layout.to_json`."""
+    """The table's; see :meth:`distop.commit.layout.model.Layout.to_json`."""
     targets: list[str]
     """Which of ``columns`` go into the table. The table's other columns become NULL."""
     on_bad_rows: str
@@ -156,7 +156,7 @@ class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
 
     @cached_property
     def table_layout(self) -> Layout:
-        from distop.commit.layout import Layout
+        from distop.commit.layout.model import Layout
 
         return Layout.from_json(self.layout)
 

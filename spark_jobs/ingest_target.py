@@ -12,7 +12,7 @@ from distop.spark_jobs.ingest_argument import Format, IngestArgument, invalid
 from distop.spark_jobs.save_modes import check_mode, on_conflict
 
 if TYPE_CHECKING:
-    from distop.commit.layout import Layout
+    from distop.commit.layout.model import Layout
     from distop.spark_jobs.schema_inference import Sample
 
 

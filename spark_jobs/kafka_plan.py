@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.schema import Schema
 
-    from distop.commit.layout import Layout
+    from distop.commit.layout.model import Layout
 
 LOOK_SECONDS = 6.0
 """Longest time that looking at a topic may take; a caller's own deadline is 10 s by default."""

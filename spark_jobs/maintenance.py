@@ -62,9 +62,9 @@ class Rollback(DistributedOperation):
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`; ``PreconditionFailed`` if there is no such snapshot."""
-        from distop.commit.layout import Layout, load_metadata
-        from distop.commit.rollback import target_of
-        from distop.commit.storage import storage_of
+        from distop.commit.files.storage import storage_of
+        from distop.commit.iceberg.rollback import target_of
+        from distop.commit.layout.model import Layout, load_metadata
 
         argument = parsed(request, RollbackArgument)
         if (argument.snapshot is None) == (argument.as_of is None):
@@ -150,7 +150,7 @@ class RemoveOrphans(DistributedOperation):
         -------
         ``candidates``: how many there are; ``report``: where they are listed.
         """
-        from distop.commit.orphans import find_orphans, write_report
+        from distop.commit.cleanup.orphans import find_orphans, write_report
 
         argument = job.operation.argument
         found = find_orphans(
@@ -191,9 +191,9 @@ def layout_of_head(request: PlanRequest) -> dict[str, Any]:
     """How the table's files are reached, as other operations record it."""
     if request.head is None:
         return {}
-    from distop.commit.layout import Layout
-    from distop.commit.metadata_files import TableFile
-    from distop.commit.storage import storage_of
+    from distop.commit.files.storage import storage_of
+    from distop.commit.iceberg.metadata_files import TableFile
+    from distop.commit.layout.model import Layout
 
     file = TableFile.read(request.head.metadata_location, storage=storage_of(request.table))
     return {"layout": Layout.of(file.metadata).to_json()}

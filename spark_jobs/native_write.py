@@ -21,11 +21,11 @@ from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.transforms import DayTransform, IdentityTransform, MonthTransform, YearTransform
 from pyiceberg.types import DateType, FixedType, TimestampType, TimestamptzType, TimeType, UUIDType
 
-from distop.commit.file_lists import IcebergFileList
-from distop.commit.layout import Layout
-from distop.commit.partitioning import Partitioner, PartitionKey
-from distop.commit.prepared import PreparedTask, folder_of
-from distop.commit.strict_files import entries
+from distop.commit.files.listing import entries
+from distop.commit.layout.model import Layout
+from distop.commit.layout.partitioning import Partitioner, PartitionKey
+from distop.commit.writing.file_lists import IcebergFileList
+from distop.commit.writing.prepared import PreparedTask, folder_of
 from distop.errors import BadRow, CorruptRecord, PreconditionFailed
 from distop.spark_jobs.source_options import WriteOptions
 from distop.spark_jobs.write_commit import GIVE_UP_S, Deadline, Outcome, Publication, give_up, publish

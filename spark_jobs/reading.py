@@ -28,10 +28,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
-from distop.commit.layout import file_io, load_metadata
-from distop.commit.metadata_files import TableFile
-from distop.commit.rollback import target_of
-from distop.commit.storage import StorageOptions
+from distop.commit.files.storage import StorageOptions
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.rollback import target_of
+from distop.commit.layout.model import file_io, load_metadata
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.records.model import IndexRecord
 from distop.spark_jobs.row_filter import filter_columns, parse_filter
@@ -148,8 +148,8 @@ class TableSnapshot:
 
     def _narrowed(self, files: list[PlannedFile], expression: BooleanExpression) -> list[PlannedFile]:
         """Those of some files that an index does not rule out."""
-        from distop.commit.index_filter import narrowed_by
-        from distop.commit.index_lookup import narrow
+        from distop.commit.index.filters import narrowed_by
+        from distop.commit.index.lookup import narrow
 
         paths = [file.path for file in files]
         root = self.metadata.location.rstrip("/")

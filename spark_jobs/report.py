@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from distop.commit.staging import format_of, quarantine_folder
-from distop.commit.step import Contribution, FinishContext, TransactionalStep
+from distop.commit.layout.staging import format_of, quarantine_folder
+from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.operations.job import staging_folder
 from distop.spark_jobs.ingest_job import QUARANTINE
 from distop.spark_jobs.ingest_target import NOTHING

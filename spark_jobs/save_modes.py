@@ -81,7 +81,7 @@ def check_object(request: PlanRequest, argument: IngestArgument) -> None:
 
 def steps_of(operation: OperationArg) -> list[StepRecord]:
     """The steps that publish an ingest, as its plan says."""
+    from distop.commit.layout.staging import format_of
     from distop.commit.outputs import output_of
-    from distop.commit.staging import format_of
 
     return output_of(format_of(operation)).steps(operation)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from distop.commit.layout import Layout, parse_schema
+from distop.commit.layout.model import Layout, parse_schema
 from distop.errors import InvalidArgument
 from distop.spark_jobs.column_types import UnsupportedType, convertible, json_type, text_type
 from distop.spark_jobs.formats import describe

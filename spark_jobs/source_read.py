@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from distop.client import Client, Table
-from distop.commit.layout import Layout, parse_schema
+from distop.commit.layout.model import Layout, parse_schema
 from distop.errors import DistopError, InvalidArgument, PreconditionFailed
 from distop.metastore.records.model import IndexRecord
 from distop.spark_jobs.reading import PlannedFile, TableSnapshot, open_snapshot

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from distop.client import Client
-from distop.commit.layout import load_metadata
+from distop.commit.layout.model import load_metadata
 from distop.errors import Conflict, PreconditionFailed
 from distop.spark_jobs.reading import PlannedFile, TableSnapshot, snapshot_of
 from distop.spark_jobs.source_options import ReadOptions

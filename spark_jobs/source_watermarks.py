@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
-from distop.commit.bookkeeping import is_after
+from distop.commit.iceberg.watermarks import is_after
 from distop.errors import AlreadyIngested
 from distop.metastore.records.model import WatermarkMove, Watermarks
 from distop.spark_jobs.ingest_argument import invalid

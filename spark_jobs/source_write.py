@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from distop.commit.prepared import PreparedTask
+from distop.commit.writing.prepared import PreparedTask
 from distop.errors import PreconditionFailed
 from distop.spark_jobs.source_options import WriteOptions
 from distop.spark_jobs.write_commit import GIVE_UP_S, Deadline, Publication, give_up, publish

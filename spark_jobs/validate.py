@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from distop.commit.staging import RULES
+from distop.commit.layout.staging import RULES
 from distop.errors import ArgumentTooLarge, InvalidArgument, PreconditionFailed
 from distop.metastore.records.model import OperationArg, StepRecord
 from distop.metastore.records.structs import ready
@@ -154,7 +154,7 @@ class Validate(DistributedOperation):
 
 
 def _snapshot(request: PlanRequest, argument: ValidateArgument) -> TableSnapshot:
-    from distop.commit.storage import storage_of
+    from distop.commit.files.storage import storage_of
     from distop.spark_jobs.maintenance import snapshot_id, time_of
     from distop.spark_jobs.reading import open_snapshot
 

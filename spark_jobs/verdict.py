@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from distop.commit.content import is_ignored
-from distop.commit.partial import selection
-from distop.commit.staging import RULES
-from distop.commit.step import Contribution, FinishContext, TransactionalStep
+from distop.commit.iceberg.content import is_ignored
+from distop.commit.layout.staging import RULES
+from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
+from distop.commit.steps.partial import selection
 from distop.errors import CorruptRecord, ValidationFailed
 from distop.metastore.records.structs import ready
 from distop.spark_jobs.findings import TOLD_RULES, Broken, gather, write_report

@@ -24,7 +24,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from distop.client import Client, Operation, OperationState
-from distop.commit.prepared import TYPE, PreparedTask, write_list
+from distop.commit.writing.prepared import TYPE, PreparedTask, write_list
 from distop.errors import (
     AlreadyIngested,
     DeadlineExceeded,

@@ -1,6 +1,6 @@
 """``write``: publishes what the tasks of a write through Spark's own interface have left aside.
 
-It has no jobs: the rows were written before it began (:mod:`distop.commit.prepared`). What it does is one
+It has no jobs: the rows were written before it began (``prepared``). What it does is one
 snapshot, exactly once, in the way that the save mode says.
 """
 
@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from distop.commit.prepared import LIST, MAX_AGE_S, TYPE, age_of
-from distop.commit.step import Contribution, FinishContext, TransactionalStep
-from distop.commit.sweep import IGNORED
+from distop.commit.cleanup.sweep import IGNORED
+from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
+from distop.commit.writing.prepared import LIST, MAX_AGE_S, TYPE, age_of
 from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed, WriteTooOld
 from distop.metastore.records.model import OperationArg, StepRecord, WatermarkMove, Watermarks
 from distop.metastore.records.structs import ready
@@ -151,7 +151,7 @@ def _parsed(request: PlanRequest) -> WriteArgument:
 
 
 def _check_layout(argument: WriteArgument) -> None:
-    from distop.commit.layout import Layout
+    from distop.commit.layout.model import Layout
     from distop.errors import CorruptRecord
 
     try:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from distop.client import Client, Table
-from distop.commit.layout import DEFAULT_PROPERTIES, Layout, file_io
-from distop.commit.prepared import folder_of, new_write
-from distop.commit.writer import StagedWriter
+from distop.commit.layout.model import DEFAULT_PROPERTIES, Layout, file_io
+from distop.commit.writing.prepared import folder_of, new_write
+from distop.commit.writing.writer import StagedWriter
 from distop.errors import InvalidArgument, PreconditionFailed, TableExists, TableNotFound
 from distop.spark_jobs.audit import refuse_unchecked
 from distop.spark_jobs.source_options import Common, WriteOptions
@@ -139,8 +139,8 @@ def _table(client: Client, options: WriteOptions) -> Table:
 
 def _layout(table: Table, options: WriteOptions, storage: dict[str, Any]) -> Layout | None:
     """The columns that the table has, if anything has fixed them."""
-    from distop.commit.layout import parse_schema
-    from distop.commit.metadata_files import TableFile
+    from distop.commit.iceberg.metadata_files import TableFile
+    from distop.commit.layout.model import parse_schema
 
     if table.metadata_location:
         return Layout.of(TableFile.read(table.metadata_location, storage=storage).metadata)

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from distop.commit.delta_step import DeltaArgument, DeltaFile
-from distop.commit.hook_step import HookCall
-from distop.commit.step import FinishContext, StepPlan
+from distop.commit.delta.commit import DeltaArgument, DeltaFile
+from distop.commit.steps.contract import FinishContext, StepPlan
+from distop.commit.steps.hook import HookCall
 from distop.metastore.records.model import OperationArg, StepRecord
 from distop.operations import DistributedOperation, JobContext, OperationView, Plan, PlanRequest
 from support import step_probes

@@ -25,9 +25,9 @@ from pyiceberg.table.update import SetDefaultSpecUpdate, SetLocationUpdate
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from distop.commit.catalog import EtcdCatalog
-from distop.commit.namespaces import table_identifier, table_name
-from distop.commit.pointers import Pointers
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.commit.catalog.namespaces import table_identifier, table_name
+from distop.commit.catalog.pointers import Pointers
 from distop.errors import (
     DistopError,
     EtcdOutOfSpace,
@@ -62,7 +62,7 @@ def ids(start: int, count: int) -> pa.Table:
 
 def make_catalog(etcd: EtcdProcess, prefix: str, folder: Path) -> EtcdCatalog:
     properties = {
-        "py-catalog-impl": "distop.commit.catalog.EtcdCatalog",
+        "py-catalog-impl": "distop.commit.catalog.catalog.EtcdCatalog",
         "etcd.endpoints": etcd.endpoint,
         "etcd.prefix": prefix,
         "warehouse": f"file://{folder}/warehouse",

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import ValidationException
 
-from distop.commit.bookkeeping import WatermarkStep
-from distop.commit.catalog import EtcdCatalog
-from distop.commit.iceberg_steps import IcebergAppend, IcebergOverwrite
-from distop.commit.layout import Layout
-from distop.commit.step import FinishContext, TransactionalStep
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.commit.iceberg.append import IcebergAppend, IcebergOverwrite
+from distop.commit.iceberg.watermarks import WatermarkStep
+from distop.commit.layout.model import Layout
+from distop.commit.steps.contract import FinishContext, TransactionalStep
 from distop.errors import HeadConflict
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
@@ -31,7 +31,7 @@ APPENDER = """
 import sys
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
-from distop.commit.catalog import EtcdCatalog
+from distop.commit.catalog.catalog import EtcdCatalog
 
 endpoint, prefix, first, count = sys.argv[1:]
 with EtcdCatalog("appender", **{"etcd.endpoints": endpoint, "etcd.prefix": prefix}) as catalog:
@@ -234,7 +234,7 @@ WRITER = """
 import sys
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, ValidationException
-from distop.commit.catalog import EtcdCatalog
+from distop.commit.catalog.catalog import EtcdCatalog
 
 endpoint, prefix, first, rounds = sys.argv[1:]
 with EtcdCatalog("writer", **{"etcd.endpoints": endpoint, "etcd.prefix": prefix}) as catalog:

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from distop.commit import index_blooms, index_lookup
-from distop.commit.catalog import EtcdCatalog
-from distop.commit.iceberg_steps import IcebergOverwrite
-from distop.commit.layout import Layout
-from distop.commit.sweep import sweep
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.commit.cleanup.sweep import sweep
+from distop.commit.iceberg.append import IcebergOverwrite
+from distop.commit.index import blooms as index_blooms
+from distop.commit.index import lookup as index_lookup
+from distop.commit.layout.model import Layout
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd

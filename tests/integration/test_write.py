@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 
 from distop.client import OperationFailed
-from distop.commit import prepared
-from distop.commit.prepared import PreparedTask
+from distop.commit.writing import prepared
+from distop.commit.writing.prepared import PreparedTask
 from distop.errors import (
     HeadConflict,
     InvalidArgument,

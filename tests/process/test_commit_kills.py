@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from distop.commit.file_steps import FolderArgument, SuccessArgument
+from distop.commit.steps.files import FolderArgument, SuccessArgument
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.steplog import CommitStepStore
 from distop.metastore.records.model import StepRecord

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distop.commit.hive import PartitionValues
-from distop.commit.layout import Layout
+from distop.commit.layout.hive import PartitionValues
+from distop.commit.layout.model import Layout
 from support.plain_tables import PlainTable
 from support.publishing import ROWS
 

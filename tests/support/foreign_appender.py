@@ -20,7 +20,7 @@ def main(name: str, rounds: str, start: str) -> None:
     catalog = load_catalog(
         "foreign",
         **{
-            "py-catalog-impl": "distop.commit.catalog.EtcdCatalog",
+            "py-catalog-impl": "distop.commit.catalog.catalog.EtcdCatalog",
             "etcd.endpoints": ",".join(etcd.endpoints),
             "etcd.prefix": etcd.prefix,
         },

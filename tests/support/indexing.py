@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow.parquet as pq
 from pyiceberg.expressions import EqualTo
 
-from distop.commit.index_lookup import Narrowed, narrow
-from distop.commit.index_publish import IndexPublish
-from distop.commit.layout import file_io
-from distop.commit.step import Contribution, FinishContext
-from distop.commit.sweep import sweep
+from distop.commit.cleanup.sweep import sweep
+from distop.commit.index.lookup import Narrowed, narrow
+from distop.commit.index.publish import IndexPublish
+from distop.commit.layout.model import file_io
+from distop.commit.steps.contract import Contribution, FinishContext
 from distop.errors import Cancelled
 from distop.metastore.etcd.txn import KeyValue, Put, Txn
 from distop.metastore.records.model import (

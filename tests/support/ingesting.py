@@ -12,15 +12,15 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from distop.commit.bookkeeping import WatermarkStep
-from distop.commit.iceberg_modes import (
+from distop.commit.iceberg.append import IcebergAppend, IcebergOverwrite
+from distop.commit.iceberg.modes import (
     IcebergAppendIfEmpty,
     IcebergAppendOrIgnore,
     IcebergOverwritePartitions,
 )
-from distop.commit.iceberg_steps import IcebergAppend, IcebergOverwrite
-from distop.commit.layout import Layout
-from distop.commit.step import TransactionalStep
+from distop.commit.iceberg.watermarks import WatermarkStep
+from distop.commit.layout.model import Layout
+from distop.commit.steps.contract import TransactionalStep
 from distop.metastore.records.model import (
     Head,
     JobRecord,

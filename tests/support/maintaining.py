@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from distop.commit.expiry import IcebergExpire
-from distop.commit.orphans import IcebergRemoveOrphans
-from distop.commit.replace_files import IcebergReplace
-from distop.commit.rollback import IcebergRollback
-from distop.commit.step import Contribution, TransactionalStep
-from distop.commit.sweep import sweep
+from distop.commit.cleanup.expiry import IcebergExpire
+from distop.commit.cleanup.orphans import IcebergRemoveOrphans
+from distop.commit.cleanup.sweep import sweep
+from distop.commit.iceberg.replace_files import IcebergReplace
+from distop.commit.iceberg.rollback import IcebergRollback
+from distop.commit.steps.contract import Contribution, TransactionalStep
 from distop.metastore.records.model import (
     Head,
     JobRecord,

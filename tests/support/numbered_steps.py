@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from distop.commit.step import (
+from distop.commit.steps.contract import (
     Contribution,
     ExternalStep,
     FinishContext,

@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from distop.commit.execution import execute
-from distop.commit.files_steps import FilesPublish, visible_files
-from distop.commit.layout import Layout
+from distop.commit.files.storage import file_system
+from distop.commit.layout.model import Layout
 from distop.commit.outputs import FilesOutput
-from distop.commit.step import FinishContext, StepContext
-from distop.commit.storage import file_system
+from distop.commit.plain.publish import FilesPublish, visible_files
+from distop.commit.steps.contract import FinishContext, StepContext
+from distop.commit.steps.execution import execute
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.model import JobRecord, OperationArg, StepRecord, TableRecord

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.table import StaticTable
 
-from distop.commit.iceberg_steps import IcebergAppend
-from distop.commit.layout import Layout
-from distop.commit.step import Contribution, FinishContext, TransactionalStep
-from distop.commit.storage import io_properties
-from distop.commit.writer import StagedWriter
+from distop.commit.files.storage import io_properties
+from distop.commit.iceberg.append import IcebergAppend
+from distop.commit.layout.model import Layout
+from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
+from distop.commit.writing.writer import StagedWriter
 from distop.metastore.etcd.txn import KeyValue, Put, Txn
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.model import (

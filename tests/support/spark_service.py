@@ -22,7 +22,7 @@ import pyspark
 import pytest
 
 from distop.client import Client, Operation
-from distop.commit.catalog import EtcdCatalog
+from distop.commit.catalog.catalog import EtcdCatalog
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from support.coordinators import CoordinatorProcess

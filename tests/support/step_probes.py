@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from distop.commit.step import ExternalStep, FinishContext, StepContext, StepPlan, Verdict
+from distop.commit.steps.contract import ExternalStep, FinishContext, StepContext, StepPlan, Verdict
 from distop.errors import PermanentStepError
 from distop.metastore.records.model import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest

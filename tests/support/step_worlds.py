@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from distop.commit.file_steps import DeleteArgument, FolderArgument, RenameArgument, SuccessArgument
-from distop.commit.places import Place
-from distop.commit.step import StepContext, default_registry
+from distop.commit.files.places import Place
+from distop.commit.steps.contract import StepContext, default_registry
+from distop.commit.steps.files import DeleteArgument, FolderArgument, RenameArgument, SuccessArgument
 from distop.metastore.records.model import OperationArg, StepRecord, TableRecord
 
 TOKEN = "t/k/3/u1"

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyiceberg.table
 
 from distop.client import AsyncClient, Operation
-from distop.commit.catalog import EtcdCatalog
+from distop.commit.catalog.catalog import EtcdCatalog
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from support.coordinators import config_of, running

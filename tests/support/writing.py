@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from distop.client import Client
-from distop.commit.prepared import PreparedTask
+from distop.commit.writing.prepared import PreparedTask
 from distop.spark_jobs.source_options import WriteOptions
 from distop.spark_jobs.write_commit import Deadline, Outcome, Publication, give_up, publish
 from distop.spark_jobs.write_target import WriteTarget, open_target

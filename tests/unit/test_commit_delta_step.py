@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 
-from distop.commit.delta_step import DeltaArgument, DeltaCommit, DeltaFile, application_of
-from distop.commit.execution import execute
-from distop.commit.step import StepContext, Verdict
-from distop.commit.storage import delta_options
+from distop.commit.delta.commit import DeltaArgument, DeltaCommit, DeltaFile, application_of
+from distop.commit.files.storage import delta_options
+from distop.commit.steps.contract import StepContext, Verdict
+from distop.commit.steps.execution import execute
 from distop.errors import (
     LeadershipLost,
     OutcomeUnknown,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from distop.commit.execution import Executed, StepFailed, execute, undo
-from distop.commit.sequence import plan_sequence, sort_steps
-from distop.commit.step import FinishContext, StepContext
+from distop.commit.steps.contract import FinishContext, StepContext
+from distop.commit.steps.execution import Executed, StepFailed, execute, undo
+from distop.commit.steps.sequence import plan_sequence, sort_steps
 from distop.errors import (
     CorruptRecord,
     InvalidArgument,

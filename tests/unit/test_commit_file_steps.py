@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from distop.commit import moving
-from distop.commit.execution import StepFailed, execute, undo
-from distop.commit.file_steps import DeleteArgument
-from distop.commit.moving import ONE_PIECE_BYTES
-from distop.commit.places import Content, Md5Writer, Place, content_of
-from distop.commit.step import ExternalStep, Verdict, default_registry
+from distop.commit.files import moving
+from distop.commit.files.moving import ONE_PIECE_BYTES
+from distop.commit.files.places import Content, Md5Writer, Place, content_of
+from distop.commit.steps.contract import ExternalStep, Verdict, default_registry
+from distop.commit.steps.execution import StepFailed, execute, undo
+from distop.commit.steps.files import DeleteArgument
 from distop.errors import LeadershipLost, OutcomeUnknown, PermanentStepError, StepConflict, StepSourceMissing
 from distop.metastore import crashpoints
 from distop.metastore.records.model import StepRecord

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distop.commit import file_lists
-from distop.commit.files_steps import FilesPublish
-from distop.commit.hive import PartitionValues, escaped
-from distop.commit.layout import Layout
+from distop.commit.files.storage import file_system
+from distop.commit.layout.hive import PartitionValues, escaped
+from distop.commit.layout.model import Layout
 from distop.commit.outputs import FilesOutput
-from distop.commit.storage import file_system
+from distop.commit.plain.publish import FilesPublish
+from distop.commit.writing import file_lists
 from distop.errors import CorruptRecord, InvalidArgument, TableNotEmpty
 from support.plain_tables import PlainTable
 from support.publishing import rows

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pyiceberg.io import FileIO, load_file_io
 
-from distop.commit.folders import BATCH, Folder
-from distop.commit.layout import Layout
-from distop.commit.sweep import sweep
+from distop.commit.cleanup.sweep import sweep
+from distop.commit.files.folders import BATCH, Folder
+from distop.commit.layout.model import Layout
 from support.publishing import ROWS, Table, rows
 
 IMPLEMENTATIONS = ["pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.FsspecFileIO"]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from distop.commit.execution import StepFailed, execute
-from distop.commit.hook_step import Hook, HookArgument, HookCall
-from distop.commit.step import Verdict
+from distop.commit.steps.contract import Verdict
+from distop.commit.steps.execution import StepFailed, execute
+from distop.commit.steps.hook import Hook, HookArgument, HookCall
 from distop.errors import LeadershipLost, OutcomeUnknown, UnknownCommitStep
 from distop.metastore import crashpoints
 from distop.metastore.records.sequence import CommitSequence

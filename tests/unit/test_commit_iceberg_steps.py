@@ -10,11 +10,11 @@ import pytest
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table.metadata import TableMetadata
 
-from distop.commit import takeover
-from distop.commit.iceberg_steps import IcebergAppend, IcebergOverwrite
-from distop.commit.layout import Layout, file_io, load_metadata
-from distop.commit.metadata_files import TableFile
-from distop.commit.snapshots import Draft
+from distop.commit.iceberg import takeover
+from distop.commit.iceberg.append import IcebergAppend, IcebergOverwrite
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.snapshots import Draft
+from distop.commit.layout.model import Layout, file_io, load_metadata
 from distop.errors import Conflict, CorruptRecord, HeadConflict, PreconditionFailed
 from distop.metastore.etcd.txn import KeyValue, unchanged
 from distop.metastore.records.model import Head, WatermarkMove, decode, encode

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from distop.commit.bookkeeping import WatermarkStep
-from distop.commit.iceberg_steps import IcebergAppend, IcebergOverwrite
-from distop.commit.orphans import find_orphans
-from distop.commit.provenance import WATERMARKS_BEFORE
+from distop.commit.cleanup.orphans import find_orphans
+from distop.commit.iceberg.append import IcebergAppend, IcebergOverwrite
+from distop.commit.iceberg.provenance import WATERMARKS_BEFORE
+from distop.commit.iceberg.watermarks import WatermarkStep
 from distop.errors import HeadConflict, InvalidArgument, PreconditionFailed
 from distop.metastore.records.model import TableRecord, WatermarkMove, decode_watermarks
 from distop.operations.api import PlanRequest

@@ -12,16 +12,16 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.types import StringType
 
-from distop.commit.layout import Layout, file_io
-from distop.commit.manifests import (
+from distop.commit.layout.model import Layout, file_io
+from distop.commit.writing.manifests import (
     OpenManifest,
     TaskManifest,
     adopt,
     join,
     open_manifest,
 )
-from distop.commit.summaries import summaries_from_json
-from distop.commit.writer import StagedWriter
+from distop.commit.writing.summaries import summaries_from_json
+from distop.commit.writing.writer import StagedWriter
 from distop.errors import CorruptRecord
 
 LAYOUT = Layout.create(pa.schema([("id", pa.int64()), ("kind", pa.string())]), ["kind"])

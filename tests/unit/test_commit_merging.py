@@ -12,9 +12,9 @@ from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
-from distop.commit.iceberg_steps import IcebergOverwrite
-from distop.commit.layout import load_metadata
-from distop.commit.metadata_files import TableFile
+from distop.commit.iceberg.append import IcebergOverwrite
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.layout.model import load_metadata
 from distop.errors import CorruptRecord
 from support.publishing import Table, new_table, rows
 

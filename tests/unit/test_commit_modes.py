@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 from pyiceberg.manifest import ManifestEntryStatus
 
-from distop.commit.bookkeeping import WatermarkStep
-from distop.commit.iceberg_modes import (
+from distop.commit.cleanup.sweep import sweep
+from distop.commit.iceberg.append import IcebergOverwrite
+from distop.commit.iceberg.modes import (
     IcebergAppendIfEmpty,
     IcebergAppendOrIgnore,
     IcebergOverwritePartitions,
 )
-from distop.commit.iceberg_steps import IcebergOverwrite
-from distop.commit.layout import Layout
-from distop.commit.sweep import sweep
+from distop.commit.iceberg.watermarks import WatermarkStep
+from distop.commit.layout.model import Layout
 from distop.errors import HeadConflict, PreconditionFailed, TableNotEmpty
 from distop.metastore.etcd.txn import unchanged
 from distop.metastore.records.model import WatermarkMove
@@ -166,9 +166,9 @@ def test_files_of_another_partitioning_are_refused(tmp_path: Path) -> None:
     evolved = catalogless.model_copy(
         update={"partition_specs": [*catalogless.partition_specs, other], "default_spec_id": 1}
     )
-    from distop.commit.layout import file_io
-    from distop.commit.metadata_files import TableFile
-    from distop.commit.snapshots import Draft
+    from distop.commit.iceberg.metadata_files import TableFile
+    from distop.commit.iceberg.snapshots import Draft
+    from distop.commit.layout.model import file_io
     from distop.metastore.etcd.txn import KeyValue
     from distop.metastore.records.model import Head, encode
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from distop.commit.bookkeeping import WatermarkStep
-from distop.commit.partial import selection
-from distop.commit.sweep import sweep
+from distop.commit.cleanup.sweep import sweep
+from distop.commit.iceberg.watermarks import WatermarkStep
+from distop.commit.steps.partial import selection
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.records.model import (
     JobRecord,

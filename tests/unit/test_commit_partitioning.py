@@ -34,8 +34,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from distop.commit.layout import Layout
-from distop.commit.partitioning import Partitioner, transform_function
+from distop.commit.layout.model import Layout
+from distop.commit.layout.partitioning import Partitioner, transform_function
 from distop.errors import InvalidArgument
 
 longs = st.integers(-(2**63) + 1_000_000, 2**63 - 1)

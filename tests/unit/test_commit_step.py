@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from distop.commit.iceberg_steps import IcebergAppend
-from distop.commit.step import Contribution, StepRegistry
+from distop.commit.iceberg.append import IcebergAppend
+from distop.commit.steps.contract import Contribution, StepRegistry
 from distop.errors import InvalidArgument, UnknownCommitStep
 from distop.metastore.records.model import StepRecord
 
-NAMED = ["iceberg.append=distop.commit.iceberg_steps:IcebergAppend", "odd=distop.commit.step:StepRegistry"]
+NAMED = [
+    "iceberg.append=distop.commit.iceberg.append:IcebergAppend",
+    "odd=distop.commit.steps.contract:StepRegistry",
+]
 
 
 def test_a_step_is_made_from_its_record() -> None:

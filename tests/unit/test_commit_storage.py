@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distop.commit.storage import file_system, io_properties, without_secrets
+from distop.commit.files.storage import file_system, io_properties, without_secrets
 from distop.errors import InvalidArgument
 
 ODD = ["a b", "a%20b", "a#b", "a?b=c", "a::b", "new\nline", "🦆 飞", "q\"u'o", "~x", "{a}", "[a]*"]

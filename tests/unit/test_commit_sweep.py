@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from distop.commit import takeover
-from distop.commit.iceberg_steps import IcebergOverwrite
-from distop.commit.sweep import sweep
+from distop.commit.cleanup.sweep import sweep
+from distop.commit.iceberg import takeover
+from distop.commit.iceberg.append import IcebergOverwrite
 from distop.metastore.records.model import JobRecord
 from support.publishing import Staged, Table, new_table, rows
 
@@ -70,7 +70,7 @@ def test_a_sweep_that_was_interrupted_is_taken_up(table: Table, monkeypatch: pyt
     class Killed(BaseException):
         pass
 
-    from distop.commit.folders import Folder
+    from distop.commit.files.folders import Folder
 
     real, countdown = Folder.remove, iter(range(5))
 

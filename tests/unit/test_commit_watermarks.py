@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.commit.bookkeeping import MAX_WATERMARKS_BYTES, WatermarkStep, is_after, moved
-from distop.commit.layout import Layout
+from distop.commit.iceberg.watermarks import MAX_WATERMARKS_BYTES, WatermarkStep, is_after, moved
+from distop.commit.layout.model import Layout
 from distop.errors import Exhausted, WatermarkConflict
 from distop.metastore.etcd.txn import unchanged
 from distop.metastore.records.model import WatermarkMove, decode_watermarks

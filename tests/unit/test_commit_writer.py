@@ -16,10 +16,10 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.types import LongType
 
-from distop.commit.file_lists import MAX_RESULT_BYTES
-from distop.commit.layout import Layout, file_io, parse_schema
-from distop.commit.manifests import TaskManifest, adopt
-from distop.commit.writer import StagedWriter
+from distop.commit.layout.model import Layout, file_io, parse_schema
+from distop.commit.writing.file_lists import MAX_RESULT_BYTES
+from distop.commit.writing.manifests import TaskManifest, adopt
+from distop.commit.writing.writer import StagedWriter
 from distop.errors import BadRow, InvalidArgument
 
 SCHEMA = pa.schema([("id", pa.int64()), ("time", pa.timestamp("us")), ("name", pa.string())])

@@ -29,11 +29,11 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, StringType
 
-from distop.commit.iceberg_modes import IcebergOverwritePartitions
-from distop.commit.iceberg_steps import IcebergOverwrite
-from distop.commit.layout import Layout
-from distop.commit.metadata_files import TableFile
-from distop.commit.snapshots import Draft
+from distop.commit.iceberg.append import IcebergOverwrite
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.modes import IcebergOverwritePartitions
+from distop.commit.iceberg.snapshots import Draft
+from distop.commit.layout.model import Layout
 from distop.errors import HeadConflict, InvalidArgument, JobFailed, PreconditionFailed
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.records.model import Head, TableRecord, encode

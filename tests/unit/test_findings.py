@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from distop.commit.staging import RULES
+from distop.commit.layout.staging import RULES
 from distop.errors import CorruptRecord, ValidationFailed
 from distop.metastore.records.model import MAX_JOB_RECORD_BYTES, JobRecord, OperationArg, encode
 from distop.spark_jobs.findings import (

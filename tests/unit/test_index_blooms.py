@@ -24,11 +24,11 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from distop.commit import index_blooms
-from distop.commit.bloom import Bloom, blocks_for
-from distop.commit.index_blooms import PartBlooms, forget, may_hold, read_blooms, write_blooms
-from distop.commit.index_keys import bounded, hashes, key_of
-from distop.commit.layout import file_io
+from distop.commit.index import blooms as index_blooms
+from distop.commit.index.bloom import Bloom, blocks_for
+from distop.commit.index.blooms import PartBlooms, forget, may_hold, read_blooms, write_blooms
+from distop.commit.index.keys import bounded, hashes, key_of
+from distop.commit.layout.model import file_io
 from distop.errors import CorruptRecord, InvalidArgument
 
 

@@ -11,10 +11,12 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from distop.commit import index_blooms, index_lookup, index_plan
-from distop.commit.iceberg_steps import IcebergOverwrite
-from distop.commit.index_publish import IndexPublish, PartResult, Places
-from distop.commit.layout import Layout
+from distop.commit.iceberg.append import IcebergOverwrite
+from distop.commit.index import blooms as index_blooms
+from distop.commit.index import lookup as index_lookup
+from distop.commit.index import plan as index_plan
+from distop.commit.index.publish import IndexPublish, PartResult, Places
+from distop.commit.layout.model import Layout
 from distop.errors import Cancelled, Conflict, CorruptRecord, InvalidArgument, PreconditionFailed
 from distop.metastore.records.keyspace import check_object
 from distop.metastore.records.model import JobRecord

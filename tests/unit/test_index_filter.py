@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.expressions.parser import parse
 
-from distop.commit.index_filter import narrowed_by
+from distop.commit.index.filters import narrowed_by
 from distop.spark_jobs.reading import TableSnapshot, open_snapshot
 from support.indexing import Indexing
 from support.publishing import new_table, rows

@@ -57,7 +57,7 @@ def test_where_bad_rows_fail_the_job_there_is_nothing_to_say(ingesting: Ingestin
 
 
 def test_the_step_is_registered(ingesting: Ingesting, tmp_path: Path) -> None:
-    from distop.commit.step import default_registry
+    from distop.commit.steps.contract import default_registry
     from support.ingesting import STEPS
 
     arg = ingesting.start(paths=source(tmp_path, 0), schema={"a": "int"}, on_bad_rows="quarantine")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.commit.bookkeeping import moved
+from distop.commit.iceberg.watermarks import moved
 from distop.errors import AlreadyIngested, DistopError, InvalidArgument, OffsetsLost
 from distop.spark_jobs.kafka_argument import parse_kafka
 from distop.spark_jobs.kafka_offsets import OffsetRange, Reach, Topic

@@ -12,8 +12,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import update
 from pyiceberg.types import NestedField, StringType
 
-from distop.commit.iceberg_steps import IcebergOverwrite
-from distop.commit.layout import file_io, load_metadata
+from distop.commit.iceberg.append import IcebergOverwrite
+from distop.commit.layout.model import file_io, load_metadata
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
 from distop.spark_jobs.reading import TableSnapshot, open_snapshot
 from support.publishing import Table, new_table, rows

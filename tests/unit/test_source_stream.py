@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from distop.commit.iceberg_steps import IcebergOverwrite
-from distop.commit.layout import load_metadata
+from distop.commit.iceberg.append import IcebergOverwrite
+from distop.commit.layout.model import load_metadata
 from distop.errors import Conflict, PreconditionFailed
 from distop.spark_jobs.source_stream import ALL, History, Offset
 from support.publishing import Table, new_table, rows

@@ -1,0 +1,1 @@
+"""The pyiceberg catalog whose pointers live in etcd."""

@@ -1,0 +1,1 @@
+"""Removing files that nothing refers to: staged leftovers, expired snapshots, orphans."""

@@ -1,0 +1,141 @@
+"""Expiring snapshots: the table forgets them in one transaction, and then their files go.
+
+Only files that nothing but expired snapshots refers to are removed, after the transaction that forgot these
+snapshots. No later commit can refer to them again: what it takes over comes from snapshots that are still
+there. So whoever removes them may be slow, be paused, die half-way, or do it twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import RemoveSnapshotsUpdate
+
+from distop.commit.cleanup.reachable import files_of
+from distop.commit.files.listing import remove_files
+from distop.commit.iceberg.append import dropped_metadata
+from distop.commit.iceberg.branches import ids_of_branches
+from distop.commit.iceberg.content import recorded_properties
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.snapshots import Draft
+from distop.commit.layout.model import file_io, load_metadata
+from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
+from distop.errors import CorruptRecord
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.txn import Put, Txn, unchanged
+from distop.metastore.records.model import Head, HistoryRecord, OperationArg, decode, encode
+
+log = logging.getLogger(__name__)
+
+EXPIRED_FROM, EXPIRED_TO = "expiredFrom", "expiredTo"
+"""Facts of the commit: the metadata file that still knew the snapshots, and the one that does not."""
+
+
+def expired_snapshots(metadata: TableMetadata, *, older_than_ms: int, keep_last: int) -> list[Snapshot]:
+    """Which snapshots are to be forgotten.
+
+    Never those that a branch or a tag names, nor the newest ``keep_last`` of each branch, nor any that a
+    branch has and the table does not (they carry the watermarks that move when it is published), nor the one
+    that these follow.
+
+    Parameters
+    ----------
+    older_than_ms:
+        Milliseconds since the Unix epoch.
+    keep_last:
+        At least 1.
+    """
+    kept: set[int | None] = {ref.snapshot_id for ref in metadata.refs.values()}
+    kept.add(metadata.current_snapshot_id)
+    kept |= ids_of_branches(metadata)
+    branches = (ref for ref in metadata.refs.values() if ref.snapshot_ref_type == SnapshotRefType.BRANCH)
+    for ref in branches:
+        lineage = _lineage(metadata, metadata.snapshot_by_id(ref.snapshot_id))
+        kept.update(snapshot.snapshot_id for snapshot, _ in zip(lineage, range(keep_last), strict=False))
+    return [
+        snapshot
+        for snapshot in metadata.snapshots
+        if snapshot.timestamp_ms < older_than_ms and snapshot.snapshot_id not in kept
+    ]
+
+
+def _lineage(metadata: TableMetadata, snapshot: Snapshot | None) -> Iterator[Snapshot]:
+    known = {each.snapshot_id: each for each in metadata.snapshots}
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else known.get(parent)
+
+
+class IcebergExpire(TransactionalStep):
+    """Makes a table forget snapshots.
+
+    Argument: ``olderThanMs``, ``keepLast``; see :func:`expired_snapshots`.
+    """
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        """See :class:`TransactionalStep`."""
+        arg = context.view.arg
+        if not context.head.exists:
+            return Contribution(facts={"expiredSnapshots": 0})
+        location = decode(context.head.value, Head, context.head.key).metadata_location
+        metadata = load_metadata(location, recorded_properties(arg), arg.storage)
+        expired = expired_snapshots(
+            metadata,
+            older_than_ms=int(self.argument["olderThanMs"]),
+            keep_last=int(self.argument["keepLast"]),
+        )
+        if not expired:
+            return Contribution(facts={"expiredSnapshots": 0})
+        ids: dict[str, Any] = {"snapshot-ids": [snapshot.snapshot_id for snapshot in expired]}
+        draft = Draft(
+            file_io(metadata.location, {**recorded_properties(arg), **metadata.properties}, arg.storage),
+            TableFile.of(metadata, location),
+        )
+        try:
+            new = draft.write(RemoveSnapshotsUpdate(**ids))
+        except BaseException:
+            draft.discard()
+            raise
+        head = Head(metadata_location=new, snapshot_id=metadata.current_snapshot_id, operation=str(arg.id))
+        facts = {"expiredSnapshots": len(expired), EXPIRED_FROM: location, EXPIRED_TO: new}
+        return Contribution(
+            txn=Txn((unchanged(context.head),), (Put(context.keys.head, encode(head)),)),
+            facts=facts | dropped_metadata(draft),
+            discard=draft.discard,
+        )
+
+
+def remove_expired(operation: OperationArg, history: HistoryRecord) -> int:
+    """Remove the files that only expired snapshots refer to, once they are expired; how many that were.
+
+    Data first, then the manifests that name it, then the lists: what dies half-way finds the rest again. If
+    the metadata that told about them is gone, nothing is removed; the removal of orphans finds these files.
+    """
+    before, after = history.facts.get(EXPIRED_FROM), history.facts.get(EXPIRED_TO)
+    if not before or not after:
+        return 0
+    properties = recorded_properties(operation)
+    try:
+        old = load_metadata(str(before), properties, operation.storage)
+        new = load_metadata(str(after), properties, operation.storage)
+        io = file_io(old.location, {**properties, **old.properties}, operation.storage)
+        kept = files_of(new, new.snapshots, io)
+    except (CorruptRecord, FileNotFoundError) as error:
+        log.warning("expired_files_left", extra={"operation": str(operation.id), "error": str(error)})
+        return 0
+    retained = {snapshot.snapshot_id for snapshot in new.snapshots}
+    gone = [snapshot for snapshot in old.snapshots if snapshot.snapshot_id not in retained]
+    victims = files_of(old, gone, io, torn=True).without(kept)
+    reached("expire.before")
+    removed = remove_files(victims.data | victims.others, operation.storage)
+    reached("expire.middle")
+    removed += remove_files(victims.manifests, operation.storage)
+    removed += remove_files(victims.lists, operation.storage)
+    reached("expire.after")
+    return removed

@@ -1,0 +1,192 @@
+"""Looking at a table's files without changing any: what is staged, what the head refers to, what lacks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlparse
+
+import msgspec
+from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+
+from distop.commit.files.storage import StorageOptions, storage_of
+from distop.commit.iceberg.content import is_live
+from distop.commit.iceberg.provenance import WATERMARKS
+from distop.commit.iceberg.takeover import manifests_of
+from distop.commit.iceberg.watermarks import is_after
+from distop.commit.index.manifest import FOLDER as INDEX
+from distop.commit.layout.model import file_io, load_metadata
+from distop.commit.layout.staging import ICEBERG, PRIVATE
+from distop.metastore.records.model import TableRecord, Watermarks
+
+
+@dataclass(frozen=True, slots=True)
+class FileSeen:
+    """One file of a folder."""
+
+    name: str
+    modified_at: float
+    """Seconds since the Unix epoch; 0 where the file system does not say."""
+
+
+def subfolders(io: FileIO, location: str) -> list[str]:
+    """Names of the folders in a folder; none if it does not exist."""
+    return [name for name, is_folder, _ in _entries(io, location) if is_folder]
+
+
+def files_in(io: FileIO, location: str) -> list[FileSeen]:
+    """The files of a folder, without those of its sub-folders; none if it does not exist."""
+    return [FileSeen(name, at) for name, is_folder, at in _entries(io, location) if not is_folder]
+
+
+def _entries(io: Any, location: str) -> list[tuple[str, bool, float]]:
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    if isinstance(io, PyArrowFileIO):
+        import pyarrow.fs as arrow_fs
+
+        scheme, netloc, path = io.parse_location(location, io.properties)
+        selector = arrow_fs.FileSelector(path, allow_not_found=True)
+        found = io.fs_by_scheme(scheme, netloc).get_file_info(selector)
+        return [
+            (info.base_name, info.type == arrow_fs.FileType.Directory, (info.mtime_ns or 0) / 1e9)
+            for info in found
+        ]
+    filesystem = io._get_fs_from_uri(urlparse(location), location)
+    try:
+        listed = filesystem.ls(location, detail=True)
+    except FileNotFoundError:
+        return []
+    return [
+        (entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory", _time_of(entry))
+        for entry in listed
+    ]
+
+
+def _time_of(entry: Mapping[str, Any]) -> float:
+    at = entry.get("LastModified") or entry.get("mtime") or 0.0
+    return float(at.timestamp() if hasattr(at, "timestamp") else at)
+
+
+_STAGING = {ICEBERG: ("data", "metadata", INDEX)}
+"""Folders that operations stage into, by the format of the table. What an operation has committed to a Delta
+table lies where it was staged, and may be there although the operation was aborted after that."""
+
+
+def staged_folders(table: TableRecord) -> list[str]:
+    """Folders below a table's location that operations may have staged into: ``data/ingest-599c42802da9``.
+
+    Blocking.
+    """
+    io = file_io(table.location, storage=storage_of(table))
+    tops = _STAGING.get(table.format, (PRIVATE,))
+    return [f"{top}/{name}" for top in tops for name in subfolders(io, f"{table.location}/{top}")]
+
+
+def staged_files(table: TableRecord, folder: str) -> list[FileSeen]:
+    """The files in one of them. Blocking."""
+    return files_in(file_io(table.location, storage=storage_of(table)), f"{table.location}/{folder}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableView:
+    """What a table's metadata says."""
+
+    snapshots: frozenset[int]
+    current: int | None
+    current_at: float = 0.0
+    """When the present snapshot was made, seconds since the epoch."""
+    watermarks: Watermarks = field(default_factory=dict)
+    """What the rows of the present snapshot were ingested up to, as far as its ancestors say."""
+    missing: tuple[str, ...] = ()
+    """Data and manifest files that it refers to and that do not exist; only after a deep look."""
+    referred: frozenset[str] | None = None
+    """Names of all files of all snapshots; only after a deep look."""
+
+
+def view_table(metadata_location: str, *, deep: bool, storage: StorageOptions | None = None) -> TableView:
+    """Read a table's metadata; ``deep``: also its manifests, and whether its data files exist. Blocking.
+
+    Raises :class:`~distop.errors.CorruptRecord` if the metadata file is missing or is none.
+    """
+    metadata = load_metadata(metadata_location, storage=storage)
+    current = metadata.current_snapshot()
+    missing: tuple[str, ...] = ()
+    referred: frozenset[str] | None = None
+    if deep:
+        io = file_io(metadata.location, metadata.properties, storage)
+        missing, referred = _deep(metadata, current, io)
+    return TableView(
+        snapshots=frozenset(snapshot.snapshot_id for snapshot in metadata.snapshots),
+        current=current.snapshot_id if current is not None else None,
+        current_at=current.timestamp_ms / 1000 if current is not None else 0.0,
+        watermarks=_watermarks_of(metadata, current),
+        missing=missing,
+        referred=referred,
+    )
+
+
+def _watermarks_of(metadata: TableMetadata, current: Snapshot | None) -> Watermarks:
+    """The highest value that each source and partition was brought to by the ancestors of a snapshot."""
+    found: Watermarks = defaultdict(dict)
+    for snapshot in ancestors_of(current, metadata):
+        text = snapshot.summary[WATERMARKS] if snapshot.summary and WATERMARKS in _names(snapshot) else None
+        for source, partitions in _decoded(text).items():
+            if not isinstance(partitions, dict):
+                continue  # very many are summed up as a number
+            for partition, value in partitions.items():
+                before = found[source].get(partition)
+                if before is None or is_after(str(value), before):
+                    found[source][partition] = str(value)
+    return dict(found)
+
+
+def _names(snapshot: Snapshot) -> Iterable[str]:
+    return snapshot.summary.additional_properties if snapshot.summary else ()
+
+
+def _decoded(text: str | None) -> Mapping[str, Any]:
+    try:
+        value = msgspec.json.decode(text or "{}")
+    except msgspec.DecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _deep(
+    metadata: TableMetadata, current: Snapshot | None, io: FileIO
+) -> tuple[tuple[str, ...], frozenset[str]]:
+    """What the present snapshot lacks, and the names of all files that any snapshot refers to."""
+    missing: set[str] = set()
+    referred: set[str] = set()
+    wanted: dict[str, set[str]] = defaultdict(set)
+    seen: set[str] = set()
+    for snapshot in metadata.snapshots:
+        is_current = current is not None and snapshot.snapshot_id == current.snapshot_id
+        try:
+            manifests = manifests_of(snapshot, io)
+        except FileNotFoundError:
+            missing.add(snapshot.manifest_list)
+            continue
+        for manifest in manifests:
+            referred.add(manifest.manifest_path.rpartition("/")[2])
+            if manifest.manifest_path in seen and not is_current:
+                continue
+            seen.add(manifest.manifest_path)
+            try:
+                entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
+            except FileNotFoundError:
+                missing.add(manifest.manifest_path)
+                continue
+            for entry in entries:
+                folder, _, name = entry.data_file.file_path.rpartition("/")
+                referred.add(name)
+                if is_current and is_live(manifest):
+                    wanted[folder].add(name)
+    for folder, names in wanted.items():
+        missing |= {f"{folder}/{name}" for name in names - {file.name for file in files_in(io, folder)}}
+    return tuple(sorted(missing)), frozenset(referred)

@@ -1,0 +1,200 @@
+"""Removing what an operation has staged and not published.
+
+All attempts of an operation write into folders that nobody else uses, under names that begin with the attempt
+(:func:`distop.operations.job.staging_stem`). So what to keep is known from names alone: everything of the
+attempts that were marked successful, if the operation was published; nothing, if it was aborted.
+
+The rule that matters most is that no file of a published attempt is ever removed. It holds because what is
+published is not looked up in the table, which others change, but in the history of the operation and in the
+records of its jobs; and because nothing is removed unless all of these are at hand. Sweeping again, after a
+crash or out of doubt, gives the same answer or does nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pyiceberg.io import FileIO
+
+from distop.commit.files.folders import Folder
+from distop.commit.iceberg.content import recorded_properties
+from distop.commit.index.publish import BUILD_INDEX, sweep_index
+from distop.commit.layout.model import file_io
+from distop.commit.layout.staging import format_of, kept_folders, passing_folders_of
+from distop.commit.steps.partial import selection
+from distop.commit.writing.prepared import LIST, read_list
+from distop.errors import CorruptRecord
+from distop.metastore.crashpoints import reached
+from distop.metastore.records.model import HistoryRecord, JobRecord, OperationArg
+from distop.operations.job import staging_folder, staging_stem
+
+log = logging.getLogger(__name__)
+
+DELETERS = 8
+"""Files removed at a time."""
+
+MAINTENANCE = frozenset({"expire_snapshots", "remove_orphans"})
+"""Types of operations that publish no files of their own, and remove those of others."""
+READERS = frozenset({"validate"})
+"""Types of operations that write nothing into the table."""
+NESTED = frozenset({"write"})
+"""Types of operations whose files may lie in nested folders: Spark has one for each partition."""
+DROPPED_METADATA = "droppedMetadata"
+"""Fact of a commit: metadata files that the table's log no longer names. The pointer has moved on from them
+for good, and so they can go, once that is certain."""
+NOT_UNDONE = "stepsNotUndone"
+"""Fact of an operation that was aborted: so many of its external steps stand. What they have published (a
+Delta table may name the files by now) cannot be told here."""
+DROPPED_JOBS = "droppedJobs"
+"""Fact of a commit: jobs whose output it has left out, as ranges (from, up to but without) of their places
+among the operation's jobs."""
+IGNORED = "ignored"
+"""Fact of a commit: it left the table as it is, and what the jobs wrote is not wanted."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """What of an operation's staged files belongs to the table."""
+
+    stems: frozenset[str]
+    """All files of the attempts that count begin with one of these, followed by ``-``, ``.`` or ``_``."""
+    joined: frozenset[str] = frozenset()
+    """Names of task manifests that no snapshot refers to, since their entries stand in a joined one."""
+
+    def __contains__(self, name: str) -> bool:
+        if name in self.joined:
+            return False
+        # Every place where a stem may end is tried, since there may be many more stems than such places.
+        return any(name[:end] in self.stems for end, letter in enumerate(name) if letter in "-._")
+
+
+NOTHING = Published(frozenset())
+
+
+def published(
+    operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, JobRecord]
+) -> Published | None:
+    """What was published, or ``None`` if that cannot be told.
+
+    Parameters
+    ----------
+    history:
+        The operation's end. The fact ``adoptedFrom`` (see ``append``) says from which
+        size on task manifests became manifests of the table; without it all are taken to have.
+    jobs:
+        The records of all its jobs. Not needed unless it succeeded.
+    """
+    if history.facts.get(NOT_UNDONE):
+        return None
+    if history.outcome != "success" or history.facts.get(IGNORED) or operation.type in MAINTENANCE | READERS:
+        return NOTHING
+    if len(jobs) != _expected(operation, history):
+        return None
+    adopted_from = int(history.facts.get("adoptedFrom", 0))
+    names = operation.partition_names()
+    dropped = (names[start:end] for start, end in history.facts.get(DROPPED_JOBS, ()))
+    withheld = selection(operation, jobs).withheld.union(*dropped)
+    counts = [
+        (staging_stem(partition, job.attempt), job.result)
+        for partition, job in jobs.items()
+        if job.state == "success" and partition not in withheld
+    ]
+    if operation.argument.get(LIST):
+        try:
+            counts += [(task.stem, task.result) for task in read_list(operation)]
+        except CorruptRecord:
+            return None  # an earlier sweep came as far as the list itself
+    stems, joined = set(), set()
+    for stem, result in counts:
+        stems.add(stem)
+        manifest = result.get("manifest")
+        if isinstance(manifest, str):
+            stems.add(manifest.removesuffix(".avro"))
+            if int(result.get("manifestLength", adopted_from)) < adopted_from:
+                joined.add(manifest)
+    return Published(frozenset(stems), frozenset(joined))
+
+
+def _expected(operation: OperationArg, history: HistoryRecord) -> int:
+    """How many jobs there were; of a dynamic plan only its end knows."""
+    return history.partition_count if operation.dynamic else operation.partition_count
+
+
+def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, JobRecord]) -> int:
+    """Remove what an ended operation has staged and not published; how many files that were.
+
+    To be called when no attempt of it runs any more. Idempotent; folders that do not exist are swept. Does
+    nothing when the operation succeeded and the records of some of its jobs are gone: then a sweep came
+    this far before, and what is left to remove can no longer be told from what is published.
+    """
+    io = file_io(operation.location, recorded_properties(operation), operation.storage)
+    if operation.type == BUILD_INDEX:
+        return sweep_index(io, operation, history)
+    removed = _remove_all(io, history.facts.get(DROPPED_METADATA, ())) + _maintained(operation, history)
+    keep = published(operation, history, jobs)
+    wanted = dict.fromkeys(passing_folders_of(operation), NOTHING)
+    if keep is not None:
+        wanted = {**dict.fromkeys(kept_folders(format_of(operation)), keep), **wanted}
+    else:
+        fields = {
+            "operation": str(operation.id),
+            "jobs": len(jobs),
+            "expected": _expected(operation, history),
+        }
+        log.info("sweep_skipped", extra=fields)
+    if not wanted:
+        return removed
+    reached("sweep.before")
+    with ThreadPoolExecutor(DELETERS, thread_name_prefix="sweep") as pool:
+        for name, of_table in wanted.items():
+            folder = Folder(io, staging_folder(operation, name))
+            removed += _swept(folder, of_table, pool, deep=operation.type in NESTED)
+    reached("sweep.after")
+    return removed
+
+
+def _swept(folder: Folder, of_table: Published, pool: ThreadPoolExecutor, *, deep: bool) -> int:
+    """How many files were removed from a folder; ``deep``: and from those in it."""
+    removed = sum(_swept(inner, of_table, pool, deep=True) for inner in folder.folders()) if deep else 0
+    for batch in folder.listing():
+        removed += sum(pool.map(folder.remove, [file for file in batch if file not in of_table]))
+    reached("sweep.middle")
+    folder.remove_if_empty()
+    return removed
+
+
+def remove_attempt(operation: OperationArg, partition: str, attempt: str) -> None:
+    """Remove all files of one attempt, whichever process wrote them."""
+    io = file_io(operation.location, recorded_properties(operation), operation.storage)
+    stem = staging_stem(partition, attempt)
+    table_format = format_of(operation)
+    for name in (*kept_folders(table_format), *passing_folders_of(operation)):
+        folder = Folder(io, staging_folder(operation, name))
+        for batch in folder.listing():
+            for file in batch:
+                # Behind the stem comes what tells the files of one attempt apart, never more of its name.
+                if file.startswith((f"{stem}-", f"{stem}.")):
+                    folder.remove(file)
+
+
+def _maintained(operation: OperationArg, history: HistoryRecord) -> int:
+    """What operations of maintenance have settled to be removed; the rest of the sweep takes their notes."""
+    if operation.type not in MAINTENANCE:
+        return 0
+    from distop.commit.cleanup.expiry import remove_expired
+    from distop.commit.cleanup.orphans import remove_orphans
+
+    return remove_expired(operation, history) + remove_orphans(operation, history)
+
+
+def _remove_all(io: FileIO, locations: Iterable[str]) -> int:
+    removed = 0
+    for location in locations:
+        with suppress(FileNotFoundError):
+            io.delete(location)
+            removed += 1
+    return removed

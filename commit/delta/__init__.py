@@ -1,0 +1,1 @@
+"""Publishing into Delta tables."""

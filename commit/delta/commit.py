@@ -1,0 +1,222 @@
+"""The commit step of Delta tables: files that were written aside become one version of the table.
+
+The commit carries an application transaction (application id and version, see the Delta protocol): the id
+names the table and the kind of operation, the version is the operation's instance number. A table that shows
+this version, or a later one, has the commit; so one that was executed, however its answer was lost, is never
+executed again, and a process that slept through it commits nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from distop.commit.files.places import Place
+from distop.commit.files.storage import delta_options
+from distop.commit.steps.contract import ExternalStep, StepArgument, StepContext, Verdict, argument_of
+from distop.errors import PermanentStepError, StepConflict, StepSourceMissing, Unavailable, UnknownCommitStep
+from distop.metastore.crashpoints import reached
+from distop.metastore.records.structs import ready
+
+MAX_TRIES = 20
+"""How often a commit is tried again because others commit to the table all the time."""
+
+
+class DeltaFile(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True):
+    """A Parquet file that becomes part of the table."""
+
+    path: str
+    """Relative to the table's folder, as it is on disk: nothing in it is an escape."""
+    size: int
+    modified: int
+    """Milliseconds since the Unix epoch."""
+    partition: dict[str, str | None] = {}
+    """Values of the partition columns, as Delta writes them."""
+    stats: dict[str, Any] = {}
+    """``numRecords``, ``minValues`` and so on, see the Delta protocol."""
+
+
+class DeltaArgument(StepArgument):
+    """What a :class:`DeltaCommit` works on."""
+
+    STEP: ClassVar[str] = "delta.commit"
+
+    table: str
+    """URL of the table's folder; the first commit makes the table."""
+    schema: str
+    """Delta's own JSON of the table's schema."""
+    mode: Literal["append", "overwrite"] = "append"
+    partition_by: list[str] = msgspec.field(default_factory=list)
+    files: list[DeltaFile] = msgspec.field(default_factory=list)
+    lists: list[str] = msgspec.field(default_factory=list)
+    """More files: URLs of lists that hold one :class:`DeltaFile` a line, as JSON, for those that are many.
+    Relative ones are below ``folder``."""
+    folder: str = ""
+    expected_version: int | None = None
+    """If given, the version that the table must have: -1 if it must not exist yet."""
+
+
+class DeltaCommit(ExternalStep):
+    """Commits files to a Delta table, exactly once."""
+
+    def verify(self, context: StepContext) -> Verdict:
+        """See :class:`ExternalStep`."""
+        argument = argument_of(self, DeltaArgument)
+        table = _load(argument.table, context)
+        return Verdict.DONE if _has_it(table, context) else Verdict.NOT_DONE
+
+    def execute(self, context: StepContext) -> None:
+        """See :class:`ExternalStep`.
+
+        Raises
+        ------
+        StepConflict
+            The table is not at the version that it must have, or has another schema or partitioning.
+        StepSourceMissing
+            A list of files is gone.
+        """
+        argument = argument_of(self, DeltaArgument)
+        files = list(_files_of(argument, context))
+        reached("step.delta.before")
+        for _ in range(MAX_TRIES):
+            # The application transaction is only checked against what this handle has loaded: so it is
+            # looked at and committed on one and the same, and any commit between makes the attempt fail.
+            table = _load(argument.table, context)
+            if _has_it(table, context):
+                break
+            _check_version(argument, table)
+            context.check()
+            if _commit(table, argument, files, context):
+                break
+        else:
+            raise Unavailable(f"{argument.table} moves all the time: {MAX_TRIES} tries were too late")
+        reached("step.delta.after")
+
+    def undo(self, context: StepContext) -> bool:
+        """What is committed stays: others may have built on it."""
+        return self.verify(context) is Verdict.NOT_DONE
+
+
+def application_of(context: StepContext) -> tuple[str, int]:
+    """The application transaction of an operation: id and version. Versions of an id only grow."""
+    arg = context.arg
+    # By the uuid of distop's record: a table that is dropped and made anew counts instances from 1 again.
+    names = ["distop", context.table.uuid or arg.table, arg.type, *([arg.object] if arg.object else [])]
+    return "/".join(names), arg.instance
+
+
+def _library() -> Any:
+    try:
+        import deltalake
+    except ImportError:
+        raise UnknownCommitStep(
+            "Delta tables need the package deltalake, which is not installed here",
+            details={"step": DeltaArgument.STEP},
+        ) from None
+    return deltalake
+
+
+def _load(url: str, context: StepContext) -> Any:
+    """The table as it is now; ``None`` if there is none."""
+    library = _library()
+    from deltalake.exceptions import TableNotFoundError
+
+    options = delta_options(url, context.arg.storage)
+    with suppress(TableNotFoundError):
+        return library.DeltaTable(url, storage_options=options)
+    return None
+
+
+def _has_it(table: Any, context: StepContext) -> bool:
+    application, version = application_of(context)
+    committed = table.transaction_version(application) if table is not None else None
+    return committed is not None and committed >= version
+
+
+def _check_version(argument: DeltaArgument, table: Any) -> None:
+    found = table.version() if table is not None else -1
+    if argument.expected_version is not None and found != argument.expected_version:
+        raise StepConflict(
+            f"{argument.table} is at version {found}, the operation began on {argument.expected_version}",
+            details={"planned": str(argument.expected_version), "found": str(found)},
+        )
+
+
+def _commit(table: Any, argument: DeltaArgument, files: list[DeltaFile], context: StepContext) -> bool:
+    """One try; ``False`` if somebody else was faster."""
+    library = _library()
+    from deltalake.exceptions import CommitFailedError, DeltaError
+    from deltalake.transaction import AddAction, create_table_with_add_actions
+
+    application, version = application_of(context)
+    properties = library.CommitProperties(
+        app_transactions=[library.Transaction(application, version)],
+        custom_metadata={"distop.operation": str(context.arg.id), "distop.token": context.token},
+        max_commit_retries=0,
+    )
+    actions = [
+        AddAction(file.path, file.size, file.partition, file.modified, True, json.dumps(file.stats))
+        for file in files
+    ]
+    schema = _schema_of(argument)
+    try:
+        if table is None:
+            create_table_with_add_actions(
+                argument.table,
+                schema,
+                actions,
+                mode="error",
+                partition_by=argument.partition_by or None,
+                storage_options=delta_options(argument.table, context.arg.storage),
+                commit_properties=properties,
+            )
+        else:
+            _check_fits(table, argument, schema)
+            table.create_write_transaction(
+                actions, argument.mode, schema, argument.partition_by or None, commit_properties=properties
+            )
+    except CommitFailedError:
+        return False
+    except DeltaError:
+        if table is None and _load(argument.table, context) is not None:
+            return False
+        raise
+    return True
+
+
+def _check_fits(table: Any, argument: DeltaArgument, schema: Any) -> None:
+    columns = table.metadata().partition_columns
+    if list(columns) != argument.partition_by:
+        raise StepConflict(
+            f"{argument.table} is partitioned by {columns}, the files by {argument.partition_by}"
+        )
+    known = {field.name: field.type for field in table.schema().fields}
+    if odd := [field.name for field in schema.fields if known.get(field.name) != field.type]:
+        raise StepConflict(f"{argument.table} has other columns than the files: {', '.join(odd)}")
+
+
+def _schema_of(argument: DeltaArgument) -> Any:
+    try:
+        return _library().Schema.from_json(argument.schema)
+    except ValueError as error:
+        raise PermanentStepError(f"the schema for {argument.table} makes no sense: {error}") from error
+
+
+def _files_of(argument: DeltaArgument, context: StepContext) -> Iterator[DeltaFile]:
+    yield from argument.files
+    decoder = msgspec.json.Decoder(ready(DeltaFile))
+    for name in argument.lists:
+        place = Place.of(f"{argument.folder}/{name}" if argument.folder else name, context.arg)
+        try:
+            with place.open_to_read() as stream:
+                lines = stream.read().splitlines()
+        except FileNotFoundError:
+            raise StepSourceMissing(f"{place.url}, a list of files, is gone") from None
+        try:
+            yield from (decoder.decode(line) for line in lines if line)
+        except msgspec.MsgspecError as error:
+            raise PermanentStepError(f"{place.url} is no list of files: {error}") from error

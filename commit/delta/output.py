@@ -1,0 +1,263 @@
+"""Ingesting into Delta tables: how jobs list their files, and the commit step that publishes them.
+
+Jobs write Parquet where it will stay; no reader of a Delta table looks at a file that its log does not name.
+One external step commits all of them as one version. It carries an application transaction, by which it knows
+itself again (see :mod:`distop.commit.delta.commit`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DateType, FixedType, IntegerType, LongType, StringType, TimeType, UUIDType
+
+from distop.commit.cleanup.sweep import IGNORED
+from distop.commit.delta.commit import DeltaArgument, DeltaFile
+from distop.commit.files.storage import StorageOptions, delta_options
+from distop.commit.layout.hive import PartitionValues, columns_in_files
+from distop.commit.layout.model import Layout
+from distop.commit.layout.partitioning import PartitionKey
+from distop.commit.layout.staging import PRIVATE
+from distop.commit.plain.lists import counted
+from distop.commit.steps.contract import FinishContext, StepPlan
+from distop.commit.steps.partial import selection
+from distop.commit.writing.file_lists import FileList
+from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed, TableNotEmpty
+from distop.metastore.records.model import JobRecord, StepRecord
+from distop.metastore.records.structs import ready
+from distop.operations.job import staging_folder
+
+MAX_INLINE_JOBS = 500
+"""In larger operations no list travels in a job's record: all would stand in one step, which etcd limits."""
+MAX_STAT_CHARACTERS = 32
+"""Longer texts have no statistics: they would have to be cut, and are not worth their room."""
+
+_COUNTED = (IntegerType, LongType, StringType, DateType)
+# Of floats, Parquet leaves NaN out, which readers of Delta take for the largest value.
+_UNKNOWN = (TimeType, UUIDType, FixedType)
+
+EMPTY_ONLY = ("error_if_exists", "ignore")
+
+
+class DeltaFileList(FileList):
+    """Files of a Delta table. Written as one :class:`DeltaFile` a line, as the step reads it."""
+
+    folder: ClassVar[str] = PRIVATE
+    suffix: ClassVar[str] = ".delta.jsonl"
+
+    def __init__(self, layout: Layout, data_folder: str, *, now: float | None = None) -> None:
+        self._data_folder = data_folder
+        kept = columns_in_files(layout.schema, layout.spec)
+        whole = layout.arrow_schema
+        self._schema = whole if len(kept) == len(whole) else pa.schema([whole.field(name) for name in kept])
+        self._values = PartitionValues(layout.schema, layout.spec)
+        self._names = [field.name for field in layout.spec.fields]
+        kinds = {column.name: column.field_type for column in layout.schema.columns}
+        self._counted = {name for name in kept if isinstance(kinds[name], _COUNTED)}
+        self._modified = int((time.time() if now is None else now) * 1000)
+        self._files: list[DeltaFile] = []
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    @property
+    def empty(self) -> bool:
+        return not self._files
+
+    def add(self, path: str, key: PartitionKey, size: int, checksum: str, footer: pq.FileMetaData) -> None:
+        values = [text or None for text in self._values.texts(key)]
+        self._files.append(
+            DeltaFile(
+                path=f"{self._data_folder}/{path.rpartition('/')[2]}",
+                size=size,
+                modified=self._modified,
+                partition=dict(zip(self._names, values, strict=True)),
+                stats=_statistics(footer, self._counted),
+            )
+        )
+
+    def inline(self) -> dict[str, Any] | None:
+        return {"listed": msgspec.to_builtins(self._files)} if len(self._files) == 1 else None
+
+    def write(self, io: FileIO, path: str) -> dict[str, Any]:
+        content = b"".join(msgspec.json.encode(file) + b"\n" for file in self._files)
+        with io.new_output(path).create(overwrite=True) as stream:
+            stream.write(content)
+        return {"manifest": path.rpartition("/")[2]}
+
+
+def _statistics(footer: pq.FileMetaData, counted_columns: set[str]) -> dict[str, Any]:
+    """As the Delta protocol has them ("Per-file Statistics"): what is not known is left out."""
+    nulls: dict[str, int] = {}
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    unknown: set[str] = set()
+    for group in range(footer.num_row_groups):
+        row_group = footer.row_group(group)
+        for index in range(row_group.num_columns):
+            column = row_group.column(index)
+            name, found = column.path_in_schema, column.statistics
+            if name not in counted_columns or found is None or not found.has_null_count:
+                unknown.add(name)
+                continue
+            nulls[name] = nulls.get(name, 0) + found.null_count
+            if found.has_min_max:
+                least[name] = min(found.min, least.get(name, found.min))
+                most[name] = max(found.max, most.get(name, found.max))
+            elif column.num_values != found.null_count:
+                unknown.add(name)
+    for name in [*least]:
+        if any(isinstance(end[name], str) and len(end[name]) > MAX_STAT_CHARACTERS for end in (least, most)):
+            unknown.add(name)
+
+    def known(values: dict[str, Any]) -> dict[str, Any]:
+        return {name: _text(value) for name, value in values.items() if name not in unknown}
+
+    told = {"minValues": known(least), "maxValues": known(most), "nullCount": known(nulls)}
+    return {"numRecords": footer.num_rows, **{name: values for name, values in told.items() if values}}
+
+
+def _text(value: Any) -> Any:
+    return value if isinstance(value, int | str) else str(value)
+
+
+class DeltaPublish(StepPlan):
+    """One commit of all that the jobs have written. Argument: ``mode``, as of ingest, and ``ignored``: it was
+    decided at the start that nothing is to be done."""
+
+    def expand(self, context: FinishContext) -> Sequence[StepRecord]:
+        """See :class:`StepPlan`.
+
+        Raises
+        ------
+        TableNotEmpty
+            The mode allows an empty table only, and it has files by now.
+        CorruptRecord
+            A job reports something that is no list of files.
+        """
+        arg, mode = context.view.arg, str(self.argument.get("mode", "append"))
+        facts = counted(context.view)
+        if self.argument.get(IGNORED) or (not facts["files"] and mode != "overwrite"):
+            return []
+        layout = Layout.from_json(arg.argument["layout"])
+        files: list[DeltaFile] = []
+        lists: list[str] = []
+        withheld = selection(arg, context.view.jobs).withheld
+        for partition, job in context.view.jobs.items():
+            if job.state == "success" and partition not in withheld and job.result.get("files"):
+                _take(job, files, lists, f"{partition} of {arg.id}")
+        expected = None
+        if mode in EMPTY_ONLY:
+            table = delta_table(arg.location, arg.storage)
+            refuse_data(arg.table, table)
+            expected = -1 if table is None else table.version()
+        commit = DeltaArgument(
+            table=arg.location,
+            schema=delta_schema(layout),
+            mode="overwrite" if mode == "overwrite" else "append",
+            partition_by=[field.name for field in layout.spec.fields],
+            files=files,
+            lists=lists,
+            folder=staging_folder(arg, PRIVATE),
+            expected_version=expected,
+        )
+        return [commit.record()]
+
+    def facts(self, context: FinishContext) -> dict[str, Any]:
+        return {**counted(context.view), **({IGNORED: True} if self.argument.get(IGNORED) else {})}
+
+
+def _take(job: JobRecord, files: list[DeltaFile], lists: list[str], of: str) -> None:
+    try:
+        if "listed" in job.result:
+            listed = msgspec.convert(job.result["listed"], ready(list[DeltaFile]))
+            if len(listed) != int(job.result["files"]):
+                raise ValueError(f"it lists {len(listed)} files instead of {job.result['files']}")
+            files += listed
+        else:
+            lists.append(str(job.result["manifest"]))
+    except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
+        raise CorruptRecord(f"job {of} reports something that is no list of files: {error!r}") from error
+
+
+# -- tables ------------------------------------------------------------------------------------------
+
+
+def delta_table(location: str, storage: StorageOptions | None = None) -> Any:
+    """The table as it is now; ``None`` if there is none.
+
+    Raises :class:`~distop.errors.PreconditionFailed` where ``deltalake`` is not installed.
+    """
+    library = _library()
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        return library.DeltaTable(location, storage_options=delta_options(location, storage))
+    except TableNotFoundError:
+        return None
+
+
+def _library() -> Any:
+    try:
+        import deltalake
+    except ImportError:
+        raise PreconditionFailed(
+            "Delta tables need the package deltalake, which is not installed here",
+            hint="install distop with the extra 'delta' on coordinators and executors",
+        ) from None
+    return deltalake
+
+
+def refuse_data(name: str, table: Any) -> None:
+    """Raise :class:`~distop.errors.TableNotEmpty` if the table has files."""
+    if table is not None and table.file_uris():
+        raise TableNotEmpty(
+            f"table {name!r} holds data already: version {table.version()}",
+            hint="append to it, or overwrite what is there",
+            details={"table": name, "version": str(table.version())},
+        )
+
+
+def layout_of(table: Any, properties: dict[str, Any] | None = None) -> Layout:
+    """The columns and the partitioning of a Delta table."""
+    return Layout.create(
+        pa.schema(table.schema().to_arrow()), table.metadata().partition_columns, properties or {}
+    )
+
+
+def delta_schema(layout: Layout) -> str:
+    """Delta's JSON of a schema."""
+    plain = pa.schema([pa.field(field.name, field.type, field.nullable) for field in layout.arrow_schema])
+    text: str = _library().Schema.from_arrow(plain).to_json()
+    return text
+
+
+def check_layout(layout: Layout) -> None:
+    """Raise :class:`~distop.errors.InvalidArgument` if no Delta table can be like this."""
+    for field in layout.spec.fields:
+        if not isinstance(field.transform, IdentityTransform):
+            raise InvalidArgument(
+                f"Delta tables are partitioned by columns alone, not by {field.transform}",
+                details={"field": "partition_by"},
+            )
+    for column in layout.schema.columns:
+        if isinstance(column.field_type, _UNKNOWN):
+            raise InvalidArgument(
+                f"column {column.name!r}: Delta has no type {column.field_type}", details={"field": "schema"}
+            )
+    columns_in_files(layout.schema, layout.spec)
+    try:
+        delta_schema(layout)
+    except (PreconditionFailed, InvalidArgument):
+        raise
+    except Exception as error:
+        why = str(error).partition("\n")[0]
+        raise InvalidArgument(f"Delta cannot have this schema: {why}", details={"field": "schema"}) from error

@@ -1,0 +1,276 @@
+"""Moving a file so that nobody ever sees a part of it at its new place.
+
+Within a local disk a link and an unlink, or one atomic rename; within an object store a copy by the server;
+between file systems a copy under a private name that is checked and then renamed, or an upload that is only
+completed once it was checked. The source goes last: dying anywhere leaves it, or its target, whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from distop.commit.files.places import OBJECT_STORES, READ_BYTES, Content, Place, new_digest
+from distop.errors import StepConflict, Unavailable
+from distop.metastore.crashpoints import reached
+
+ONE_PIECE_BYTES = 16 << 20
+"""Files up to this are uploaded in one piece: their ETag is then the MD5 of their content."""
+
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS})
+
+
+class Mover:
+    """Moves files for one operation.
+
+    Parameters
+    ----------
+    owner:
+        Uuid of the operation: names the folders of its unfinished copies, which nobody else uses (C19).
+    check:
+        Called right before something becomes visible or is removed.
+    """
+
+    def __init__(self, owner: str, check: Callable[[], None]) -> None:
+        self._owner = owner
+        self._check = check
+
+    def move(self, source: Place, target: Place, content: Content, *, overwrite: bool) -> None:
+        """Move a file that was seen at ``source``; what is at ``target``, if anything, may be replaced.
+
+        Raises
+        ------
+        StepConflict
+            What was read is not ``content``: the target is as it was.
+        FileExistsError
+            Something stands at the target that did not before, and must not be overwritten.
+        """
+        if source.is_local and target.is_local:
+            try:
+                self._move_locally(source.path, target.path, overwrite)
+                return
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+        if source.fs is target.fs and not target.is_local and _renames(target.fs):
+            self._rename_remotely(source, target)
+            return
+        if source.fs is target.fs and target.is_object_store:
+            self._copy_by_server(source, target, content)
+        elif target.is_local:
+            self._copy_to_disk(source, target, content, overwrite)
+        elif target.is_object_store:
+            self._upload(source, target, content)
+        else:
+            self._copy_and_rename(source, target, content)
+        self._check()
+        source.remove()
+
+    def write(self, target: Place, data: bytes, *, overwrite: bool) -> None:
+        """Write a small file that appears whole. Raises ``FileExistsError`` as :meth:`move`."""
+        self._check()
+        if target.is_local:
+            with self._aside(target.path) as (path, finish):
+                with open(path, "xb") as stream:
+                    stream.write(data)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                finish(overwrite)
+        elif target.is_object_store:
+            target.fs.pipe_file(target.path, data)
+        else:
+            aside = self._remote_name(target)
+            target.fs.makedirs(target.folder, exist_ok=True)
+            target.fs.pipe_file(aside, data)
+            self._rename_over(target, aside)
+
+    def clean(self, target: Place) -> None:
+        """Remove what a copy to ``target`` that was cut short has left."""
+        if target.is_local:
+            self._clean_locally(target.path)
+        elif not target.is_object_store:
+            with suppress(FileNotFoundError):
+                target.fs.rm_file(self._remote_name(target))
+
+    # -- local disk ------------------------------------------------------------------------------------
+
+    def _move_locally(self, source: str, target: str, overwrite: bool) -> None:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        self._check()
+        if overwrite:
+            os.replace(source, target)
+            reached("step.rename.middle")
+        else:
+            _link(source, target)
+            reached("step.rename.middle")
+            with suppress(FileNotFoundError):
+                os.unlink(source)
+
+    def _copy_to_disk(self, source: Place, target: Place, content: Content, overwrite: bool) -> None:
+        with self._aside(target.path) as (path, finish):
+            with open(path, "xb") as stream:
+                _copy(source, stream, content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            reached("step.rename.middle")
+            finish(overwrite)
+
+    @contextmanager
+    def _aside(self, target: str) -> Iterator[tuple[str, Callable[[bool], None]]]:
+        """A path on the disk of ``target`` that is nobody's, and what renames it to ``target``.
+
+        Each try has a path of its own and removes those of the tries before: one that was asleep meanwhile
+        cannot rename what another has only half written.
+        """
+        folder = self._clean_locally(target)
+        path = os.path.join(folder, f"{_stem(target)}-{secrets.token_hex(6)}")
+
+        def finish(overwrite: bool) -> None:
+            self._check()
+            if overwrite:
+                os.replace(path, target)
+            else:
+                _link(path, target)
+
+        os.makedirs(folder, exist_ok=True)
+        try:
+            yield path, finish
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            # Refused, as it should be, while another step copies into it.
+            with suppress(OSError):
+                os.rmdir(folder)
+
+    def _clean_locally(self, target: str) -> str:
+        folder = os.path.join(os.path.dirname(target), f".distop-{self._owner}")
+        with suppress(FileNotFoundError):
+            for name in os.listdir(folder):
+                if name.startswith(f"{_stem(target)}-"):
+                    with suppress(FileNotFoundError):
+                        os.unlink(os.path.join(folder, name))
+            with suppress(OSError):
+                os.rmdir(folder)
+        return folder
+
+    # -- object stores ---------------------------------------------------------------------------------
+
+    def _copy_by_server(self, source: Place, target: Place, content: Content) -> None:
+        self._check()
+        if not target.holds(content, source.copy_to(target, content.size)):
+            raise Unavailable(f"{target.url} is not what was copied from {source.url}")
+        reached("step.rename.middle")
+
+    def _upload(self, source: Place, target: Place, content: Content) -> None:
+        if content.size <= ONE_PIECE_BYTES:
+            piece = io.BytesIO()
+            _copy(source, piece, content)
+            self._check()
+            target.fs.pipe_file(target.path, piece.getvalue())
+        else:
+            self._upload_in_parts(source, target, content)
+        if not target.holds(content, target.seen()):
+            raise Unavailable(f"{target.url} is not what was copied from {source.url}")
+        reached("step.rename.middle")
+
+    def _upload_in_parts(self, source: Place, target: Place, content: Content) -> None:
+        stream: Any = target.fs.open(target.path, "wb", autocommit=False)
+        try:
+            _copy(source, stream, content)
+            stream.close()
+            self._check()
+            stream.commit()
+        except BaseException:
+            # Closing it, which its finalizer would do, might complete the upload with what was read so far.
+            with suppress(Exception):
+                stream.discard()
+            with suppress(AttributeError):
+                stream.closed = True
+            raise
+
+    # -- other file systems ----------------------------------------------------------------------------
+
+    def _rename_remotely(self, source: Place, target: Place) -> None:
+        target.fs.makedirs(target.folder, exist_ok=True)
+        self._check()
+        self._rename_over(target, source.path)
+        reached("step.rename.middle")
+
+    def _copy_and_rename(self, source: Place, target: Place, content: Content) -> None:
+        aside = self._remote_name(target)
+        target.fs.makedirs(target.folder, exist_ok=True)
+        try:
+            with target.fs.open(aside, "wb") as stream:
+                _copy(source, stream, content)
+            reached("step.rename.middle")
+            self._check()
+            self._rename_over(target, aside)
+        except BaseException:
+            with suppress(Exception):
+                target.fs.rm_file(aside)
+            raise
+
+    def _rename_over(self, target: Place, path: str) -> None:
+        # Not all of them replace what stands there; and the log says that it goes.
+        target.remove()
+        target.fs.mv(path, target.path)
+
+    def _remote_name(self, target: Place) -> str:
+        return f"{target.folder}/.distop-{self._owner}-{_stem(target.path)}"
+
+
+def _copy(source: Place, stream: Any, content: Content) -> None:
+    """Copy a file into a stream, which is left open.
+
+    Raises :class:`~distop.errors.StepConflict` if what was read is not ``content``.
+    """
+    kind, _, _ = content.checksum.partition(":")
+    digest, size = new_digest("md5" if kind == "etag" else kind), 0
+    with source.open_to_read() as reading:
+        # One byte beyond what is expected tells a longer file, however long it is.
+        while block := reading.read(min(READ_BYTES, content.size + 1 - size)):
+            digest.update(block)
+            stream.write(block)
+            size += len(block)
+    found = f"{kind}:{digest.hexdigest()}"
+    if size != content.size or (kind != "etag" and found != content.checksum):
+        raise StepConflict(
+            f"{source.url} is not what was to be published: it was to be {content}, "
+            f"and is {size:,} bytes with {found}",
+            details={"path": source.url, "planned": str(content), "found": found},
+        )
+
+
+def _link(source: str, target: str) -> None:
+    """Give a file its second name, unless the name is taken (``FileExistsError``)."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # A file system without links: between the look and the rename another one may take the name.
+        if os.path.lexists(target):
+            raise FileExistsError(target) from None
+        os.rename(source, target)
+
+
+def _stem(target: str) -> str:
+    """Names a target within its folder, whatever its own name is made of."""
+    return hashlib.sha256(os.path.basename(target).encode("utf-8", "surrogateescape")).hexdigest()[:20]
+
+
+def _renames(fs: Any) -> bool:
+    """Whether a file system has a rename of its own, instead of copying and removing."""
+    from fsspec import AbstractFileSystem
+
+    return type(fs).mv is not AbstractFileSystem.mv and not set(_protocols(fs)) & OBJECT_STORES
+
+
+def _protocols(fs: Any) -> tuple[str, ...]:
+    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)

@@ -1,0 +1,253 @@
+"""One file as a commit step sees it: on a local disk, in an object store, on any file system of fsspec.
+
+What a file holds is told by its size and a checksum, never by its being there (C5). The checksum is the MD5
+of the content: a job computes it while it writes, and object stores that are written to in one piece know it
+as the ETag, so that most files there need not be read again to be sure of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, BinaryIO
+
+from distop.commit.files.storage import S3, StorageOptions, file_system, protocol_of
+from distop.errors import PermanentStepError, StepConflict
+from distop.metastore.records.model import OperationArg
+
+OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"})
+"""Where a file appears whole or not at all when it is written, and a rename would be a copy."""
+
+READ_BYTES = 4 << 20
+
+ONE_COPY_BYTES = 5 << 30
+"""What S3 copies in one request."""
+
+DIGESTS = ("md5", "sha256")
+
+_PLAIN_MD5 = re.compile(r"[0-9a-f]{32}")
+_TAGS = ("ETag", "etag", "md5Hash", "contentMD5", "checksum", "uid")
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a file is to hold."""
+
+    size: int
+    checksum: str
+    """``md5:<hex>`` or ``sha256:<hex>`` of the content; ``etag:<etag>`` of an object that nobody has read."""
+
+    def __str__(self) -> str:
+        return f"{self.size:,} bytes with {self.checksum}"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A file that is there."""
+
+    size: int
+    version: str
+    """Another one whenever the file is written again: ``etag:...``, or ``mtime:<nanoseconds>``."""
+    md5: str = ""
+    """Of the content, if the file system tells it."""
+    folder: bool = False
+
+    def __str__(self) -> str:
+        return "a folder" if self.folder else f"{self.size:,} bytes with {self.version}"
+
+
+def new_digest(kind: str) -> Any:
+    """What computes a checksum of this kind."""
+    if kind not in DIGESTS:
+        raise PermanentStepError(f"checksums of kind {kind!r} are not known, only {', '.join(DIGESTS)}, etag")
+    return hashlib.new(kind, usedforsecurity=False)
+
+
+class Md5Writer:
+    """A binary stream that computes the MD5 of what is written to another one."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._size = 0
+
+    def write(self, data: Any) -> int:
+        self._md5.update(data)
+        self._size += memoryview(data).nbytes
+        return self._stream.write(data)
+
+    def tell(self) -> int:
+        return self._size
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def close(self) -> None:
+        self._stream.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._stream.closed
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    @property
+    def content(self) -> Content:
+        """What has been written so far."""
+        return Content(self._size, f"md5:{self._md5.hexdigest()}")
+
+
+class Place:
+    """Where a file is, or will be.
+
+    Parameters
+    ----------
+    url:
+        An absolute path, or a URL that fsspec knows; taken as it is written.
+    storage:
+        Options of the file system.
+    """
+
+    def __init__(self, url: str, storage: StorageOptions | None = None) -> None:
+        self.url = url
+        self.fs, self.path = file_system(url, storage)
+        self.is_local = protocol_of(url) == "file"
+        self.is_object_store = protocol_of(url) in OBJECT_STORES
+        self._is_s3 = protocol_of(url) in S3 and hasattr(self.fs, "call_s3")
+
+    def _head(self) -> dict[str, Any]:
+        # One request. fsspec's own look also lists what is below a name that stands for no object.
+        bucket, key, _ = self.fs.split_path(self.path)
+        head = self.fs.call_s3("head_object", Bucket=bucket, Key=key)
+        return {"type": "file", "size": head["ContentLength"], "ETag": head["ETag"]}
+
+    @classmethod
+    def of(cls, url: str, arg: OperationArg) -> Place:
+        """A place that an operation works on. Its storage options are those of its table's file system:
+        others are reached with what the environment says."""
+        same = protocol_of(url) == protocol_of(arg.location)
+        return cls(url, arg.storage if same else None)
+
+    @property
+    def folder(self) -> str:
+        """The path of the folder it is in."""
+        return self.path.rpartition("/")[0]
+
+    def seen(self) -> Seen | None:
+        """What is there now."""
+        if self.is_local:
+            return _seen_locally(self.path)
+        try:
+            info = self._head() if self._is_s3 else self.fs.info(self.path)
+        except FileNotFoundError:
+            return None
+        if info["type"] == "directory":
+            # In an object store only the names of other objects make it look like one.
+            return None if self.is_object_store else Seen(0, "", folder=True)
+        tag = next((str(info[name]) for name in _TAGS if info.get(name)), "")
+        return _object(int(info["size"]), tag) if tag else Seen(int(info["size"]), _time_of(info))
+
+    def copy_to(self, target: Place, size: int) -> Seen | None:
+        """Let the object store, which holds both, copy a file of this size; what is there then."""
+        if not (self._is_s3 and size <= ONE_COPY_BYTES):
+            self.fs.cp_file(self.path, target.path)
+            return target.seen()
+        # One request, whose answer is as good as a look; fsspec's own copy looks at the source before.
+        bucket, key, _ = self.fs.split_path(self.path)
+        to_bucket, to_key, _ = target.fs.split_path(target.path)
+        source = {"Bucket": bucket, "Key": key}
+        made = self.fs.call_s3("copy_object", Bucket=to_bucket, Key=to_key, CopySource=source)
+        return _object(size, made["CopyObjectResult"]["ETag"])
+
+    def holds(self, content: Content, seen: Seen | None) -> bool:
+        """Whether what was seen there is this content; reads the file if nothing else tells."""
+        if seen is None or seen.folder or seen.size != content.size:
+            return False
+        kind, _, value = content.checksum.partition(":")
+        if kind == "etag":
+            return seen.version == content.checksum
+        # An ETag that differs proves nothing: with some encryptions, and in several parts, it is no MD5.
+        return (kind == "md5" and seen.md5 == value) or self.digest(kind) == value
+
+    def digest(self, kind: str = "md5") -> str:
+        """Of its content, by reading all of it. Of a file that is gone meanwhile: an empty text.
+
+        Raises :class:`~distop.errors.PermanentStepError` for a kind that is not known.
+        """
+        digest = new_digest(kind)
+        try:
+            with self.open_to_read() as stream:
+                while block := stream.read(READ_BYTES):
+                    digest.update(block)
+        except FileNotFoundError:
+            return ""
+        return str(digest.hexdigest())
+
+    def open_to_read(self) -> Any:
+        return open(self.path, "rb") if self.is_local else self.fs.open(self.path, "rb", cache_type="none")
+
+    def remove(self) -> None:
+        """Remove it, if it is there."""
+        with suppress(FileNotFoundError):
+            if self.is_local:
+                os.unlink(self.path)
+            else:
+                self.fs.rm_file(self.path)
+
+    def check_planned(self, planned: Seen, what: str) -> Seen | None:
+        """What is there, if it is what was planned on.
+
+        Raises :class:`~distop.errors.StepConflict` naming both if it is something else (C14).
+        """
+        seen = self.seen()
+        if seen is None or (seen.size, seen.version, seen.folder) == (planned.size, planned.version, False):
+            return seen
+        raise StepConflict(
+            f"{self.url} has changed since {what} was planned: it was {planned}, and is {seen}",
+            details={"path": self.url, "planned": str(planned), "found": str(seen)},
+        )
+
+
+def content_of(url: str, storage: StorageOptions | None = None) -> Content:
+    """What a file holds now, for those who plan steps on files that others wrote; reads it if need be.
+
+    Raises ``FileNotFoundError``.
+    """
+    place = Place(url, storage)
+    seen = place.seen()
+    if seen is None or seen.folder:
+        raise FileNotFoundError(url)
+    return Content(seen.size, f"md5:{place.digest()}")
+
+
+def _seen_locally(path: str) -> Seen | None:
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return Seen(found.st_size, f"mtime:{found.st_mtime_ns}", folder=stat.S_ISDIR(found.st_mode))
+
+
+def _object(size: int, tag: str) -> Seen:
+    tag = tag.strip('"')
+    return Seen(size, f"etag:{tag}", tag if _PLAIN_MD5.fullmatch(tag) else "")
+
+
+def _time_of(info: dict[str, Any]) -> str:
+    value = next((info[name] for name in _TIMES if info.get(name) is not None), None)
+    if isinstance(value, datetime):
+        value = value.timestamp()
+    return f"mtime:{value}"

@@ -1,0 +1,287 @@
+"""The steps that publish an operation's files as one snapshot of an Iceberg table.
+
+The pointer to the table's metadata is the head, in etcd. A step prepares the next metadata file aside and
+contributes "if the head is still the one I built on, it becomes mine"; a head that has moved meanwhile means
+that the step is prepared again on what is there now. No data file is read, copied or renamed.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import TableProperties
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import (
+    ADDED_DATA_FILES,
+    ADDED_FILE_SIZE,
+    ADDED_RECORDS,
+    DELETED_DATA_FILES,
+    DELETED_RECORDS,
+    Operation,
+    Snapshot,
+    Summary,
+    update_snapshot_summaries,
+)
+from pyiceberg.table.update import TableUpdate
+from pyiceberg.utils.properties import property_as_bool
+
+from distop.commit.cleanup.sweep import DROPPED_METADATA
+from distop.commit.iceberg.branches import check_carried
+from distop.commit.iceberg.content import is_live, only_replaced, writer_of
+from distop.commit.iceberg.merging import merged
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.provenance import provenance
+from distop.commit.iceberg.snapshots import Draft, snapshot_id_of
+from distop.commit.iceberg.takeover import Output, manifests_of, output_of, remove_all, take_over
+from distop.commit.layout.model import Layout, check_format, file_io
+from distop.commit.layout.staging import branch_of
+from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
+from distop.commit.steps.partial import selection
+from distop.errors import Conflict, CorruptRecord, HeadConflict
+from distop.metastore.etcd.txn import Put, Txn, unchanged
+from distop.metastore.records.model import Head, OperationArg, decode, decode_watermarks, encode
+
+MAX_DROPPED = 100
+"""Earlier metadata files that one commit sees removed: as many as the log usually has."""
+
+_DELETE_AFTER_COMMIT = TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What a new snapshot is to hold."""
+
+    manifests: list[ManifestFile]
+    summary: Summary
+    facts: dict[str, Any]
+    updates: Sequence[TableUpdate] = ()
+    """Of the table's metadata, beside the snapshot."""
+
+
+class IcebergStep(TransactionalStep):
+    """What append and overwrite have in common.
+
+    Argument: ``expectedSnapshotId`` (optional): the table's current snapshot when the operation began,
+    ``None`` if it had none. If given, a table that has moved since is refused instead of built upon (P6).
+    """
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        """See :class:`TransactionalStep`.
+
+        Raises
+        ------
+        HeadConflict
+            The table was written to since the operation began, and the argument does not allow that.
+        Conflict, PreconditionFailed
+            The table's schema, partitioning or format is not one that the operation's files fit.
+        CorruptRecord
+            A manifest or the table's metadata is missing or damaged.
+        """
+        arg = context.view.arg
+        layout = _layout_of(arg)
+        output = output_of(context.view)
+        file = _file_of(context, layout)
+        base = file.metadata
+        snapshot_id = snapshot_id_of(f"{arg.id}/{arg.uuid}")
+        check_fits(layout, base, arg)
+        _check_unpublished(file, snapshot_id, arg)
+        io = file_io(base.location, {**layout.properties, **base.properties}, arg.storage)
+        draft = Draft(io, file, branch_of(arg))
+        moves = selection(arg, context.view.jobs).moves
+        told = provenance(arg, moves)
+        if draft.branch:
+            check_carried(file, draft.branch, decode_watermarks(context.watermarks.value), moves, told)
+        try:
+            self.check(draft, layout, output, arg)
+            change = self.change(draft, layout, output, snapshot_id)
+            if change is None and draft.branch and any(moves.values()):
+                change = _without_rows(draft)
+            if change is None and file.location is not None:
+                return Contribution(facts=_facts(output))
+            if change is None:
+                location = draft.write()
+            else:
+                change.summary.additional_properties.update(told)
+                location = draft.add_snapshot(
+                    snapshot_id,
+                    change.manifests,
+                    change.summary,
+                    now=context.now(),
+                    updates=change.updates,
+                )
+        except BaseException:
+            draft.discard()
+            raise
+        head = Head(
+            metadata_location=location,
+            snapshot_id=snapshot_id if change is not None and not draft.branch else base.current_snapshot_id,
+            operation=str(arg.id),
+        )
+        facts = _facts(output) | ({"branch": draft.branch} if draft.branch else {})
+        if change is not None:
+            # A string: in JSON elsewhere, and in protobuf's Struct, a number would lose its last digits.
+            facts |= {"snapshotId": str(snapshot_id), **change.facts}
+        facts |= dropped_metadata(draft)
+        return Contribution(
+            txn=Txn((unchanged(context.head),), (Put(context.keys.head, encode(head)),)),
+            facts=facts,
+            discard=draft.discard,
+        )
+
+    @abstractmethod
+    def change(self, draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> Change | None:
+        """What the snapshot holds; ``None`` if there is nothing to change."""
+
+    def check(self, draft: Draft, layout: Layout, output: Output, arg: OperationArg) -> None:
+        """Refuse a table that has moved, if the argument says so."""
+        current = draft.base.current_snapshot()
+        if self.refuses and not only_replaced(draft.file, current, self.expected):
+            raise head_conflict(arg, self.expected, current)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether a table that others have written to is refused."""
+        return "expectedSnapshotId" in self.argument
+
+    @property
+    def expected(self) -> int | None:
+        """The snapshot that the operation began on."""
+        given = self.argument.get("expectedSnapshotId")
+        return None if given is None else int(given)
+
+
+def head_conflict(arg: OperationArg, expected: int | None, found: Snapshot | None) -> HeadConflict:
+    """The refusal: names the snapshot that came between, and who wrote it."""
+    by = writer_of(found)
+    found_id = None if found is None else found.snapshot_id
+    return HeadConflict(
+        f"{arg.id} began on snapshot {expected} of table {arg.table!r}, which is now at snapshot "
+        f"{found_id}, written by {by}",
+        hint="start the operation again, or with on_conflict=rebase to build on what others have written",
+        details={"expected": str(expected), "snapshot": str(found_id), "by": by},
+    )
+
+
+class IcebergAppend(IcebergStep):
+    """Adds the operation's files to whatever the table holds by then."""
+
+    def change(self, draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> Change | None:
+        """See :class:`IcebergStep`."""
+        if output.empty:
+            return None
+        parent = draft.base.current_snapshot()
+        kept = [manifest for manifest in manifests_of(parent, draft.io) if is_live(manifest)]
+        added = take_over(draft, layout, output, snapshot_id)
+        summary = update_snapshot_summaries(
+            Summary(operation=Operation.APPEND, **added_counts(output)), parent.summary if parent else None
+        )
+        manifests = [*added, *merged(draft, kept, snapshot_id)]
+        return Change(manifests=manifests, summary=summary, facts={"adoptedFrom": output.adopt_from})
+
+
+class IcebergOverwrite(IcebergStep):
+    """Replaces everything the table holds by then with the operation's files, in one snapshot.
+
+    With no files at all the table becomes empty: that is what it is overwritten with.
+    """
+
+    def change(self, draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> Change | None:
+        """See :class:`IcebergStep`."""
+        removed, counts = remove_all(draft, snapshot_id)
+        if output.empty and not counts:
+            return None
+        added = take_over(draft, layout, output, snapshot_id)
+        operation = Operation.OVERWRITE if added else Operation.DELETE
+        # Nothing of the past is left, so totals begin anew with what was added.
+        summary = update_snapshot_summaries(Summary(operation=operation, **added_counts(output)))
+        summary.additional_properties.update(counts)
+        facts = {
+            "adoptedFrom": output.adopt_from,
+            "removedFiles": int(counts.get(DELETED_DATA_FILES, 0)),
+            "removedRows": int(counts.get(DELETED_RECORDS, 0)),
+        }
+        return Change(manifests=[*added, *removed], summary=summary, facts=facts)
+
+
+# -- the base ----------------------------------------------------------------------------------------
+
+
+def _layout_of(arg: OperationArg) -> Layout:
+    recorded = arg.argument.get("layout")
+    if not isinstance(recorded, dict):
+        raise CorruptRecord(f"the argument of {arg.id} records no layout of the table")
+    return Layout.from_json(recorded)
+
+
+def _file_of(context: FinishContext, layout: Layout) -> TableFile:
+    """What the table is now; what it will be, if it is new."""
+    if not context.head.exists:
+        table = context.table
+        return TableFile.of(layout.new_metadata(table.location, uuid=table.uuid, now=context.now()))
+    location = decode(context.head.value, Head, context.head.key).metadata_location
+    return TableFile.read(location, layout.properties, context.view.arg.storage)
+
+
+def check_fits(layout: Layout, base: TableMetadata, arg: OperationArg) -> None:
+    """Whether files of this layout may become part of the table.
+
+    They may if the table still knows the schema and the partition spec they were written with, be it as an
+    earlier one: Iceberg reads older files through the present schema.
+    """
+    check_format(base)
+    schema, spec = layout.schema, layout.spec
+    if not any(known.schema_id == schema.schema_id and known == schema for known in base.schemas):
+        raise Conflict(
+            f"{arg.id} has written its files with a schema {schema.schema_id} that table {arg.table!r} does "
+            f"not know; its present schema is {base.current_schema_id}",
+            hint="start the operation again: it will use the table's present schema",
+        )
+    if spec not in base.partition_specs:
+        raise Conflict(
+            f"{arg.id} has written its files with a partition spec {spec.spec_id} that table {arg.table!r} "
+            "does not know",
+            hint="start the operation again: it will use the table's present partitioning",
+        )
+
+
+def _without_rows(draft: Draft) -> Change:
+    """A snapshot of a branch that brings no rows: watermarks of the branch stand nowhere else."""
+    parent = draft.base.current_snapshot()
+    manifests = [manifest for manifest in manifests_of(parent, draft.io) if is_live(manifest)]
+    summary = update_snapshot_summaries(
+        Summary(operation=Operation.APPEND), parent.summary if parent else None
+    )
+    return Change(manifests=manifests, summary=summary, facts={})
+
+
+def _check_unpublished(file: TableFile, snapshot_id: int, arg: OperationArg) -> None:
+    # Not a Conflict: that would abort the operation, and its files would be swept from under the snapshot.
+    if snapshot_id in file.snapshot_ids:
+        raise CorruptRecord(
+            f"table {arg.table!r} holds snapshot {snapshot_id} of {arg.id}, which etcd says is not published",
+            hint="was etcd or the table restored from a backup? roll the table back to an earlier snapshot",
+        )
+
+
+def dropped_metadata(draft: Draft) -> dict[str, Any]:
+    """The fact that names metadata files to be removed after the commit, if the table wants that."""
+    if not draft.dropped or not property_as_bool(draft.base.properties, _DELETE_AFTER_COMMIT, False):
+        return {}
+    return {DROPPED_METADATA: draft.dropped[:MAX_DROPPED]}
+
+
+# -- what is told about it ---------------------------------------------------------------------------
+
+
+def added_counts(output: Output) -> dict[str, str]:
+    counts = {ADDED_DATA_FILES: output.files, ADDED_RECORDS: output.rows, ADDED_FILE_SIZE: output.bytes}
+    return {name: str(count) for name, count in counts.items() if count}
+
+
+def _facts(output: Output) -> dict[str, Any]:
+    facts: dict[str, Any] = {"rows": output.rows, "files": output.files, "bytes": output.bytes}
+    return facts | ({"withheldPartitions": output.withheld} if output.withheld else {})

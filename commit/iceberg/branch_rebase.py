@@ -1,0 +1,81 @@
+"""Putting what was appended to a branch on top of what the table holds by now. No row is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyiceberg.manifest import ManifestContent, ManifestEntryStatus, ManifestFile
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
+
+from distop.commit.iceberg.append import added_counts
+from distop.commit.iceberg.content import is_live
+from distop.commit.iceberg.merging import merged
+from distop.commit.iceberg.provenance import moves_of
+from distop.commit.iceberg.snapshots import Draft
+from distop.commit.iceberg.takeover import Output, manifests_of
+from distop.commit.steps.partial import Moves
+from distop.commit.writing.manifests import ManifestBuilder
+from distop.metastore.records.model import WatermarkMove
+
+
+@dataclass(frozen=True)
+class Rebased:
+    """One snapshot that brings what several have brought to a branch."""
+
+    manifests: list[ManifestFile]
+    summary: Summary
+    files: int
+    rows: int
+
+
+def only_appends(snapshots: Sequence[Snapshot]) -> bool:
+    """Whether all of them have only added rows: then it does not matter what else the table holds."""
+    return all(one.summary is not None and one.summary.operation == Operation.APPEND for one in snapshots)
+
+
+def rebased(draft: Draft, snapshots: Sequence[Snapshot], snapshot_id: int) -> Rebased:
+    """The files that appends have added, as added by one snapshot of what the table holds.
+
+    They are listed anew: so they are younger than all deletes of rows that the table has seen meanwhile.
+    """
+    base, io = draft.base, draft.io
+    builders: dict[int, ManifestBuilder] = {}
+    files = rows = size = 0
+    for snapshot in reversed(snapshots):
+        for manifest in manifests_of(snapshot, io):
+            if manifest.added_snapshot_id != snapshot.snapshot_id or manifest.content != ManifestContent.DATA:
+                continue
+            for entry in manifest.fetch_manifest_entry(io):
+                # A manifest that joins older ones is added by the snapshot, too; their files are not.
+                if entry.status != ManifestEntryStatus.ADDED or entry.snapshot_id != snapshot.snapshot_id:
+                    continue
+                spec_id = entry.data_file.spec_id
+                if spec_id not in builders:
+                    builders[spec_id] = ManifestBuilder(
+                        base.schema(), base.specs()[spec_id], snapshot_id=snapshot_id
+                    )
+                builders[spec_id].add(entry.data_file)
+                files += 1
+                rows += entry.data_file.record_count
+                size += entry.data_file.file_size_in_bytes
+    parent = base.current_snapshot()
+    added = [builder.write(io, draft.new_manifest_path()) for builder in builders.values()]
+    kept = [manifest for manifest in manifests_of(parent, io) if is_live(manifest)]
+    counts = added_counts(Output(manifests=[], files=files, rows=rows, bytes=size))
+    summary = update_snapshot_summaries(
+        Summary(operation=Operation.APPEND, **counts), parent.summary if parent else None
+    )
+    return Rebased([*added, *merged(draft, kept, snapshot_id)], summary, files, rows)
+
+
+def joined_moves(snapshots: Sequence[Snapshot]) -> Moves:
+    """The watermark moves of several snapshots, the newest of them first, as one."""
+    joined: Moves = {}
+    for snapshot in reversed(snapshots):
+        for source, partitions in moves_of(snapshot).items():
+            standing = joined.setdefault(source, {})
+            for partition, move in partitions.items():
+                before = standing[partition].before if partition in standing else move.before
+                standing[partition] = WatermarkMove(before=before, after=move.after)
+    return joined

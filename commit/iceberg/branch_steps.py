@@ -1,0 +1,187 @@
+"""The steps that publish a branch of an Iceberg table, or drop it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
+
+from distop.commit.iceberg.append import dropped_metadata
+from distop.commit.iceberg.branch_rebase import joined_moves, only_appends, rebased
+from distop.commit.iceberg.branches import unpublished
+from distop.commit.iceberg.content import recorded_properties, writer_of
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.provenance import provenance
+from distop.commit.iceberg.snapshots import Draft, snapshot_id_of
+from distop.commit.layout.model import file_io
+from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
+from distop.errors import HeadConflict, PreconditionFailed
+from distop.metastore.etcd.txn import Put, Txn, unchanged
+from distop.metastore.records.model import Head, OperationArg, decode, decode_watermarks, encode, encode_plain
+
+
+class _OfBranch(TransactionalStep):
+    """A step about one branch. Argument: ``branch``; ``snapshotId``, optional: the snapshot it must be at."""
+
+    def _read(self, context: FinishContext) -> tuple[TableFile, int]:
+        """The table, and the snapshot the branch is at."""
+        arg, branch = context.view.arg, self.argument["branch"]
+        if not context.head.exists:
+            raise _no_branch(arg, branch)
+        location = decode(context.head.value, Head, context.head.key).metadata_location
+        file = TableFile.read(location, recorded_properties(arg), arg.storage)
+        ref = file.metadata.refs.get(branch)
+        if ref is None or ref.snapshot_ref_type != SnapshotRefType.BRANCH:
+            raise _no_branch(arg, branch)
+        expected = self.argument.get("snapshotId")
+        if expected is not None and str(ref.snapshot_id) != expected:
+            by = writer_of(file.snapshot(ref.snapshot_id))
+            raise HeadConflict(
+                f"branch {branch!r} of table {arg.table!r} is at snapshot {ref.snapshot_id} by now, written "
+                f"by {by}, and not at {expected}",
+                hint="look at it again, as it is now",
+                details={"expected": expected, "snapshot": str(ref.snapshot_id), "by": by},
+            )
+        return file, ref.snapshot_id
+
+    def _written(
+        self,
+        context: FinishContext,
+        file: TableFile,
+        write: Callable[[Draft], str],
+        *,
+        current: int | None,
+        also: Txn,
+        facts: dict[str, Any],
+    ) -> Contribution:
+        """The share of a new metadata file.
+
+        Parameters
+        ----------
+        current:
+            The snapshot that the table is at with it.
+        """
+        arg, base = context.view.arg, file.metadata
+        io = file_io(base.location, {**recorded_properties(arg), **base.properties}, arg.storage)
+        draft = Draft(io, file)
+        try:
+            location = write(draft)
+        except BaseException:
+            draft.discard()
+            raise
+        head = Head(metadata_location=location, snapshot_id=current, operation=str(arg.id))
+        moved = Txn((unchanged(context.head),), (Put(context.keys.head, encode(head)),))
+        return Contribution(txn=moved + also, facts=facts | dropped_metadata(draft), discard=draft.discard)
+
+
+class PublishBranch(_OfBranch):
+    """Makes what a branch holds what the table holds, and forgets the branch.
+
+    Watermarks that its snapshots carry move in the same transaction. Argument besides: ``onConflict``: what
+    happens if somebody has written to the table since the branch began: ``refuse``, or ``rebase``, by which
+    the rows that were appended to the branch are appended to the table.
+    """
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        """See :class:`TransactionalStep`.
+
+        Raises
+        ------
+        HeadConflict
+            Somebody has written to the table since the branch began, or the branch is not where it should be.
+        WatermarkConflict
+            Another operation has ingested one of its sources into the table meanwhile.
+        PreconditionFailed
+            There is no such branch.
+        """
+        branch = self.argument["branch"]
+        file, snapshot_id = self._read(context)
+        found = unpublished(file, branch)
+        gone = RemoveSnapshotRefUpdate(**{"ref-name": branch})
+        facts = {"branch": branch, "publishedSnapshots": len(found.snapshots)}
+        if not found.snapshots:
+            current = file.metadata.current_snapshot_id
+            facts["snapshotId"] = str(current)
+            return self._written(
+                context, file, lambda draft: draft.write(gone), current=current, also=Txn(), facts=facts
+            )
+        present = decode_watermarks(context.watermarks.value)
+        after = found.watermarks(present)
+        # Compared even if none moves: what they were worked out from is to hold.
+        puts = (Put(context.keys.watermarks, encode_plain(after)),) if after != present else ()
+        marks = Txn((unchanged(context.watermarks),), puts)
+        if not found.ahead:
+            return self._rebased(context, file, found.snapshots, gone, marks, facts)
+        main: dict[str, Any] = {
+            "ref-name": MAIN_BRANCH,
+            "type": SnapshotRefType.BRANCH,
+            "snapshot-id": snapshot_id,
+        }
+        return self._written(
+            context,
+            file,
+            lambda draft: draft.write(SetSnapshotRefUpdate(**main), gone),
+            current=snapshot_id,
+            also=marks,
+            facts=facts | {"snapshotId": str(snapshot_id)},
+        )
+
+    def _rebased(
+        self,
+        context: FinishContext,
+        file: TableFile,
+        snapshots: Sequence[Snapshot],
+        gone: RemoveSnapshotRefUpdate,
+        marks: Txn,
+        facts: dict[str, Any],
+    ) -> Contribution:
+        arg, branch = context.view.arg, self.argument["branch"]
+        rebases = self.argument.get("onConflict") == "rebase"
+        if not rebases or not only_appends(snapshots):
+            now = file.metadata.current_snapshot()
+            at, by = None if now is None else now.snapshot_id, writer_of(now)
+            why = ", and not all that was written to the branch are appends" if rebases else ""
+            raise HeadConflict(
+                f"table {arg.table!r} has moved to snapshot {at}, written by {by}, since its branch "
+                f"{branch!r} began{why}",
+                hint="drop the branch, and write it again on what the table holds now"
+                + ("" if rebases else "; or publish it with on_conflict=rebase"),
+                details={"snapshot": str(at), "by": by, "branch": branch},
+            )
+        new_id = snapshot_id_of(f"{arg.id}/{arg.uuid}")
+        told = provenance(arg, joined_moves(snapshots))
+
+        def write(draft: Draft) -> str:
+            made = rebased(draft, snapshots, new_id)
+            made.summary.additional_properties.update(told)
+            facts.update(files=made.files, rows=made.rows)
+            return draft.add_snapshot(new_id, made.manifests, made.summary, now=context.now(), updates=[gone])
+
+        facts |= {"snapshotId": str(new_id), "rebased": True}
+        return self._written(context, file, write, current=new_id, also=marks, facts=facts)
+
+
+class DropBranch(_OfBranch):
+    """Forgets a branch; its files go when snapshots are expired."""
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        """See :class:`TransactionalStep`; ``PreconditionFailed`` if there is no such branch."""
+        branch = self.argument["branch"]
+        file, _ = self._read(context)
+        found = unpublished(file, branch)
+        gone = RemoveSnapshotRefUpdate(**{"ref-name": branch})
+        return self._written(
+            context,
+            file,
+            lambda draft: draft.write(gone),
+            current=file.metadata.current_snapshot_id,
+            also=Txn(),
+            facts={"branch": branch, "droppedSnapshots": len(found.snapshots)},
+        )
+
+
+def _no_branch(arg: OperationArg, branch: str) -> PreconditionFailed:
+    return PreconditionFailed(f"table {arg.table!r} has no branch {branch!r}", details={"field": "branch"})

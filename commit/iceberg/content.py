@@ -1,0 +1,104 @@
+"""What a table holds at present, as far as the modes that depend on it must know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from distop.commit.files.storage import StorageOptions
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.layout.model import file_io
+from distop.commit.steps.contract import FinishContext
+from distop.errors import TableNotEmpty
+from distop.metastore.records.model import Head, OperationArg, decode
+
+IGNORE = "ignore"
+MAX_REPLACEMENTS = 1000
+"""Snapshots in a row that are looked through."""
+
+
+def recorded_properties(arg: OperationArg) -> dict[str, str]:
+    """The table's properties as the operation recorded them: how its files are reached."""
+    layout = arg.argument.get("layout")
+    properties = layout.get("properties") if isinstance(layout, Mapping) else None
+    return dict(properties or {})
+
+
+def is_live(manifest: ManifestFile) -> bool:
+    return manifest.has_added_files() or manifest.has_existing_files()
+
+
+def data_of(file: TableFile, io: FileIO) -> Snapshot | None:
+    """The present snapshot, if it holds any file; ``None`` of a table without data."""
+    snapshot = file.metadata.current_snapshot()
+    if snapshot is None:
+        return None
+    return snapshot if any(is_live(manifest) for manifest in snapshot.manifests(io)) else None
+
+
+def data_at(
+    head: Head | None, properties: Mapping[str, str] | None = None, storage: StorageOptions | None = None
+) -> Snapshot | None:
+    """The same of a table whose head this is."""
+    if head is None:
+        return None
+    file = TableFile.read(head.metadata_location, properties, storage)
+    metadata = file.metadata
+    return data_of(file, file_io(metadata.location, {**(properties or {}), **metadata.properties}, storage))
+
+
+def only_replaced(file: TableFile, snapshot: Snapshot | None, since: int | None) -> bool:
+    """Whether the rows of a snapshot are those of an earlier one: nothing but replacements came after it.
+
+    Parameters
+    ----------
+    since:
+        Id of that snapshot; ``None``: before the first one.
+    """
+    if since is None:
+        return snapshot is None
+    for _ in range(MAX_REPLACEMENTS):
+        if snapshot is None or snapshot.snapshot_id == since:
+            return snapshot is not None
+        if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
+            return False
+        parent = snapshot.parent_snapshot_id
+        if parent == since:
+            return True
+        # Of a past that has expired nothing is known, the parent included.
+        snapshot = None if parent is None else file.snapshot(parent)
+    return False
+
+
+def is_ignored(context: FinishContext) -> bool:
+    """Whether an operation is to change nothing after all, its watermarks included.
+
+    That is what the mode ``ignore`` asks for when the table holds data by then. Every step that an operation
+    has must come to the same answer: all see the same head, and the transaction compares it.
+    """
+    arg = context.view.arg
+    if arg.argument.get("mode") != IGNORE or context.table.format != "iceberg":
+        return False
+    if arg.argument.get("ignored"):
+        return True
+    head = decode(context.head.value, Head, context.head.key) if context.head.exists else None
+    return data_at(head, recorded_properties(arg), arg.storage) is not None
+
+
+def not_empty(table: str, found: Snapshot) -> TableNotEmpty:
+    """The refusal of a table that was to hold no data."""
+    by = writer_of(found)
+    return TableNotEmpty(
+        f"table {table!r} holds data already: snapshot {found.snapshot_id}, written by {by}",
+        hint="append to it, or overwrite what is there",
+        details={"table": table, "snapshot": str(found.snapshot_id), "by": by},
+    )
+
+
+def writer_of(snapshot: Snapshot | None) -> str:
+    """Who wrote a snapshot: an operation of distop, or ``another program``."""
+    by = snapshot.summary["distop.operation"] if snapshot is not None and snapshot.summary else None
+    return str(by or "another program")

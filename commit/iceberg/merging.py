@@ -1,0 +1,100 @@
+"""Keeping the manifests of a table few, however many commits it has seen.
+
+A commit reads and writes the list of all manifests, so they must not grow by some with every commit. Whenever
+``commit.manifest.min-count-to-merge`` manifests list about equally many files they become one, which lists so
+many times as many: a table of n files has some log(n) manifests, and each of its entries was rewritten log(n)
+times. (Iceberg's own writers put everything into one bin instead and rewrite all of it each time.)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterator, Sequence
+
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.table import TableProperties
+from pyiceberg.typedef import Properties
+from pyiceberg.utils.properties import property_as_bool, property_as_int
+
+from distop.commit.iceberg.snapshots import Draft
+from distop.commit.writing.manifests import ManifestBuilder
+
+MIN_COUNT = 10
+"""Where the table does not say: merging by size costs little, so it may happen earlier than Iceberg's 100."""
+
+
+def merged(draft: Draft, manifests: Sequence[ManifestFile], snapshot_id: int) -> list[ManifestFile]:
+    """The manifests a snapshot keeps, some of them joined into new ones.
+
+    Those that hold deletes of rows stay as they are, and so do those that have the target size.
+    """
+    properties = draft.base.properties
+    if not property_as_bool(properties, TableProperties.MANIFEST_MERGE_ENABLED, True):
+        return list(manifests)
+    replaced: dict[str, ManifestFile | None] = {}
+    columns = draft.base.schema().field_ids
+    # The types of a spec's fields are those of their columns; one that was dropped has none any more.
+    rewritable = {
+        spec_id
+        for spec_id, spec in draft.base.specs().items()
+        if all(field.source_id in columns for field in spec.fields)
+    }
+    for group in _groups(manifests, properties, rewritable):
+        replaced |= dict.fromkeys(manifest.manifest_path for manifest in group)
+        replaced[group[0].manifest_path] = _joined(draft, group, snapshot_id)
+    kept = (replaced.get(manifest.manifest_path, manifest) for manifest in manifests)
+    return [manifest for manifest in kept if manifest is not None]
+
+
+def _groups(
+    manifests: Sequence[ManifestFile], properties: Properties, rewritable: Container[int]
+) -> Iterator[list[ManifestFile]]:
+    """Which of them are to become one, each group of one partition spec and about one size."""
+    fewest = max(2, _number(properties, TableProperties.MANIFEST_MIN_MERGE_COUNT, MIN_COUNT))
+    target = _number(
+        properties,
+        TableProperties.MANIFEST_TARGET_SIZE_BYTES,
+        TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT,
+    )
+    alike: dict[tuple[int, int], list[ManifestFile]] = defaultdict(list)
+    for manifest in manifests:
+        known = manifest.partition_spec_id in rewritable
+        if manifest.content == ManifestContent.DATA and manifest.manifest_length < target and known:
+            alike[manifest.partition_spec_id, _tier(manifest, fewest)].append(manifest)
+    for group in alike.values():
+        together: list[ManifestFile] = []
+        size = 0
+        for manifest in group if len(group) >= fewest else ():
+            if together and size + manifest.manifest_length > target:
+                yield together
+                together, size = [], 0
+            together.append(manifest)
+            size += manifest.manifest_length
+        if len(together) > 1:
+            yield together
+
+
+def _tier(manifest: ManifestFile, base: int) -> int:
+    """The power of ``base`` that the number of its files reaches: 0 for fewer than ``base``."""
+    files = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+    tier = 0
+    while files >= base:
+        files //= base
+        tier += 1
+    return tier
+
+
+def _joined(draft: Draft, manifests: Sequence[ManifestFile], snapshot_id: int) -> ManifestFile:
+    """One manifest of all files the given ones list; entries say explicitly what they inherited so far."""
+    base = draft.base
+    spec = base.specs()[manifests[0].partition_spec_id]
+    builder = ManifestBuilder(base.schema(), spec, snapshot_id=snapshot_id)
+    for manifest in manifests:
+        for entry in manifest.fetch_manifest_entry(draft.io):
+            builder.keep(entry)
+    return builder.write(draft.io, draft.new_manifest_path())
+
+
+def _number(properties: Properties, name: str, default: int) -> int:
+    value = property_as_int(properties, name, default)
+    return default if value is None else value

@@ -1,0 +1,211 @@
+"""A table's metadata file, read and rewritten without a look at the snapshots of the past.
+
+A metadata file repeats every snapshot of the table, so a commit that parsed all of them would take the longer
+the more there were before it. What a commit needs of them is the present one; the others pass through as the
+bytes that they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from threading import Lock
+from typing import Any, TypeVar
+
+import msgspec
+from pydantic import ValidationError as PydanticError
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.serializers import Compressor
+from pyiceberg.table import TableProperties
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import TableUpdate, update_table_metadata
+from pyiceberg.utils.properties import property_as_int
+
+from distop.commit.files.storage import StorageOptions
+from distop.commit.layout.model import file_io
+from distop.errors import CorruptRecord
+from distop.metastore.records.structs import ready
+
+_SNAPSHOTS, _SNAPSHOT_LOG, _METADATA_LOG = "snapshots", "snapshot-log", "metadata-log"
+
+E = TypeVar("E")
+
+MAX_REMEMBERED = 16
+"""Metadata files written by this process that are kept as they were parsed."""
+
+
+class _Snapshot(msgspec.Struct, rename="kebab"):
+    snapshot_id: int
+
+
+class _LogEntry(msgspec.Struct, rename="kebab"):
+    metadata_file: str
+    timestamp_ms: int
+
+
+@dataclass(frozen=True)
+class Successor:
+    """The metadata file that follows another one."""
+
+    content: bytes
+    """JSON."""
+    dropped: list[str]
+    """Metadata files that the log of earlier ones no longer names."""
+    file: TableFile | None = None
+    """The same, parsed; not written yet."""
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """One metadata file."""
+
+    location: str | None
+    """``None``: of a table that is not written yet."""
+    metadata: TableMetadata
+    """What it says; of its snapshots only those that a branch or tag names, and no logs."""
+    _raw_snapshots: list[msgspec.Raw] = field(default_factory=list)
+    _ids: list[int] = field(default_factory=list)
+    _raw_snapshot_log: list[msgspec.Raw] = field(default_factory=list)
+    _log: list[_LogEntry] = field(default_factory=list)
+
+    @classmethod
+    def read(
+        cls,
+        location: str,
+        properties: Mapping[str, str] | None = None,
+        storage: StorageOptions | None = None,
+        *,
+        also: Iterable[int] = (),
+    ) -> TableFile:
+        """Read a metadata file.
+
+        Parameters
+        ----------
+        also:
+            Ids of snapshots of the past that updates are going to name.
+
+        Raises :class:`~distop.errors.CorruptRecord` if it is missing or is no table metadata.
+        """
+        if not also and (written := _written.get(location)) is not None:
+            return written
+        io = file_io(location, properties, storage)
+        try:
+            compressor = Compressor.get_compressor(location=location)
+            with io.new_input(location).open() as stream, compressor.stream_decompressor(stream) as plain:
+                return cls._parse(location, plain.read(), also)
+        except FileNotFoundError as error:
+            raise CorruptRecord(f"the table's metadata file {location} is missing") from error
+        except (ValidationError, PydanticError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise CorruptRecord(f"{location} is no table metadata: {error}") from error
+
+    @classmethod
+    def _parse(cls, location: str, content: bytes, also: Iterable[int]) -> TableFile:
+        fields = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+        # Each look at all of it takes time that grows with the past: only the parts are looked into.
+        refs = msgspec.json.decode(fields.get("refs") or b"{}", type=ready(dict[str, _Snapshot]))
+        current = msgspec.json.decode(fields.get("current-snapshot-id") or b"null", type=int | None)
+        wanted = {current, *(ref.snapshot_id for ref in refs.values()), *also}
+        snapshots = _listed(fields, _SNAPSHOTS, msgspec.Raw)
+        ids = [snapshot.snapshot_id for snapshot in _listed(fields, _SNAPSHOTS, _Snapshot)]
+        snapshot_log = _listed(fields, _SNAPSHOT_LOG, msgspec.Raw)
+        log = _listed(fields, _METADATA_LOG, _LogEntry)
+        named = [raw for raw, each in zip(snapshots, ids, strict=True) if each in wanted]
+        slim = {**fields, _SNAPSHOTS: named, _SNAPSHOT_LOG: [], _METADATA_LOG: []}
+        metadata = TableMetadataUtil.parse_raw(msgspec.json.encode(slim).decode())
+        return cls(location, metadata, snapshots, ids, snapshot_log, log)
+
+    @classmethod
+    def of(cls, metadata: TableMetadata, location: str | None = None) -> TableFile:
+        """Metadata at hand, all of it; read from ``location``, or not written yet."""
+        return cls(location, metadata)
+
+    # -- the past --------------------------------------------------------------------------------------
+
+    @cached_property
+    def snapshot_ids(self) -> frozenset[int]:
+        """Ids of all snapshots."""
+        return frozenset((*self._ids, *(snapshot.snapshot_id for snapshot in self.metadata.snapshots)))
+
+    def snapshot(self, snapshot_id: int) -> Snapshot | None:
+        """Any snapshot, also one of the past."""
+        present = self.metadata.snapshot_by_id(snapshot_id)
+        if present is not None or snapshot_id not in self._ids:
+            return present
+        return Snapshot.model_validate_json(bytes(self._raw_snapshots[self._ids.index(snapshot_id)]))
+
+    # -- the next one ----------------------------------------------------------------------------------
+
+    def successor(self, updates: Iterable[TableUpdate]) -> Successor:
+        """What follows once the updates are made. They may remove snapshots only of :meth:`of` metadata."""
+        metadata = update_table_metadata(self.metadata, tuple(updates), metadata_location=self.location)
+        content = metadata.model_dump_json().encode()
+        dropped: list[str] = []
+        file = None
+        if self._raw_snapshots or self._raw_snapshot_log or self._log:
+            fields: dict[str, Any] = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+            known = set(self._ids)
+            added = [
+                (raw, each.snapshot_id)
+                for raw, each in zip(
+                    _listed(fields, _SNAPSHOTS, msgspec.Raw),
+                    _listed(fields, _SNAPSHOTS, _Snapshot),
+                    strict=True,
+                )
+                if each.snapshot_id not in known
+            ]
+            new, new_ids = [raw for raw, _ in added], [snapshot_id for _, snapshot_id in added]
+            log = [*self._log, *_listed(fields, _METADATA_LOG, _LogEntry)]
+            first = max(0, len(log) - _versions_kept(metadata.properties))
+            dropped = [entry.metadata_file for entry in log[:first]]
+            fields[_SNAPSHOTS] = [*self._raw_snapshots, *new]
+            fields[_SNAPSHOT_LOG] = [*self._raw_snapshot_log, *_listed(fields, _SNAPSHOT_LOG, msgspec.Raw)]
+            fields[_METADATA_LOG] = log[first:]
+            content = msgspec.json.encode(fields)
+            file = self._next(metadata, fields, new_ids, log[first:])
+        else:
+            kept = {entry.metadata_file for entry in metadata.metadata_log}
+            before = (entry.metadata_file for entry in self.metadata.metadata_log)
+            dropped = [name for name in before if name not in kept]
+        return Successor(content, dropped, file)
+
+    def _next(
+        self, metadata: TableMetadata, fields: Mapping[str, Any], new_ids: list[int], log: list[_LogEntry]
+    ) -> TableFile:
+        wanted = {metadata.current_snapshot_id, *(ref.snapshot_id for ref in metadata.refs.values())}
+        named = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in wanted]
+        slim = metadata.model_copy(update={"snapshots": named, "snapshot_log": [], "metadata_log": []})
+        ids = [*self._ids, *new_ids]
+        return TableFile(None, slim, fields[_SNAPSHOTS], ids, fields[_SNAPSHOT_LOG], log)
+
+    def remember(self, location: str) -> None:
+        """This is what was written there just now: who reads it next in this process need not parse it.
+
+        Metadata files never change, and their names are never used twice.
+        """
+        with _lock:
+            while len(_written) >= MAX_REMEMBERED:
+                del _written[next(iter(_written))]
+            _written[location] = replace(self, location=location)
+
+
+_written: dict[str, TableFile] = {}
+_lock = Lock()
+
+
+def _listed(fields: Mapping[str, msgspec.Raw], name: str, kind: type[E]) -> list[E]:
+    raw = fields.get(name)
+    if raw is None:
+        return []
+    found: list[E] | None = msgspec.json.decode(raw, type=ready(list[kind] | None))  # type: ignore[valid-type, arg-type]
+    return found or []
+
+
+def _versions_kept(properties: Mapping[str, str]) -> int:
+    kept = property_as_int(
+        dict(properties),
+        TableProperties.METADATA_PREVIOUS_VERSIONS_MAX,
+        TableProperties.METADATA_PREVIOUS_VERSIONS_MAX_DEFAULT,
+    )
+    return max(1, kept or TableProperties.METADATA_PREVIOUS_VERSIONS_MAX_DEFAULT)

@@ -1,0 +1,104 @@
+"""What a snapshot's summary says of the operation that made it, and how a rollback reads it (P11)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from pyiceberg.table.snapshots import Snapshot
+
+from distop.commit.steps.partial import Moves
+from distop.errors import PreconditionFailed
+from distop.metastore.records.model import OperationArg, WatermarkMove, Watermarks
+
+MAX_SUMMARY_WATERMARKS_BYTES = 16 << 10
+"""Watermarks in a snapshot's summary: every metadata file repeats the summaries of all snapshots."""
+
+WATERMARKS = "distop.watermarks"
+"""How far the operation brought the sources: ``{"source": {"partition": "value"}}``; or, if they are very
+many, ``{"source": "2000 partitions"}``."""
+WATERMARKS_BEFORE = "distop.watermarks-before"
+"""Where those of them stood that had a value before."""
+
+
+def provenance(arg: OperationArg, moved: Moves) -> dict[str, str]:
+    """Who made a snapshot and what it holds."""
+    told = {"distop.operation": str(arg.id), "distop.uuid": arg.uuid, "distop.started-by": arg.started_by}
+    if any(moved.values()):
+        after = {
+            source: {name: move.after for name, move in moves.items()} for source, moves in moved.items()
+        }
+        before = {
+            source: {name: move.before for name, move in moves.items() if move.before is not None}
+            for source, moves in moved.items()
+        }
+        told[WATERMARKS], told[WATERMARKS_BEFORE] = _text(after), _text(before)
+        if len(told[WATERMARKS]) + len(told[WATERMARKS_BEFORE]) > MAX_SUMMARY_WATERMARKS_BYTES:
+            told[WATERMARKS] = _text({source: f"{len(moves)} partitions" for source, moves in moved.items()})
+            del told[WATERMARKS_BEFORE]
+    return {name: value for name, value in told.items() if value}
+
+
+def moves_of(snapshot: Snapshot) -> Moves:
+    """The watermarks that a snapshot stands for, as :func:`provenance` has written them.
+
+    Raises
+    ------
+    PreconditionFailed
+        There were too many of them, and it does not say.
+    """
+    told = snapshot.summary.additional_properties if snapshot.summary else {}
+    if WATERMARKS not in told:
+        return {}
+    if WATERMARKS_BEFORE not in told:
+        raise PreconditionFailed(f"snapshot {snapshot.snapshot_id} does not say which watermarks it moves")
+    before = _decoded(told[WATERMARKS_BEFORE])
+    return {
+        source: {
+            name: WatermarkMove(before=before.get(source, {}).get(name), after=after)
+            for name, after in partitions.items()
+        }
+        for source, partitions in _decoded(told[WATERMARKS]).items()
+    }
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value, order="deterministic").decode()
+
+
+def without(snapshots: Iterable[Snapshot], watermarks: Watermarks) -> Watermarks:
+    """The watermarks as they stood before some snapshots, the newest of them first.
+
+    Raises
+    ------
+    PreconditionFailed
+        A snapshot moved watermarks and does not say where they had stood: there were too many of them, or an
+        earlier version of distop made it.
+    """
+    result = {source: dict(partitions) for source, partitions in watermarks.items()}
+    for snapshot in snapshots:
+        told = snapshot.summary.additional_properties if snapshot.summary else {}
+        if WATERMARKS not in told:
+            continue
+        if WATERMARKS_BEFORE not in told:
+            raise PreconditionFailed(
+                f"snapshot {snapshot.snapshot_id} does not say where its watermarks had stood before",
+                hint='roll back with watermarks="keep"; what is ingested again then needs reingest',
+                details={"field": "watermarks", "snapshot": str(snapshot.snapshot_id)},
+            )
+        before = _decoded(told[WATERMARKS_BEFORE])
+        for source, partitions in _decoded(told[WATERMARKS]).items():
+            standing = result.setdefault(source, {})
+            for partition in partitions:
+                value = before.get(source, {}).get(partition)
+                if value is None:
+                    standing.pop(partition, None)
+                else:
+                    standing[partition] = value
+    return {source: partitions for source, partitions in result.items() if partitions}
+
+
+def _decoded(text: str) -> Mapping[str, Mapping[str, Any]]:
+    decoded: Mapping[str, Mapping[str, Any]] = msgspec.json.decode(text, type=dict[str, dict[str, str]])
+    return decoded

@@ -1,0 +1,281 @@
+"""Replacing files of a table by others that hold the same rows.
+
+Readers of the table see no difference, those of what is new see nothing: the snapshot says so (``replace``).
+It is built on whatever the table holds by then, so what others have appended stays. What they have removed
+stays removed: a job that has read a file which is not there any more is left out, the others count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
+from pyiceberg.table.update import AddSortOrderUpdate, TableUpdate
+
+from distop.commit.cleanup.sweep import DROPPED_JOBS
+from distop.commit.iceberg.append import Change, IcebergStep, added_counts
+from distop.commit.iceberg.content import is_live, writer_of
+from distop.commit.iceberg.merging import merged
+from distop.commit.iceberg.replace_partitions import Area, Replaced, key_of, take_out
+from distop.commit.iceberg.rewrite_plan import RewriteJob, RewritePlan, packed_values, unpacked_values
+from distop.commit.iceberg.snapshots import Draft
+from distop.commit.iceberg.takeover import READERS, Output, manifests_of, output_of, take_over
+from distop.commit.layout.model import Layout
+from distop.commit.steps.contract import Contribution, FinishContext
+from distop.errors import Conflict, HeadConflict, PreconditionFailed
+from distop.operations.api import OperationView
+
+MISSING = "missing"
+"""Field of a job's result: a file that was not there when the job was to read it."""
+SHOWN = 20
+"""Partitions and snapshots that facts and errors name."""
+MAX_LINEAGE = 10_000
+"""Snapshots that are looked through for the one that has removed a file."""
+
+
+class IcebergReplace(IcebergStep):
+    """Replaces the files that the jobs have read by those that they have written.
+
+    The operation's argument is a :class:`~distop.commit.iceberg.rewrite_plan.RewritePlan`.
+    """
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        """See :class:`IcebergStep`.
+
+        Raises
+        ------
+        HeadConflict
+            Of every job others have removed a file meanwhile, or rows of it: nothing is left to publish.
+        PreconditionFailed
+            The new files hold another number of rows than the old ones.
+        """
+        self._view = context.view
+        if not self._plan.jobs:
+            return Contribution(facts=_counts(Output(manifests=[]), Replaced()) | self._told)
+        return super().prepare(context)
+
+    @cached_property
+    def _plan(self) -> RewritePlan:
+        return RewritePlan.of(self._view.arg)
+
+    @property
+    def _told(self) -> dict[str, Any]:
+        return {"passedOver": self._plan.passed_over} if self._plan.passed_over else {}
+
+    def change(self, draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> Change | None:
+        """See :class:`IcebergStep`."""
+        jobs = self._plan.by_name(self._view.arg)
+        done = {name: job for name, job in jobs.items() if self._view.jobs[name].state == "success"}
+        found = _Found(draft, layout, self._plan, done)
+        intact = {name: job for name, job in done.items() if found.has(job)}
+        if not intact:
+            raise self._nothing_left(draft)
+        replaced = Replaced(untouched=found.others)
+        leaving = {path for job in intact.values() for path in self._plan.paths(job)}
+        take_out(
+            draft,
+            layout.spec,
+            found.holding,
+            lambda e: e.data_file.file_path in leaving,
+            replaced,
+            snapshot_id,
+        )
+        view = replace(self._view, jobs={name: self._view.jobs[name] for name in intact})
+        output = output_of(view)
+        self._check_rows(view, intact, replaced, output)
+        added = take_over(draft, layout, output, snapshot_id)
+        facts = _counts(output, replaced) | self._told
+        facts |= {
+            "adoptedFrom": output.adopt_from,
+            "partitions": len({job.partition for job in intact.values()}),
+        }
+        if len(intact) < len(done):
+            facts |= self._dropped(draft, jobs, done.keys() - intact.keys())
+        return Change(
+            manifests=[*added, *replaced.rewritten, *merged(draft, replaced.untouched, snapshot_id)],
+            summary=_summary(draft, output, replaced),
+            facts=facts,
+            updates=self._order_updates(draft),
+        )
+
+    def _check_rows(
+        self, view: OperationView, jobs: Mapping[str, RewriteJob], replaced: Replaced, output: Output
+    ) -> None:
+        """Never publish anything that loses or doubles a row, whatever is wrong."""
+        for name, job in jobs.items():
+            missing = view.jobs[name].result.get(MISSING)
+            if missing is not None:
+                raise PreconditionFailed(
+                    f"{missing} does not exist, and table {view.arg.table!r} refers to it",
+                    hint="distop doctor --deep names all such files",
+                )
+            before, after = sum(file.rows for file in job.files), int(view.jobs[name].result["rows"])
+            if before != after:
+                raise PreconditionFailed(
+                    f"job {name} of {view.arg.id} has read files of {before} rows and written {after}"
+                )
+        if output.rows != replaced.rows:
+            raise PreconditionFailed(
+                f"{view.arg.id} has written {output.rows} rows in place of {replaced.rows}"
+            )
+
+    def _order_updates(self, draft: Draft) -> list[TableUpdate]:
+        """The table is to know the order that the new files say they have."""
+        order = self._plan.order
+        if order is None:
+            return []
+        known = {one.order_id: one for one in draft.base.sort_orders}
+        if order.order_id not in known:
+            fields: dict[str, Any] = {"sort-order": order}
+            return [AddSortOrderUpdate(**fields)]
+        if known[order.order_id] != order:
+            raise Conflict(
+                f"table {self._view.arg.table!r} has got another sort order {order.order_id} meanwhile",
+                hint="start the operation again",
+            )
+        return []
+
+    # -- what others have removed ----------------------------------------------------------------------
+
+    def _dropped(self, draft: Draft, jobs: Mapping[str, RewriteJob], dropped: set[str]) -> dict[str, Any]:
+        places = [place for place, name in enumerate(jobs) if name in dropped]
+        touched = sorted({self._plan.partitions[jobs[name].partition].path for name in dropped})
+        snapshots = [
+            {"snapshot": str(snapshot.snapshot_id), "by": writer_of(snapshot)}
+            for snapshot in self._removers(draft)
+        ]
+        return {DROPPED_JOBS: _ranges(places), "droppedPartitions": touched[:SHOWN], "conflicts": snapshots}
+
+    def _nothing_left(self, draft: Draft) -> HeadConflict:
+        first = next(iter(self._removers(draft)), None)
+        arg, found = self._view.arg, None if first is None else first.snapshot_id
+        return HeadConflict(
+            f"the files that {arg.id} has rewritten, of snapshot {self._plan.snapshot_id} of table "
+            f"{arg.table!r}, are not in it any more: snapshot {found}, written by {writer_of(first)}, has "
+            "removed them, or rows of them",
+            hint="nothing is lost; start the operation again to rewrite what the table holds now",
+            details={
+                "expected": str(self._plan.snapshot_id),
+                "snapshot": str(found),
+                "by": writer_of(first),
+            },
+        )
+
+    def _removers(self, draft: Draft) -> list[Snapshot]:
+        """The snapshots since the start that may have removed something, the newest first.
+
+        The present one, if that cannot be told since snapshots between have expired.
+        """
+        found = []
+        snapshot = current = draft.base.current_snapshot()
+        for _ in range(MAX_LINEAGE):
+            if snapshot is None or str(snapshot.snapshot_id) == self._plan.snapshot_id:
+                break
+            if snapshot.summary is None or snapshot.summary.operation != Operation.APPEND:
+                found.append(snapshot)
+            parent = snapshot.parent_snapshot_id
+            snapshot = None if parent is None else draft.file.snapshot(parent)
+        return found[:SHOWN] or ([current] if current is not None else [])
+
+
+class _Found:
+    """Which of the files that were read the table still has, as they were."""
+
+    def __init__(
+        self, draft: Draft, layout: Layout, plan: RewritePlan, jobs: Mapping[str, RewriteJob]
+    ) -> None:
+        self._plan = plan
+        schema, spec = draft.base.schema(), layout.spec
+        self._wanted = {path for job in jobs.values() for path in plan.paths(job)}
+        self._there: set[str] = set()
+        self.holding: list[ManifestFile] = []
+        """Manifests that list some of the files."""
+        self.others: list[ManifestFile] = []
+        records = [unpacked_values(spec, layout.schema, one.values) for one in plan.partitions]
+        area = Area(spec, schema, {key_of(record, len(spec.fields)) for record in records})
+        live = [
+            manifest
+            for manifest in manifests_of(draft.base.current_snapshot(), draft.io)
+            if is_live(manifest)
+        ]
+        self._deleted = deleted_from(draft.io, live, spec, layout.schema)
+
+        def listed(manifest: ManifestFile) -> set[str]:
+            ours = manifest.content == ManifestContent.DATA and manifest.partition_spec_id == spec.spec_id
+            if not ours or not area.may_hold(manifest):
+                return set()
+            paths = (entry.data_file.file_path for entry in manifest.fetch_manifest_entry(draft.io))
+            return self._wanted.intersection(paths)
+
+        with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
+            for manifest, paths in zip(live, pool.map(listed, live), strict=True):
+                (self.holding if paths else self.others).append(manifest)
+                self._there |= paths
+
+    def has(self, job: RewriteJob) -> bool:
+        """Whether all files of a job are still there, and nobody has deleted rows of its partition."""
+        partition = tuple(self._plan.partitions[job.partition].values)
+        return not self._deleted.intersection((None, partition)) and all(
+            path in self._there for path in self._plan.paths(job)
+        )
+
+
+def deleted_from(
+    io: FileIO, manifests: Sequence[ManifestFile], spec: PartitionSpec, schema: Schema
+) -> set[tuple[str | None, ...] | None]:
+    """The partitions of a spec that deletes of rows are about, packed; ``None``: any of them.
+
+    Parameters
+    ----------
+    manifests:
+        All that are live; those that list data files are passed over.
+    """
+    found: set[tuple[str | None, ...] | None] = set()
+    for manifest in manifests:
+        if manifest.content != ManifestContent.DELETES:
+            continue
+        if manifest.partition_spec_id != spec.spec_id:
+            found.add(None)
+            continue
+        for entry in manifest.fetch_manifest_entry(io):
+            found.add(packed_values(spec, schema, entry.data_file.partition))
+    return found
+
+
+def _ranges(places: list[int]) -> list[list[int]]:
+    ranges: list[list[int]] = []
+    for place in places:
+        if ranges and ranges[-1][1] == place:
+            ranges[-1][1] += 1
+        else:
+            ranges.append([place, place + 1])
+    return ranges
+
+
+def _counts(output: Output, replaced: Replaced) -> dict[str, Any]:
+    return {
+        "rows": output.rows,
+        "filesBefore": replaced.files,
+        "filesAfter": output.files,
+        "bytesBefore": replaced.bytes,
+        "bytesAfter": output.bytes,
+        "partitions": 0,
+    }
+
+
+def _summary(draft: Draft, output: Output, replaced: Replaced) -> Summary:
+    parent = draft.base.current_snapshot()
+    # pyiceberg counts up the totals of the operations that it makes itself, which a replacement is none of.
+    counted = update_snapshot_summaries(
+        Summary(operation=Operation.OVERWRITE, **added_counts(output), **replaced.counts()),
+        parent.summary if parent else None,
+    )
+    return Summary(operation=Operation.REPLACE, **counted.additional_properties)

@@ -1,0 +1,213 @@
+"""Replacing some partitions of a table by what an operation has written, and only those."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.snapshots import (
+    DELETED_DATA_FILES,
+    DELETED_RECORDS,
+    REMOVED_FILE_SIZE,
+    Snapshot,
+)
+from pyiceberg.typedef import Record
+from pyiceberg.types import PrimitiveType
+
+from distop.commit.iceberg.content import is_live
+from distop.commit.iceberg.snapshots import Draft
+from distop.commit.iceberg.takeover import READERS
+from distop.commit.layout.model import Layout
+from distop.commit.writing.manifests import ManifestBuilder
+from distop.errors import CorruptRecord, PreconditionFailed
+
+Key: TypeAlias = tuple[Any, ...]
+"""The partition values of a file."""
+
+REWRITTEN_FILES = 20_000
+"""Files listed in one rewritten manifest."""
+
+
+def key_of(partition: Record, fields: int) -> Key:
+    """Comparable partition values: NaN equals NaN."""
+    values = (partition[position] for position in range(fields))
+    return tuple("NaN" if isinstance(value, float) and value != value else value for value in values)
+
+
+def partitions_in(io: FileIO, manifests: Iterable[ManifestFile], spec: PartitionSpec) -> frozenset[Key]:
+    """The partitions that the files of some manifests of one partition spec have values in."""
+
+    def keys(manifest: ManifestFile) -> set[Key]:
+        try:
+            entries = manifest.fetch_manifest_entry(io)
+        except FileNotFoundError as error:
+            raise CorruptRecord(f"the manifest {manifest.manifest_path} is missing") from error
+        return {key_of(entry.data_file.partition, len(spec.fields)) for entry in entries}
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
+        return frozenset(key for some in pool.map(keys, manifests) for key in some)
+
+
+@dataclass(kw_only=True)
+class Replaced:
+    """What is left of a snapshot once some of its partitions are taken out."""
+
+    untouched: list[ManifestFile] = field(default_factory=list)
+    rewritten: list[ManifestFile] = field(default_factory=list)
+    files: int = 0
+    """Removed."""
+    rows: int = 0
+    bytes: int = 0
+
+    def counts(self) -> dict[str, str]:
+        """For a snapshot's summary."""
+        counts = {DELETED_DATA_FILES: self.files, DELETED_RECORDS: self.rows, REMOVED_FILE_SIZE: self.bytes}
+        return {name: str(count) for name, count in counts.items() if count}
+
+
+def replace_partitions(draft: Draft, layout: Layout, keys: Collection[Key], snapshot_id: int) -> Replaced:
+    """Take the files of some partitions out of a table.
+
+    Manifests that list none of them stay as they are; the others are written anew.
+
+    Raises
+    ------
+    PreconditionFailed
+        The table also holds files of another partitioning: which of their rows are in these partitions their
+        metadata does not tell.
+    """
+    replaced = Replaced()
+    area = Area(layout.spec, draft.base.schema(), keys)
+    touched: list[ManifestFile] = []
+    for manifest in _manifests(draft.base.current_snapshot(), draft.io):
+        if manifest.content == ManifestContent.DELETES:
+            # They name files, or rows older than themselves: what comes in now is not concerned.
+            replaced.untouched.append(manifest)
+            continue
+        if manifest.partition_spec_id != layout.spec.spec_id:
+            raise PreconditionFailed(
+                f"the table at {draft.base.location} holds files of partition spec "
+                f"{manifest.partition_spec_id}, those to replace partitions have spec {layout.spec.spec_id}",
+                hint="overwrite the whole table, or rewrite its older files in the present partitioning",
+            )
+        (touched if area.may_hold(manifest) else replaced.untouched).append(manifest)
+    take_out(draft, layout.spec, touched, area.holds, replaced, snapshot_id)
+    return replaced
+
+
+def take_out(
+    draft: Draft,
+    spec: PartitionSpec,
+    manifests: Iterable[ManifestFile],
+    leaves: Callable[[ManifestEntry], bool],
+    replaced: Replaced,
+    snapshot_id: int,
+) -> None:
+    """Take files out of manifests of one partition spec, and add what is left to ``replaced``."""
+
+    def new_builder() -> ManifestBuilder:
+        return ManifestBuilder(draft.base.schema(), spec, snapshot_id=snapshot_id)
+
+    builder = new_builder()
+    for manifest in manifests:
+        entries = manifest.fetch_manifest_entry(draft.io)
+        leaving = [leaves(entry) for entry in entries]
+        if not any(leaving):
+            replaced.untouched.append(manifest)
+            continue
+        for entry, is_leaving in zip(entries, leaving, strict=True):
+            if not is_leaving:
+                builder.keep(entry)
+                continue
+            builder.remove(entry)
+            replaced.files += 1
+            replaced.rows += entry.data_file.record_count
+            replaced.bytes += entry.data_file.file_size_in_bytes
+        if sum(builder.files.values()) >= REWRITTEN_FILES:
+            replaced.rewritten.append(builder.write(draft.io, draft.new_manifest_path()))
+            builder = new_builder()
+    if not builder.empty:
+        replaced.rewritten.append(builder.write(draft.io, draft.new_manifest_path()))
+
+
+def changed_since(draft: Draft, layout: Layout, keys: Collection[Key], then: Snapshot | None) -> int | None:
+    """Whether some partitions are other than they were in an earlier snapshot.
+
+    Returns
+    -------
+    The id of a snapshot that changed them (the present one, if all that is known is that files are gone);
+    ``None`` if they are as they were.
+    """
+    now = draft.base.current_snapshot()
+    area = Area(layout.spec, draft.base.schema(), keys)
+    before = {manifest.manifest_path: manifest for manifest in _manifests(then, draft.io)}
+    after = {manifest.manifest_path: manifest for manifest in _manifests(now, draft.io)}
+    # Manifests never change, so what both list is equal.
+    old = dict(area.files(draft.io, (before[path] for path in before.keys() - after.keys())))
+    new = dict(area.files(draft.io, (after[path] for path in after.keys() - before.keys())))
+    for path in sorted(new.keys() - old.keys()):
+        return new[path]
+    return now.snapshot_id if now is not None and old.keys() - new.keys() else None
+
+
+class Area:
+    """Some partitions of one partition spec."""
+
+    def __init__(self, spec: PartitionSpec, schema: Schema, keys: Collection[Key]) -> None:
+        self._spec = spec
+        self._keys = keys
+        kinds = (column.field_type for column in spec.partition_type(schema).fields)
+        self._kinds = [kind for kind in kinds if isinstance(kind, PrimitiveType)]
+
+    def holds(self, entry: ManifestEntry) -> bool:
+        return key_of(entry.data_file.partition, len(self._kinds)) in self._keys
+
+    def may_hold(self, manifest: ManifestFile) -> bool:
+        """Whether a manifest of this spec may list a file in it, by the ranges that it states."""
+        if manifest.partitions is None or len(manifest.partitions) != len(self._kinds):
+            return True
+        ranges = [
+            (
+                summary,
+                None if summary.lower_bound is None else from_bytes(kind, summary.lower_bound),
+                None if summary.upper_bound is None else from_bytes(kind, summary.upper_bound),
+            )
+            for kind, summary in zip(self._kinds, manifest.partitions, strict=True)
+        ]
+
+        def inside(value: Any, position: int) -> bool:
+            summary, low, high = ranges[position]
+            if value is None:
+                return bool(summary.contains_null)
+            if value == "NaN" and summary.contains_nan is not False:
+                return True
+            try:
+                return low is not None and high is not None and bool(low <= value <= high)
+            except TypeError:
+                return True
+
+        return any(all(inside(value, position) for position, value in enumerate(key)) for key in self._keys)
+
+    def files(self, io: FileIO, manifests: Iterable[ManifestFile]) -> Iterator[tuple[str, int]]:
+        """Paths of the files in it, deletes of rows included, and the snapshots that added them.
+
+        What has another partitioning may concern it, and counts.
+        """
+        for manifest in manifests:
+            ours = manifest.partition_spec_id == self._spec.spec_id
+            if ours and not self.may_hold(manifest):
+                continue
+            for entry in manifest.fetch_manifest_entry(io):
+                if not ours or self.holds(entry):
+                    yield entry.data_file.file_path, entry.snapshot_id or 0
+
+
+def _manifests(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
+    return [m for m in snapshot.manifests(io) if is_live(m)] if snapshot is not None else []

@@ -1,0 +1,111 @@
+"""Rolling a table back to an earlier snapshot, and its watermarks with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.table.update import SetSnapshotRefUpdate
+
+from distop.commit.iceberg.append import dropped_metadata, head_conflict
+from distop.commit.iceberg.content import recorded_properties
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.provenance import without
+from distop.commit.iceberg.snapshots import Draft
+from distop.commit.layout.model import file_io, load_metadata
+from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
+from distop.errors import PreconditionFailed
+from distop.metastore.etcd.txn import Put, Txn, unchanged
+from distop.metastore.records.model import Head, decode, decode_watermarks, encode, encode_plain
+
+
+def target_of(metadata: TableMetadata, *, snapshot_id: int | None, as_of_ms: int | None) -> Snapshot:
+    """The snapshot that is meant: by its id, or the one that was present at a time.
+
+    Raises :class:`~distop.errors.PreconditionFailed` if there is none.
+    """
+    if snapshot_id is not None:
+        found = metadata.snapshot_by_id(snapshot_id)
+    else:
+        lineage = ancestors_of(metadata.current_snapshot(), metadata)
+        found = next((one for one in lineage if one.timestamp_ms <= (as_of_ms or 0)), None)
+    if found is None:
+        wanted = f"snapshot {snapshot_id}" if snapshot_id is not None else "snapshot of that time"
+        raise PreconditionFailed(
+            f"the table at {metadata.location} has no {wanted}",
+            hint="it may have expired; pyiceberg's table.history() lists what there is",
+            details={"field": "snapshot" if snapshot_id is not None else "as_of"},
+        )
+    return found
+
+
+class IcebergRollback(TransactionalStep):
+    """Makes an earlier snapshot the present one.
+
+    Argument: ``snapshotId``: the one to go back to. ``expectedSnapshotId``: the present one at the start;
+    what was written meanwhile is not rolled back unseen. ``watermarks``: ``restore`` (they go back to where
+    they stood before the snapshots that are undone, in the same transaction) or ``keep``.
+    """
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        """See :class:`TransactionalStep`.
+
+        Raises
+        ------
+        HeadConflict
+            Somebody has written to the table since the start.
+        PreconditionFailed
+            The snapshot is gone, or is none of the present one's ancestors and watermarks are to be restored.
+        """
+        arg = context.view.arg
+        head = decode(context.head.value, Head, context.head.key) if context.head.exists else None
+        if head is None:
+            raise PreconditionFailed(f"nothing was published to table {arg.table!r} yet")
+        properties = recorded_properties(arg)
+        metadata = load_metadata(head.metadata_location, properties, arg.storage)
+        current, expected = metadata.current_snapshot(), self.argument.get("expectedSnapshotId")
+        if (None if current is None else str(current.snapshot_id)) != expected:
+            raise head_conflict(arg, None if expected is None else int(expected), current)
+        target = target_of(metadata, snapshot_id=int(self.argument["snapshotId"]), as_of_ms=None)
+        facts: dict[str, Any] = {"snapshotId": str(target.snapshot_id), "rolledBackFrom": expected}
+        if current == target:
+            return Contribution(facts=facts)
+        txn = self._watermarks(context, metadata, target)
+        branch: dict[str, Any] = {
+            "ref-name": MAIN_BRANCH,
+            "type": SnapshotRefType.BRANCH,
+            "snapshot-id": target.snapshot_id,
+        }
+        io = file_io(metadata.location, {**properties, **metadata.properties}, arg.storage)
+        draft = Draft(io, TableFile.of(metadata, head.metadata_location))
+        try:
+            location = draft.write(SetSnapshotRefUpdate(**branch))
+        except BaseException:
+            draft.discard()
+            raise
+        new = Head(metadata_location=location, snapshot_id=target.snapshot_id, operation=str(arg.id))
+        return Contribution(
+            txn=txn + Txn((unchanged(context.head),), (Put(context.keys.head, encode(new)),)),
+            facts=facts | dropped_metadata(draft),
+            discard=draft.discard,
+        )
+
+    def _watermarks(self, context: FinishContext, metadata: TableMetadata, target: Snapshot) -> Txn:
+        if self.argument.get("watermarks") == "keep":
+            return Txn()
+        undone = []
+        for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
+            if snapshot.snapshot_id == target.snapshot_id:
+                break
+            undone.append(snapshot)
+        else:
+            raise PreconditionFailed(
+                f"snapshot {target.snapshot_id} is no ancestor of the present one: what its watermarks were "
+                "cannot be told",
+                hint='pass watermarks="keep" and see to them yourself',
+                details={"field": "watermarks"},
+            )
+        restored = without(undone, decode_watermarks(context.watermarks.value))
+        return Txn((unchanged(context.watermarks),), (Put(context.keys.watermarks, encode_plain(restored)),))

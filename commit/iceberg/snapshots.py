@@ -1,0 +1,161 @@
+"""Making a new snapshot of an Iceberg table: manifest list, metadata file, and taking them back."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile, write_manifest_list
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot, Summary
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    SetSnapshotRefUpdate,
+    TableUpdate,
+)
+
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.layout.model import FORMAT_VERSION
+from distop.errors import PreconditionFailed
+from distop.metastore.crashpoints import reached
+
+log = logging.getLogger(__name__)
+
+_VERSION = re.compile(r"(\d+)-")
+
+
+def snapshot_id_of(token: str) -> int:
+    """The snapshot id of an operation: the same in every attempt at publishing it.
+
+    So a snapshot tells by its id that an operation has been published before.
+    """
+    digest = hashlib.sha256(token.encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+class Draft:
+    """The metadata files of a publication that has not happened yet.
+
+    Parameters
+    ----------
+    file:
+        What the table is now.
+    branch:
+        The branch that is written to; empty: the table itself.
+    """
+
+    def __init__(self, io: FileIO, file: TableFile, branch: str = "") -> None:
+        self.io = io
+        self.file = file
+        self.branch = branch
+        self.base = _seen_from(file.metadata, branch)
+        """The table as the branch sees it: what a new snapshot follows is its current one."""
+        self.dropped: list[str] = []
+        """Metadata files that the log of earlier ones no longer names, after :meth:`write`."""
+        self._uuid = uuid4()
+        self._locations = load_location_provider(self.base.location, self.base.properties)
+        self._written: list[str] = []
+
+    def new_manifest_path(self) -> str:
+        """A place for a manifest of this publication, removed with it by :meth:`discard`."""
+        return self._place(f"{self._uuid}-m{len(self._written)}.avro")
+
+    def _place(self, name: str) -> str:
+        path: str = self._locations.new_metadata_location(name)
+        self._written.append(path)
+        return path
+
+    def add_snapshot(
+        self,
+        snapshot_id: int,
+        manifests: Sequence[ManifestFile],
+        summary: Summary,
+        *,
+        now: float,
+        updates: Sequence[TableUpdate] = (),
+    ) -> str:
+        """Write the table with one more snapshot; the location of its metadata file.
+
+        Parameters
+        ----------
+        updates:
+            What else changes with it.
+        now:
+            Seconds since the Unix epoch. A clock that went back is ignored: the snapshots of a table are in
+            the order of their times.
+        """
+        base = self.base
+        parent = base.current_snapshot()
+        sequence_number = base.next_sequence_number()
+        list_path = self._place(f"snap-{snapshot_id}-0-{self._uuid}.avro")
+        parent_id = parent.snapshot_id if parent is not None else None
+        with write_manifest_list(
+            FORMAT_VERSION, self.io.new_output(list_path), snapshot_id, parent_id, sequence_number, "deflate"
+        ) as writer:
+            writer.add_manifests(list(manifests))
+        reached("snapshot.middle")
+        fields: dict[str, Any] = {
+            "snapshot-id": snapshot_id,
+            "parent-snapshot-id": parent_id,
+            "sequence-number": sequence_number,
+            "timestamp-ms": max(int(now * 1000), base.last_updated_ms),
+            "manifest-list": list_path,
+            "summary": summary,
+            "schema-id": base.current_schema_id,
+        }
+        branch: dict[str, Any] = {
+            "ref-name": self.branch or MAIN_BRANCH,
+            "type": SnapshotRefType.BRANCH,
+            "snapshot-id": snapshot_id,
+        }
+        added = AddSnapshotUpdate(snapshot=Snapshot(**fields))
+        return self.write(*updates, added, SetSnapshotRefUpdate(**branch))
+
+    def write(self, *updates: TableUpdate) -> str:
+        """Write the metadata file of the base with the updates; its location."""
+        successor = self.file.successor(updates)
+        path = self._place(f"{self._next_version():05d}-{uuid4()}.metadata.json")
+        reached("snapshot.before")
+        with self.io.new_output(path).create() as stream:
+            stream.write(successor.content)
+        reached("snapshot.after")
+        if successor.file is not None:
+            successor.file.remember(path)
+        self.dropped = successor.dropped
+        return path
+
+    def _next_version(self) -> int:
+        if self.file.location is None:
+            return 0
+        match = _VERSION.match(self.file.location.rpartition("/")[2])
+        return int(match[1]) + 1 if match else 0
+
+    def discard(self) -> None:
+        """Remove everything written here; best effort, never raises."""
+        written, self._written = self._written, []
+        for path in written:
+            try:
+                self.io.delete(path)
+            except FileNotFoundError:
+                pass
+            except Exception as error:
+                log.warning("draft_not_removed", extra={"path": path, "error": str(error)})
+
+
+def _seen_from(metadata: TableMetadata, branch: str) -> TableMetadata:
+    ref = metadata.refs.get(branch)
+    if ref is None:
+        return metadata  # where a branch begins
+    if ref.snapshot_ref_type != SnapshotRefType.BRANCH:
+        raise PreconditionFailed(
+            f"{branch!r} is a tag of the table at {metadata.location}, and no branch",
+            details={"field": "branch"},
+        )
+    return metadata.model_copy(update={"current_snapshot_id": ref.snapshot_id})

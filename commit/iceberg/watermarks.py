@@ -1,0 +1,96 @@
+"""The watermark step: what was ingested is recorded in the transaction that makes it visible.
+
+(The history is written by the finishing transaction itself, from the facts of all steps.)
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeAlias
+
+from distop.commit.layout.staging import branch_of
+from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
+from distop.commit.steps.partial import selection
+from distop.errors import Exhausted, WatermarkConflict
+from distop.metastore.etcd.txn import Put, Txn, unchanged
+from distop.metastore.records.model import WatermarkMove, Watermarks, decode_watermarks, encode_plain
+
+MAX_WATERMARKS_BYTES = 1_000_000
+"""All watermarks of a table stand in one key, which etcd limits."""
+
+_INTEGER = re.compile(r"-?[0-9]+")
+_DIGITS = re.compile(r"([0-9]+)")
+
+_OrderKey: TypeAlias = tuple[Any, ...]
+
+
+def is_after(new: str, old: str) -> bool:
+    """Whether ``new`` is beyond ``old``: a strict total order.
+
+    Runs of digits compare as numbers, so that offset 10 is after 9 and ``part-10`` after ``part-9``; other
+    text compares by code point, which suits ISO dates. Integers come before everything else.
+    """
+    return _order_key(new) > _order_key(old)
+
+
+def _order_key(value: str) -> _OrderKey:
+    if _INTEGER.fullmatch(value):
+        return (0, int(value), value)
+    # split() yields text and digits in turn, beginning with text: equal positions hold equal types.
+    parts = [int(part) if index % 2 else part for index, part in enumerate(_DIGITS.split(value))]
+    return (1, parts, value)
+
+
+def moved(present: Watermarks, moves: dict[str, dict[str, WatermarkMove]]) -> Watermarks:
+    """The watermarks after the moves.
+
+    Raises :class:`~distop.errors.WatermarkConflict` if one does not stand where its move begins, or would
+    go back (P16).
+    """
+    result = {source: dict(partitions) for source, partitions in present.items()}
+    for source, partitions in moves.items():
+        standing = result.setdefault(source, {})
+        for partition, move in partitions.items():
+            at = standing.get(partition)
+            where = f"watermark {source!r}/{partition!r}"
+            details = {"source": source, "partition": partition, "present": at or "", "after": move.after}
+            if at != move.before:
+                raise WatermarkConflict(
+                    f"{where} stands at {at!r}, the operation began at {move.before!r}",
+                    hint="another operation has ingested this source meanwhile: plan again",
+                    details=details,
+                )
+            if at is not None and move.after != at and not is_after(move.after, at):
+                raise WatermarkConflict(
+                    f"{where} would go back from {at!r} to {move.after!r}", details=details
+                )
+            standing[partition] = move.after
+    return result
+
+
+class WatermarkStep(TransactionalStep):
+    """Moves the watermarks as the operation's argument says. No moves: contributes nothing (C8)."""
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        if branch_of(context.view.arg):
+            # They move when the branch is published; until then its snapshot carries them.
+            return Contribution()
+        moves = selection(context.view.arg, context.view.jobs).moves
+        if not any(moves.values()) or self._is_ignored(context):
+            return Contribution()
+        value = encode_plain(moved(decode_watermarks(context.watermarks.value), moves))
+        if len(value) > MAX_WATERMARKS_BYTES:
+            raise Exhausted(
+                f"the watermarks of table {context.table.name!r} would take {len(value):,} bytes, "
+                f"the limit is {MAX_WATERMARKS_BYTES:,}",
+                hint="give sources fewer partitions",
+            )
+        return Contribution(
+            txn=Txn((unchanged(context.watermarks),), (Put(context.keys.watermarks, value),)),
+        )
+
+    @staticmethod
+    def _is_ignored(context: FinishContext) -> bool:
+        from distop.commit.iceberg.content import is_ignored
+
+        return is_ignored(context)

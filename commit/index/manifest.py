@@ -1,0 +1,157 @@
+"""The manifest of an index: which parts it has, and which part has the keys of which data file.
+
+A manifest never changes once it is published; the pointer in etcd (``<table>.index.<column>``) names the
+one that counts. Parts may stand in several manifests, one after the other. Paths below the table's location
+are written as ``~/...``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+import msgspec
+from pyiceberg.io import FileIO
+from pyiceberg.schema import Schema
+
+from distop.commit.index.keys import Key, encoding_of, from_text
+from distop.errors import CorruptRecord, InvalidArgument
+from distop.metastore.records.structs import ready
+
+LAYOUT = 1
+"""Of manifests and parts. What is of a newer one is not read: the table is scanned instead."""
+
+FOLDER = "index"
+"""Folder of a table's indexes, below its location; each operation has a folder of its own in it."""
+
+
+class IndexPart(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
+    """One part: sorted entries of some data files, and their Bloom filters."""
+
+    path: str = ""
+    """Of the sorted entries. Empty: its files hold no value but NULL."""
+    entries: int = 0
+    bytes: int = 0
+    bloom_bytes: int = 0
+    """Size of the Bloom filters, which lie beside the entries."""
+    least: int | str | None = None
+    greatest: int | str | None = None
+    """The first and the last key."""
+    files: list[str] = []
+    """Data files; entries name them by their place here. Empty: it has left the table."""
+
+    @property
+    def bloom_path(self) -> str:
+        return bloom_path(self.path)
+
+    @property
+    def live(self) -> int:
+        """How many of its files are in the table."""
+        return sum(1 for file in self.files if file)
+
+    def may_hold(self, keys: Iterable[Key]) -> bool:
+        """Whether any of these keys lies between its first and its last one."""
+        if self.least is None or self.greatest is None:
+            return False
+        least: Any = from_text(self.least)
+        greatest: Any = from_text(self.greatest)
+        return any(least <= key <= greatest for key in keys)
+
+
+def bloom_path(path: str) -> str:
+    """Where the Bloom filters of a part are."""
+    return f"{path.removesuffix('.parquet')}.bloom"
+
+
+class IndexManifest(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
+    """An index, as of the moment it was published."""
+
+    layout: int = msgspec.field(default_factory=lambda: LAYOUT)
+    column: str
+    field_id: int
+    encoding: str
+    """How values became keys, see :func:`~distop.commit.index.keys.encoding_of`."""
+    snapshot_id: int
+    parts: list[IndexPart] = []
+    left_out: list[str] = []
+    """Files of the snapshot that are not covered: they were gone, or are of a format that is not read."""
+
+    @cached_property
+    def part_of(self) -> dict[str, int]:
+        """The place of each covered file's part."""
+        return {file: place for place, part in enumerate(self.parts) for file in part.files if file}
+
+    @property
+    def entries(self) -> int:
+        return sum(part.entries for part in self.parts)
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes + part.bloom_bytes for part in self.parts)
+
+    def paths(self) -> set[str]:
+        """Locations of all files that it refers to."""
+        found = set()
+        for part in self.parts:
+            if part.path:
+                found |= {part.path, part.bloom_path}
+        return found
+
+    def fits(self, schema: Schema, field_id: int) -> bool:
+        """Whether values of a column, as a schema has it now, have the keys that stand here."""
+        if self.field_id != field_id:
+            return False
+        try:
+            return encoding_of(self.column, schema.find_type(field_id)) == self.encoding
+        except (InvalidArgument, ValueError):
+            return False
+
+
+def write_manifest(io: FileIO, location: str, manifest: IndexManifest, root: str) -> int:
+    """Write a manifest for a table at ``root``; its size."""
+    plain: dict[str, Any] = msgspec.to_builtins(manifest)
+    _rename(plain, lambda path: _short(path, root))
+    content = msgspec.json.encode(plain)
+    with io.new_output(location).create(overwrite=True) as stream:
+        stream.write(content)
+    return len(content)
+
+
+def read_manifest(io: FileIO, location: str, root: str) -> IndexManifest:
+    """Read a manifest of a table at ``root``.
+
+    Raises
+    ------
+    FileNotFoundError
+        It is gone: another one was published since.
+    CorruptRecord
+        It is none, or one of a newer layout.
+    """
+    with io.new_input(location).open() as stream:
+        content = stream.read()
+    try:
+        plain = msgspec.json.decode(content, type=dict[str, Any])
+        if int(plain.get("layout", 0)) > LAYOUT:
+            raise CorruptRecord(f"{location} has layout {plain['layout']}, this version reads up to {LAYOUT}")
+        _rename(plain, lambda path: _full(path, root))
+        return msgspec.convert(plain, ready(IndexManifest))
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+        raise CorruptRecord(f"{location} is no manifest of an index: {error}") from error
+
+
+def _rename(plain: Mapping[str, Any], renamed: Any) -> None:
+    for part in plain.get("parts", ()):
+        if "path" in part:
+            part["path"] = renamed(part["path"])
+        part["files"] = [renamed(file) for file in part.get("files", ())]
+    if "leftOut" in plain:
+        plain["leftOut"][:] = [renamed(file) for file in plain["leftOut"]]
+
+
+def _short(path: str, root: str) -> str:
+    return "~" + path[len(root) :] if path.startswith(f"{root}/") else path
+
+
+def _full(path: str, root: str) -> str:
+    return root + path[1:] if path.startswith("~/") else path

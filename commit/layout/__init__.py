@@ -1,0 +1,3 @@
+"""The shape of a table, fixed for one operation: schema, partitioning, properties,
+and where files are staged.
+"""

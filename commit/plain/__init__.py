@@ -1,0 +1,1 @@
+"""Publishing into a tree of plain Parquet files."""

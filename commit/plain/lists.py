@@ -1,0 +1,162 @@
+"""Lists of plain Parquet files, for commits that look at files one by one: ``files`` and ``delta``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
+
+from distop.commit.iceberg.content import recorded_properties
+from distop.commit.layout.hive import PartitionValues, columns_in_files
+from distop.commit.layout.model import Layout, file_io
+from distop.commit.layout.partitioning import PartitionKey
+from distop.commit.layout.staging import PRIVATE
+from distop.commit.steps.partial import selection
+from distop.commit.writing.file_lists import FileList
+from distop.errors import CorruptRecord
+from distop.metastore.records.model import JobRecord
+from distop.metastore.records.structs import ready
+from distop.operations.api import OperationView
+from distop.operations.job import staging_folder
+
+READERS = 8
+"""Lists read at a time."""
+
+
+class ListedFile(msgspec.Struct, array_like=True, omit_defaults=True):
+    """One file of a job."""
+
+    name: str
+    """In the operation's folder."""
+    size: int
+    checksum: str = ""
+    """``md5:<hex>``."""
+    rows: int = 0
+    values: list[str | None] = []
+    """One for each partition field, as text."""
+    folder: str = ""
+    """Hive's folder for these values."""
+    stats: dict[str, Any] = {}
+    """As Delta writes them."""
+
+
+class PlainFileList(FileList):
+    """Files of a ``files`` table."""
+
+    folder: ClassVar[str] = PRIVATE
+    suffix: ClassVar[str] = ".files.json"
+    checksums: ClassVar[bool] = True
+
+    def __init__(self, layout: Layout) -> None:
+        kept = columns_in_files(layout.schema, layout.spec)
+        whole = layout.arrow_schema
+        self._schema = whole if len(kept) == len(whole) else pa.schema([whole.field(name) for name in kept])
+        self._values = PartitionValues(layout.schema, layout.spec)
+        self._files: list[ListedFile] = []
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    @property
+    def empty(self) -> bool:
+        return not self._files
+
+    def add(self, path: str, key: PartitionKey, size: int, checksum: str, footer: pq.FileMetaData) -> None:
+        self._files.append(self.described(path.rpartition("/")[2], key, size, checksum, footer))
+
+    def described(
+        self, name: str, key: PartitionKey, size: int, checksum: str, footer: pq.FileMetaData
+    ) -> ListedFile:
+        """A file as it is listed."""
+        return ListedFile(
+            name=name, size=size, checksum=checksum, rows=footer.num_rows, folder=self._values.folder(key)
+        )
+
+    def inline(self) -> dict[str, Any] | None:
+        return {"listed": msgspec.to_builtins(self._files)} if len(self._files) == 1 else None
+
+    def write(self, io: FileIO, path: str) -> dict[str, Any]:
+        content = msgspec.json.encode(self._files)
+        with io.new_output(path).create(overwrite=True) as stream:
+            stream.write(content)
+        return {"manifest": path.rpartition("/")[2], "manifestLength": len(content)}
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the jobs of an operation have written."""
+
+    files: list[ListedFile]
+    rows: int
+    bytes: int
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """For the history."""
+        return {"rows": self.rows, "files": len(self.files), "bytes": self.bytes}
+
+
+def counted(view: OperationView) -> dict[str, Any]:
+    """The same facts from the jobs' records alone."""
+    facts = {"rows": 0, "files": 0, "bytes": 0}
+    for _, job in _successful(view):
+        for name in facts:
+            facts[name] += int(job.result.get(name, 0))
+    return facts
+
+
+def written(view: OperationView) -> Written:
+    """All files of the jobs that have succeeded, in the order of the jobs. Reads the lists that lie apart.
+
+    Raises :class:`~distop.errors.CorruptRecord` if one is missing, or is not what its job has written.
+    """
+    io = file_io(view.arg.location, recorded_properties(view.arg), view.arg.storage)
+    folder = staging_folder(view.arg, PRIVATE)
+
+    def files_of(item: tuple[str, JobRecord]) -> list[ListedFile]:
+        partition, job = item
+        try:
+            return _listed(io, folder, job.result)
+        except FileNotFoundError as error:
+            raise CorruptRecord(f"the list of files of job {partition} of {view.arg.id} is gone") from error
+        except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
+            raise CorruptRecord(
+                f"job {partition} of {view.arg.id} reports something that is no list of files: {error!r}"
+            ) from error
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="lists") as pool:
+        files = [file for listed in pool.map(files_of, _successful(view)) for file in listed]
+    return Written(files, sum(file.rows for file in files), sum(file.size for file in files))
+
+
+def _successful(view: OperationView) -> Iterator[tuple[str, JobRecord]]:
+    withheld = selection(view.arg, view.jobs).withheld
+    return (
+        (partition, job)
+        for partition, job in view.jobs.items()
+        if job.state == "success" and partition not in withheld
+    )
+
+
+def _listed(io: FileIO, folder: str, result: dict[str, Any]) -> list[ListedFile]:
+    expected = int(result.get("files", 0))
+    if not expected and not result.get("rows"):
+        return []
+    if "listed" in result:
+        files = msgspec.convert(result["listed"], ready(list[ListedFile]))
+    else:
+        with io.new_input(f"{folder}/{result['manifest']}").open() as stream:
+            content = stream.read()
+        if len(content) != int(result["manifestLength"]):
+            raise ValueError(f"it has {len(content)} bytes instead of {result['manifestLength']}")
+        files = msgspec.json.decode(content, type=ready(list[ListedFile]))
+    if len(files) != expected:
+        raise ValueError(f"it lists {len(files)} files instead of {expected}")
+    return files

@@ -1,0 +1,139 @@
+"""Publishing into a plain directory tree: folders, then renames, then deletions, then ``_SUCCESS``.
+
+A tree has no pointer that could move at once, so a reader may see some files of an operation before the
+others. What holds is the end: every file is there once, under a name that no other operation uses, those that
+were to be replaced are gone, and ``_SUCCESS`` is written last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from distop.commit.cleanup.sweep import IGNORED
+from distop.commit.files.places import OBJECT_STORES, Place
+from distop.commit.files.storage import StorageOptions, file_system, protocol_of
+from distop.commit.layout.staging import PRIVATE
+from distop.commit.plain.lists import ListedFile, counted, written
+from distop.commit.steps.contract import Contribution, FinishContext, StepPlan, TransactionalStep
+from distop.commit.steps.files import DeleteArgument, FolderArgument, RenameArgument, SuccessArgument
+from distop.errors import TableNotEmpty
+from distop.metastore.etcd.txn import Put, Txn, unchanged
+from distop.metastore.records.model import Head, OperationArg, StepRecord, encode
+from distop.operations.job import staging_folder
+
+MARKER = "_SUCCESS"
+FOLDERS, RENAMES, DELETIONS, LAST = range(4)
+"""Stages."""
+LOOKERS = 16
+"""Files looked at a time."""
+
+EMPTY_ONLY = ("error_if_exists", "ignore")
+"""Modes that write to an empty tree only."""
+
+
+class FilesPublish(StepPlan):
+    """Moves what the jobs have written to its place. Argument: ``mode``, as of ingest, and
+    ``ignored``: it was decided at the start that nothing is to be done."""
+
+    def expand(self, context: FinishContext) -> Sequence[StepRecord]:
+        """See :class:`StepPlan`.
+
+        Raises
+        ------
+        TableNotEmpty
+            The mode allows an empty tree only, and files have turned up since the operation began.
+        CorruptRecord
+            A job's list of files is missing or damaged.
+        """
+        if self.argument.get(IGNORED):
+            return []
+        arg, mode = context.view.arg, self.argument.get("mode", "append")
+        output = written(context.view)
+        if mode in EMPTY_ONLY and output.files:
+            refuse_files(arg.table, arg.location, arg.storage)
+        replaced = _replaced(arg, mode, output.files)
+        if not output.files and not replaced:
+            return []
+        root = arg.location.rstrip("/")
+        folders = sorted({f"{root}/{file.folder}".rstrip("/") for file in output.files})
+        if protocol_of(root) in OBJECT_STORES:
+            folders = []
+        staged = staging_folder(arg, PRIVATE)
+        return [
+            *(FolderArgument(path=folder).record(FOLDERS) for folder in folders),
+            *(_rename(root, staged, arg, file).record(RENAMES) for file in output.files),
+            *(deletion.record(DELETIONS) for deletion in replaced),
+            SuccessArgument(path=f"{root}/{MARKER}", overwrite=True).record(LAST),
+        ]
+
+    def facts(self, context: FinishContext) -> dict[str, Any]:
+        return {**counted(context.view), **({IGNORED: True} if self.argument.get(IGNORED) else {})}
+
+
+class FilesHead(TransactionalStep):
+    """Records the columns of the table with its first operation, so that the next ones keep to them."""
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        """See :class:`TransactionalStep`."""
+        arg = context.view.arg
+        head = Head(metadata_location="", operation=str(arg.id), layout=arg.argument.get("layout") or {})
+        return Contribution(txn=Txn((unchanged(context.head),), (Put(context.keys.head, encode(head)),)))
+
+
+def target_name(arg: OperationArg, file: ListedFile) -> str:
+    """The name of a file in the tree: of this operation and of this attempt alone."""
+    return f"part-{arg.uuid[:12]}-{file.name}"
+
+
+def _rename(root: str, staged: str, arg: OperationArg, file: ListedFile) -> RenameArgument:
+    folder = f"{root}/{file.folder}".rstrip("/")
+    return RenameArgument(
+        source=f"{staged}/{file.name}",
+        target=f"{folder}/{target_name(arg, file)}",
+        size=file.size,
+        checksum=file.checksum,
+    )
+
+
+def _replaced(arg: OperationArg, mode: str, files: Iterable[ListedFile]) -> list[DeleteArgument]:
+    """What is to be deleted: the files that are there now, as they are now (C7, C14)."""
+    match mode:
+        case "overwrite":
+            names = visible_files(arg.location, arg.storage)
+        case "overwrite_partitions":
+            written_to = {file.folder for file in files}
+            names = (
+                name
+                for name in visible_files(arg.location, arg.storage)
+                if name.rpartition("/")[0] in written_to
+            )
+        case _:
+            return []
+    root = arg.location.rstrip("/")
+    with ThreadPoolExecutor(LOOKERS, thread_name_prefix="replaced") as pool:
+        found = pool.map(lambda name: DeleteArgument.of(Place(f"{root}/{name}", arg.storage)), names)
+        return [deletion for deletion in found if deletion is not None]
+
+
+def visible_files(location: str, storage: StorageOptions | None = None) -> Iterator[str]:
+    """Paths, below a location, of the files that readers of the tree see: nothing in them begins with ``_``
+    or ``.``; sorted."""
+    fs, root = file_system(location, storage)
+    root = root.rstrip("/")
+    for path in sorted(fs.find(root)):
+        name = path[len(root) :].lstrip("/")
+        if name and not any(part.startswith(("_", ".")) for part in name.split("/")):
+            yield name
+
+
+def refuse_files(table: str, location: str, storage: StorageOptions | None = None) -> None:
+    """Raise :class:`~distop.errors.TableNotEmpty` if readers of the tree see any file."""
+    found = next(visible_files(location, storage), None)
+    if found is not None:
+        raise TableNotEmpty(
+            f"table {table!r} holds data already: {found}",
+            hint="append to it, or overwrite what is there",
+            details={"table": table, "file": found},
+        )

@@ -1,0 +1,262 @@
+"""Executing a commit sequence: verify, execute, verify; stage after stage, in bounded parallel.
+
+Nothing is remembered between two executions. What is done is seen in the world itself, so any host can take
+over after any crash, and a sequence that was executed twice looks as if it had been once (C3, C4, C13).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from distop.commit.steps.contract import StepContext, StepRegistry, Verdict, default_registry
+from distop.errors import (
+    CorruptRecord,
+    DistopError,
+    Kind,
+    LeadershipLost,
+    LeaseLost,
+    PermanentStepError,
+    PreconditionFailed,
+    UnknownCommitStep,
+)
+from distop.metastore.crashpoints import reached
+from distop.metastore.records.model import StepRecord
+from distop.metastore.records.sequence import CommitSequence
+
+log = logging.getLogger(__name__)
+
+WORKERS = 16
+"""Steps executed at a time: they wait for storage far more than they compute."""
+
+MAX_DESCRIBED = 300
+"""Characters of a step's argument that stand in an error."""
+
+
+class StepFailed(DistopError):
+    """A commit step failed."""
+
+    code = "STEP_FAILED"
+    kind = Kind.PRECONDITION
+
+    index: int = -1
+    """Which step of the sequence, from 0 on."""
+    record: StepRecord = StepRecord(step="")
+    cause: Exception | None = None
+    """What it raised."""
+    permanent: bool = False
+    """Whether another attempt would meet the same."""
+
+    @classmethod
+    def of(cls, index: int, record: StepRecord, cause: Exception) -> StepFailed:
+        """The failure of one step."""
+        code = str(getattr(cause, "code", type(cause).__name__))
+        failed = cls(
+            f"commit step {index} ({describe(record)}) failed: {code}: {cause}",
+            details={"step": record.step, "index": str(index), "cause": code},
+        )
+        failed.index, failed.record, failed.cause = index, record, cause
+        failed.permanent = _is_permanent(cause)
+        failed.__cause__ = cause
+        return failed
+
+
+def describe(record: StepRecord) -> str:
+    """A step in one line, for people."""
+    argument = msgspec.json.encode(record.argument).decode()
+    if len(argument) > MAX_DESCRIBED:
+        argument = argument[:MAX_DESCRIBED] + "..."
+    return f"{record.step} {argument}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executed:
+    """What an execution came to."""
+
+    executed: int = 0
+    found_done: int = 0
+    """Steps that were true already."""
+    skipped: int = 0
+
+
+def execute(
+    sequence: CommitSequence,
+    context: StepContext,
+    *,
+    check: Callable[[], None],
+    workers: int = WORKERS,
+    skip: Collection[int] = (),
+    registry: StepRegistry | None = None,
+) -> Executed:
+    """Make every step of a sequence true. Blocking.
+
+    Steps of a stage run side by side; a stage begins when all steps of the ones before are done. When one
+    fails no further one is begun, and those under way are waited for.
+
+    Parameters
+    ----------
+    check:
+        Called before every step and again before it acts; raises when this process may not act any more.
+    workers:
+        Steps executed at a time.
+    skip:
+        Indexes of steps that are left out, because a person said so.
+
+    Raises
+    ------
+    StepFailed
+        Names the step; a permanent failure comes before one that may pass.
+    LeadershipLost, LeaseLost
+        As ``check`` raised it; says nothing about the steps.
+    CorruptRecord
+        The sequence belongs to another operation.
+    PreconditionFailed
+        ``skip`` names a step that does not exist, or may not be left out.
+    """
+    registry = registry or default_registry()
+    _check_owner(sequence, context)
+    for index in skip:
+        check_skippable(sequence, index, registry)
+    context = replace(context, check=check)
+
+    def one(index: int, record: StepRecord) -> bool:
+        check()
+        step = registry.load_external(record)
+        if step.verify(context) is Verdict.DONE:
+            return False
+        check()
+        reached("step.before")
+        step.execute(context)
+        reached("step.middle")
+        if not step.looks_itself and step.verify(context) is Verdict.NOT_DONE:
+            raise RuntimeError("it was executed, and is not done")
+        reached("step.after")
+        return True
+
+    done = found = 0
+    for stage in sequence.stages():
+        wanted = [(index, record) for index, record in stage.items() if index not in skip]
+        acted = _run(one, wanted, workers)
+        done, found = done + sum(acted), found + len(acted) - sum(acted)
+    outcome = Executed(executed=done, found_done=found, skipped=len(skip))
+    fields = {"operation": sequence.operation, "executed": done, "found_done": found, "skipped": len(skip)}
+    log.info("commit_steps_executed", extra=fields)
+    return outcome
+
+
+def undo(
+    sequence: CommitSequence,
+    context: StepContext,
+    *,
+    check: Callable[[], None],
+    workers: int = WORKERS,
+    registry: StepRegistry | None = None,
+) -> list[int]:
+    """Take back what was executed of a sequence, the last stage first. Blocking.
+
+    Returns the indexes of the steps that could not be taken back, in order: a step that raises, one that is
+    not known here, and one whose kind cannot. Raises as :func:`execute`, but no :class:`StepFailed`.
+    """
+    registry = registry or default_registry()
+    _check_owner(sequence, context)
+    context = replace(context, check=check)
+
+    def one(index: int, record: StepRecord) -> bool:
+        check()
+        try:
+            reached("undo.before")
+            undone = registry.load_external(record).undo(context)
+            reached("undo.after")
+            return undone
+        except (LeadershipLost, LeaseLost):
+            raise
+        except Exception as error:
+            fields = {"operation": sequence.operation, "step": record.step, "index": index}
+            log.warning("commit_step_not_undone", extra={**fields, "error": str(error)})
+            return False
+
+    left: list[int] = []
+    for stage in reversed(sequence.stages()):
+        numbered = list(stage.items())
+        undone = _run(one, numbered, workers)
+        left += [index for (index, _), gone in zip(numbered, undone, strict=True) if not gone]
+    return sorted(left)
+
+
+def _check_owner(sequence: CommitSequence, context: StepContext) -> None:
+    arg = context.arg
+    if (sequence.operation, sequence.uuid) != (str(arg.id), arg.uuid):
+        raise CorruptRecord(
+            f"these commit steps are of {sequence.operation} ({sequence.uuid}), not of {arg.id} ({arg.uuid})"
+        )
+
+
+def is_skippable(record: StepRecord, registry: StepRegistry | None = None) -> bool:
+    """Whether a person may leave this step out. One that is not known here may not be."""
+    try:
+        kind = (registry or default_registry()).kind(record.step)
+    except UnknownCommitStep:
+        return False
+    return bool(getattr(kind, "skippable", False))
+
+
+def check_skippable(sequence: CommitSequence, index: int, registry: StepRegistry | None = None) -> None:
+    """Raise :class:`~distop.errors.PreconditionFailed` unless a person may leave this step out."""
+    if not 0 <= index < len(sequence):
+        raise PreconditionFailed(f"{sequence.operation} has no commit step {index}")
+    record = sequence.steps[index]
+    if not is_skippable(record, registry):
+        raise PreconditionFailed(
+            f"commit step {index} of {sequence.operation} ({describe(record)}) cannot be left out: "
+            "rows would be lost"
+        )
+
+
+def _run(
+    one: Callable[[int, StepRecord], bool], numbered: Sequence[tuple[int, StepRecord]], workers: int
+) -> list[bool]:
+    """What ``one`` says of each step, in order. At most ``workers`` at a time; none after a failure."""
+    waiting: Iterator[tuple[int, tuple[int, StepRecord]]] = enumerate(numbered)
+    answers: dict[int, bool] = {}
+    failures: list[tuple[int, StepRecord, Exception]] = []
+    lock, stop = threading.Lock(), threading.Event()
+
+    def work() -> None:
+        # Each worker takes the next step by itself: 10,000 steps are no 10,000 futures.
+        while not stop.is_set():
+            with lock:
+                taken = next(waiting, None)
+            if taken is None:
+                return
+            place, (index, record) = taken
+            try:
+                answers[place] = one(index, record)
+            except Exception as error:
+                failures.append((index, record, error))
+                stop.set()
+
+    workers = max(1, min(workers, len(numbered)))
+    with ThreadPoolExecutor(workers, thread_name_prefix="step") as pool:
+        for running in [pool.submit(work) for _ in range(workers)]:
+            running.result()
+    if failures:
+        raise _worst(failures)
+    return [answers[place] for place in sorted(answers)]
+
+
+def _worst(failures: list[tuple[int, StepRecord, Exception]]) -> Exception:
+    """What to raise: who lost its leadership knows nothing else; a permanent failure outlives the others."""
+    for _, _, error in failures:
+        if isinstance(error, LeadershipLost | LeaseLost):
+            return error
+    ordered = sorted(failures, key=lambda failure: (not _is_permanent(failure[2]), failure[0]))
+    return StepFailed.of(*ordered[0])
+
+
+def _is_permanent(error: Exception) -> bool:
+    return isinstance(error, PermanentStepError)

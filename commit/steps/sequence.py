@@ -1,0 +1,89 @@
+"""From the commit steps that an operation asks for to those that are logged.
+
+An operation's ``commit_steps`` may name steps of all three kinds. The transactional ones go into the
+finishing transaction; the external ones, with those that plans expand to, make up its commit sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distop.commit.steps.contract import (
+    ExternalStep,
+    FinishContext,
+    StepPlan,
+    StepRegistry,
+    TransactionalStep,
+    default_registry,
+)
+from distop.errors import InvalidArgument
+from distop.metastore.records.model import StepRecord
+from distop.metastore.records.sequence import CommitSequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class SortedSteps:
+    """The steps an operation asks for, by kind, each kind in the order they were named."""
+
+    transactional: tuple[StepRecord, ...] = ()
+    external: tuple[StepRecord, ...] = ()
+    """External steps, and plans."""
+
+
+def sort_steps(records: Sequence[StepRecord], registry: StepRegistry | None = None) -> SortedSteps:
+    """Tell transactional steps from external ones.
+
+    Raises
+    ------
+    UnknownCommitStep
+        A step is not known here; another coordinator may know it (C11).
+    """
+    registry = registry or default_registry()
+    kinds = [(record, issubclass(registry.kind(record.step), TransactionalStep)) for record in records]
+    return SortedSteps(
+        transactional=tuple(record for record, transactional in kinds if transactional),
+        external=tuple(record for record, transactional in kinds if not transactional),
+    )
+
+
+def plan_sequence(
+    records: Sequence[StepRecord], context: FinishContext, registry: StepRegistry | None = None
+) -> CommitSequence:
+    """The commit sequence of an operation whose jobs are done; empty if there is nothing to do.
+
+    Blocking; changes nothing. To be called only while no sequence of the operation is logged: files may have
+    moved since.
+
+    Parameters
+    ----------
+    records:
+        External steps and plans, as :func:`sort_steps` gives them.
+
+    Raises
+    ------
+    UnknownCommitStep
+        A step is not known here.
+    InvalidArgument
+        A plan expands to something else than external steps, or to what is not JSON.
+    """
+    registry = registry or default_registry()
+    steps: list[StepRecord] = []
+    for record in records:
+        kind = registry.kind(record.step)
+        if issubclass(kind, StepPlan):
+            expanded = list(kind(record.argument).expand(context))
+            known = {name: registry.kind(name) for name in {step.step for step in expanded}}
+            if odd := sorted(name for name, kind in known.items() if not issubclass(kind, ExternalStep)):
+                raise InvalidArgument(f"{record.step!r} expands to steps that are not external: {odd}")
+            # The stage of a plan is where its own stages begin.
+            steps += [
+                StepRecord(step=s.step, argument=s.argument, stage=record.stage + s.stage) for s in expanded
+            ]
+        else:
+            steps.append(record)
+    arg = context.view.arg
+    return CommitSequence.of(str(arg.id), arg.uuid, steps)
+
+
+__all__ = ["CommitSequence", "SortedSteps", "plan_sequence", "sort_steps"]

@@ -1,0 +1,165 @@
+"""How a job tells the commit which files it has written.
+
+Each format of tables has its own kind of list. A list that is short enough travels in the job's record: the
+commit then reads nothing but etcd, and a job of one file writes one object. A longer one is a file of its
+own, the job's *manifest*, and the record says where it lies.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from base64 import b85encode
+from typing import Any, ClassVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
+
+from distop.commit.layout.model import Layout
+from distop.commit.layout.partitioning import PartitionKey
+from distop.commit.writing.manifests import ManifestBuilder
+from distop.commit.writing.summaries import summaries_to_json
+
+MAX_RESULT_BYTES = 600
+"""A job's result stays under this whatever was written: its record, of 1 KiB, also holds what jobs add."""
+MAX_INLINE_BYTES = 560
+"""A result that holds its list. Unlike other parts of it, a list cannot be left out to make room."""
+
+
+class FileList(ABC):
+    """The files of one attempt, in the order in which they were completed."""
+
+    folder: ClassVar[str]
+    """The folder that the manifest lies in, below the table's location."""
+    suffix: ClassVar[str]
+    """How its name ends."""
+    checksums: ClassVar[bool] = False
+    """Whether the commit wants to know the checksum of each file."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The columns that the files have."""
+
+    @property
+    @abstractmethod
+    def empty(self) -> bool:
+        """Whether nothing is listed."""
+
+    @abstractmethod
+    def add(self, path: str, key: PartitionKey, size: int, checksum: str, footer: pq.FileMetaData) -> None:
+        """List a complete file.
+
+        Parameters
+        ----------
+        key:
+            Its partition.
+        size:
+            Bytes.
+        checksum:
+            ``md5:<hex>``; empty unless :attr:`checksums` are wanted.
+        """
+
+    @abstractmethod
+    def inline(self) -> dict[str, Any] | None:
+        """The list as part of a job's result, or ``None`` if it is certainly too long."""
+
+    @abstractmethod
+    def write(self, io: FileIO, path: str) -> dict[str, Any]:
+        """Write the list as a file; what the result says of it. ``partitions`` may be left out of that."""
+
+
+def result_of(
+    files: FileList, counts: dict[str, Any], io: FileIO, path: str, *, inline: bool
+) -> dict[str, Any]:
+    """A job's result: its counts, and its list or where that is written.
+
+    Parameters
+    ----------
+    path:
+        Where the list is written if it does not fit, or may not be ``inline``.
+    """
+    held = files.inline() if inline else None
+    if held is not None:
+        whole = {**counts, **held}
+        if len(msgspec.json.encode(whole)) <= MAX_INLINE_BYTES:
+            return whole
+    told = files.write(io, path)
+    whole = {**counts, **told}
+    if len(msgspec.json.encode(whole)) >= MAX_RESULT_BYTES:
+        whole.pop("partitions", None)
+    return whole
+
+
+class IcebergFileList(FileList):
+    """Data files with their statistics, as entries of an Iceberg manifest.
+
+    Parameters
+    ----------
+    sort_order_id:
+        Of the order that their rows have.
+    """
+
+    folder = "metadata"
+    suffix = ".avro"
+
+    def __init__(self, layout: Layout, *, sort_order_id: int | None = None) -> None:
+        self._layout = layout
+        self._sort_order_id = sort_order_id
+        self._statistics_plan = compute_statistics_plan(layout.schema, layout.properties)
+        self._column_ids = parquet_path_to_id_mapping(layout.schema)
+        self._manifest = ManifestBuilder(layout.schema, layout.spec)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._layout.arrow_schema
+
+    @property
+    def empty(self) -> bool:
+        return self._manifest.empty
+
+    def add(self, path: str, key: PartitionKey, size: int, checksum: str, footer: pq.FileMetaData) -> None:
+        statistics = data_file_statistics_from_parquet_metadata(
+            footer, self._statistics_plan, self._column_ids
+        )
+        described = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=Record(*key),
+            file_size_in_bytes=size,
+            sort_order_id=self._sort_order_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+        self._manifest.add(described)
+
+    def inline(self) -> dict[str, Any] | None:
+        """``entries`` (as Avro has them, compressed, in base 85), ``header`` (a digest of the manifest's
+        header, by which the commit knows that it reads them rightly) and ``partitions``."""
+        packed = self._manifest.packed_entries(MAX_INLINE_BYTES)
+        if packed is None:
+            return None
+        return {
+            "entries": b85encode(packed).decode(),
+            "header": self._manifest.header_digest(),
+            "partitions": summaries_to_json(self._manifest.summaries()),
+        }
+
+    def write(self, io: FileIO, path: str) -> dict[str, Any]:
+        """``manifest`` (its name in the operation's folder), ``manifestLength``, ``partitions``."""
+        written = self._manifest.write(io, path)
+        return {
+            "manifest": path.rpartition("/")[2],
+            "manifestLength": written.manifest_length,
+            "partitions": summaries_to_json(self._manifest.summaries()),
+        }

@@ -1,0 +1,109 @@
+"""Files that were written before the operation that publishes them began.
+
+The tasks of a write through Spark's own interface know of no operation: whether there will be one is decided
+by Spark, at the end. So they write into folders named by the *write*, a name that is made when it begins, and
+in the end one list of what counts is written beside them, and an operation without jobs publishes that. Its
+``uuid`` is the name of the write, and so the folders are those of the operation: whatever tells or removes
+the files of operations works with them as well.
+
+Before that operation starts nobody in etcd knows of the files. They are told by the age that stands in the
+name: folders of young writes are passed over where orphans are looked for, and old writes are not published.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from pyiceberg.io import FileIO
+
+from distop.commit.layout.model import file_io
+from distop.errors import CorruptRecord
+from distop.metastore.records.model import OperationArg
+from distop.metastore.records.structs import ready
+from distop.operations.job import staging_folder
+
+TYPE = "write"
+"""The type of operation that publishes them."""
+LIST = "prepared"
+"""Field of its argument: the name of the list, in the operation's folder for metadata."""
+
+MAX_AGE_S = 3 * 86_400.0
+"""A write that began longer ago is not published."""
+SPARED_S = MAX_AGE_S + 2 * 3600.0
+"""The folders of younger writes are left alone. The difference is for clocks that do not agree."""
+
+_NAME = re.compile(r"w(\d{8}T\d{6})-[0-9a-f]{12}")
+_TIME = "%Y%m%dT%H%M%S"
+
+
+class PreparedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """What one task has written."""
+
+    stem: str
+    """What the names of its files begin with, as those of an attempt at a job."""
+    result: dict[str, Any]
+    """Of its :class:`~distop.commit.writing.writer.StagedWriter`."""
+
+
+# -- names -------------------------------------------------------------------------------------------
+
+
+def new_write(now: float) -> str:
+    """A name for a write that begins now (seconds since the Unix epoch)."""
+    began = datetime.fromtimestamp(now, UTC).strftime(_TIME)
+    return f"w{began}-{secrets.token_hex(6)}"
+
+
+def age_of(write: str, now: float) -> float | None:
+    """Seconds since a write began; ``None`` if this is not the name of one."""
+    matched = _NAME.fullmatch(write)
+    if matched is None:
+        return None
+    began = datetime.strptime(matched[1], _TIME).replace(tzinfo=UTC)
+    return now - began.timestamp()
+
+
+def folder_of(write: str) -> str:
+    """The folder of a write, below ``data`` and ``metadata``: the staging folder of its operation."""
+    return f"{TYPE}-{write}"
+
+
+def is_spared(folder: str, now: float) -> bool:
+    """Whether a folder is one that a write may still be using, although no operation is known for it."""
+    prefix, _, write = folder.partition("-")
+    age = age_of(write, now) if prefix == TYPE else None
+    return age is not None and age < SPARED_S
+
+
+# -- the list ----------------------------------------------------------------------------------------
+
+
+def write_list(io: FileIO, path: str, tasks: Sequence[PreparedTask]) -> None:
+    """Write the list of the tasks that count. Its name must not have been used before."""
+    with io.new_output(path).create(overwrite=True) as stream:
+        stream.write(msgspec.json.encode(tasks))
+
+
+def read_list(arg: OperationArg) -> list[PreparedTask]:
+    """The list that an operation publishes; empty for one that publishes none.
+
+    Raises :class:`~distop.errors.CorruptRecord` if it is missing or damaged.
+    """
+    name = arg.argument.get(LIST)
+    if not name:
+        return []
+    path = f"{staging_folder(arg, 'metadata')}/{name}"
+    layout = arg.argument.get("layout") or {}
+    io = file_io(path, layout.get("properties"), arg.storage)
+    try:
+        with io.new_input(path).open() as stream:
+            return msgspec.json.decode(stream.read(), type=ready(list[PreparedTask]))
+    except FileNotFoundError as error:
+        raise CorruptRecord(f"the list {path} of what {arg.id} publishes is missing") from error
+    except msgspec.MsgspecError as error:
+        raise CorruptRecord(f"{path} is no list of what {arg.id} publishes: {error}") from error
