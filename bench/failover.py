@@ -26,8 +26,8 @@ from common import Processes, print_json, print_table, until
 from rich.progress import track
 
 from distop.client import AsyncClient
-from distop.coordinator.completion import Completion
-from distop.coordinator.driver import TableDriver
+from distop.coordinator.completion.completion import Completion
+from distop.coordinator.leading.driver import TableDriver
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port

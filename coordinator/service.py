@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from distop.coordinator.completion import Completion
-from distop.coordinator.hooks import Hooks
-from distop.coordinator.leadership import Leadership
-from distop.coordinator.memory import Memory
-from distop.coordinator.metrics import Metrics
-from distop.coordinator.parking import MAX_COMMIT_ATTEMPTS, Parking
-from distop.coordinator.planning import Planner
-from distop.coordinator.server import start_server
+from distop.coordinator.api.server import start_server
+from distop.coordinator.completion.completion import Completion
+from distop.coordinator.completion.hooks import Hooks
+from distop.coordinator.completion.parking import MAX_COMMIT_ATTEMPTS, Parking
+from distop.coordinator.leading.leadership import Leadership
+from distop.coordinator.metrics.counts import Metrics
+from distop.coordinator.starting.planner import Planner
+from distop.coordinator.state.memory import Memory
 from distop.errors import DistopError, EtcdDenied, InvalidArgument
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
@@ -38,7 +38,7 @@ from distop.metastore.records.model import MemberRecord, encode
 from distop.operations.registry import Registry
 
 if TYPE_CHECKING:
-    from distop.coordinator.web import WebServer
+    from distop.coordinator.web.app import WebServer
 
 log = logging.getLogger(__name__)
 
@@ -166,8 +166,8 @@ class Coordinator:
         """The page, unless it is left out, and what counts for it. Only then is either loaded."""
         if self.config.web is None:
             return None, Metrics()
-        from distop.coordinator.prometheus import PrometheusMetrics
-        from distop.coordinator.web import WebServer
+        from distop.coordinator.metrics.prometheus import PrometheusMetrics
+        from distop.coordinator.web.app import WebServer
 
         metrics = PrometheusMetrics()
         return WebServer(self.config.web, self.config.etcd, metrics, lambda: self.member), metrics

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from distop.coordinator.completion import Completion
-from distop.coordinator.leadership import Leadership
-from distop.coordinator.placement import preferred
+from distop.coordinator.completion.completion import Completion
+from distop.coordinator.leading.leadership import Leadership
+from distop.coordinator.leading.placement import preferred
 from distop.coordinator.service import Coordinator
 from distop.errors import EtcdOutOfSpace
 from distop.metastore.etcd.client import EtcdClient
@@ -273,7 +273,7 @@ async def test_a_finish_that_always_loses_stands_back(
     etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """P6: it is tried again, not for ever and not without a pause, and ends when the others let it."""
-    monkeypatch.setattr("distop.coordinator.completion.MAX_REBASES", 3)
+    monkeypatch.setattr("distop.coordinator.completion.completion.MAX_REBASES", 3)
     client = RacedClient(etcd_config)
     await make_table(client)
     async with leadership(client):

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf import duration_pb2
 
-from distop.coordinator.ends import Ends
+from distop.coordinator.state.ends import Ends
 from distop.errors import OperationNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -88,7 +88,7 @@ def led(monkeypatch: pytest.MonkeyPatch) -> set[bytes]:
         led.add(history)
 
     monkeypatch.setattr(Ends, "lead", noted)
-    monkeypatch.setattr("distop.coordinator.api_operations.SOON_S", 60.0)
+    monkeypatch.setattr("distop.coordinator.api.operations.SOON_S", 60.0)
     return led
 
 

@@ -20,10 +20,12 @@ from typer.testing import CliRunner
 
 from distop.cli.main import app
 from distop.client import AsyncClient
-from distop.coordinator import doctor_checks, doctor_files, doctor_rounds
-from distop.coordinator.doctor import Severity, Told
-from distop.coordinator.doctor_liveness import Patience
-from distop.coordinator.doctor_rounds import Doctor, Examination
+from distop.coordinator.doctor import checks as doctor_checks
+from distop.coordinator.doctor import files as doctor_files
+from distop.coordinator.doctor import rounds as doctor_rounds
+from distop.coordinator.doctor.findings import Severity, Told
+from distop.coordinator.doctor.liveness import Patience
+from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.errors import TableNotFound
 from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord
 from distop.metastore.etcd.client import EtcdClient
@@ -354,7 +356,7 @@ async def test_keys_without_an_operation_are_collected(practice: Practice, led: 
 
 async def test_a_fix_does_nothing_when_things_have_moved(practice: Practice, led: OperationId) -> None:
     """The compares are what was seen."""
-    from distop.coordinator.doctor_fixes import MOVED, apply
+    from distop.coordinator.doctor.fixes import MOVED, apply
 
     await _not_in_run_ops(practice, led)
     [told] = await practice.examine()

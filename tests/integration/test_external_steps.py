@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from distop.commit.steps.contract import VARIABLE, default_registry
-from distop.coordinator.requests import plain
+from distop.coordinator.starting.requests import plain
 from distop.errors import DistopError, NotSkippable
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId

@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from distop.client import AsyncClient, FollowUp, OperationState
-from distop.coordinator.completion import Completion
-from distop.coordinator.leadership import Leadership
+from distop.coordinator.completion.completion import Completion
+from distop.coordinator.leading.leadership import Leadership
 from distop.errors import InvalidArgument, RequestIdReused, UnknownOperationType
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession

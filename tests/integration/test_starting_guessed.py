@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from distop.coordinator import api_operations
-from distop.coordinator.turns import Turn
+from distop.coordinator.api import operations as api_operations
+from distop.coordinator.state.turns import Turn
 from distop.errors import IncompatibleOperation, RequestIdReused, TableNotFound, TablePaused
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig

@@ -17,9 +17,9 @@ from urllib.parse import quote
 
 import pytest
 
-from distop.coordinator.following import Following
 from distop.coordinator.service import Coordinator, CoordinatorConfig
-from distop.coordinator.web_reads import HISTORY, LIVE, TABLES
+from distop.coordinator.views.following import Following
+from distop.coordinator.web.reads import HISTORY, LIVE, TABLES
 from distop.errors import InvalidArgument, Unavailable
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig

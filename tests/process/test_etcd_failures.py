@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from distop.coordinator.completion import Completion
-from distop.coordinator.driver import TableDriver
+from distop.coordinator.completion.completion import Completion
+from distop.coordinator.leading.driver import TableDriver
 from distop.errors import EtcdOutOfSpace, EtcdUnavailable
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import grpc.aio
 
-from distop.coordinator.placement import preferred
+from distop.coordinator.leading.placement import preferred
 from distop.coordinator.service import Coordinator, CoordinatorConfig
 from distop.errors.wire import from_rpc_error
 from distop.metastore.etcd.client import EtcdClient

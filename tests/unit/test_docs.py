@@ -14,7 +14,7 @@ import pytest
 
 import distop
 from distop.cli.exits import EPILOG, exit_code
-from distop.coordinator.prometheus import PrometheusMetrics
+from distop.coordinator.metrics.prometheus import PrometheusMetrics
 from distop.errors import DistopError
 from distop.operations.registry import GROUP
 from distop.operations.side_by_side import beside

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from distop.coordinator.ends import Ends
+from distop.coordinator.state.ends import Ends
 from distop.metastore.etcd.txn import KeyValue
 
 KEY = b"p.t.history.noop.1"

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.coordinator.markup import join, printable, tag
-from distop.coordinator.web_parts import code, link, name_of
+from distop.coordinator.web.markup import join, printable, tag
+from distop.coordinator.web.parts import code, link, name_of
 
 
 class Reader(HTMLParser):

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from distop.coordinator.metrics import Metrics, code_of
-from distop.coordinator.prometheus import MAX_TYPES, PrometheusMetrics
-from distop.coordinator.tracker import Tracked
+from distop.coordinator.metrics.counts import Metrics, code_of
+from distop.coordinator.metrics.prometheus import MAX_TYPES, PrometheusMetrics
+from distop.coordinator.state.tracker import Tracked
 from distop.errors import Conflict, EtcdUnavailable, OutcomeUnknown
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port

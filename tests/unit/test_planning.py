@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from distop.coordinator.planning import Planner
+from distop.coordinator.starting.planner import Planner
 from distop.errors import DeadlineExceeded
 from distop.metastore.records.model import TableRecord
 from distop.operations import Plan, PlanRequest, Registry

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from distop.coordinator.why import Mood, Reason, seconds_of, short_name, span, why
+from distop.coordinator.views.why import Mood, Reason, seconds_of, short_name, span, why
 from distop.proto import distop_pb2 as pb
 
 START_ONE = "start one that does: distop executor"

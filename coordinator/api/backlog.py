@@ -1,0 +1,162 @@
+"""``BacklogService``: queue batches, look at them, and decide about what a table waits for."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from typing import Any
+
+import grpc.aio
+
+from distop.coordinator.starting.body import check_scope, options_of
+from distop.coordinator.starting.requests import plain
+from distop.coordinator.views.listing import PageToken, continued_listing, page_size
+from distop.coordinator.views.operations import struct, timestamp
+from distop.coordinator.views.ordering import ordering_message
+from distop.errors import ArgumentTooLarge, InvalidArgument, TableNotFound
+from distop.metastore.backlog.batches import BatchRecord, check_batch, ordering_of
+from distop.metastore.backlog.decisions import approve, open_gate, set_ordering, unblock
+from distop.metastore.backlog.queue import enqueue
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Put
+from distop.metastore.operations.starting import digest_of
+from distop.metastore.records.keyspace import TableKeys, check_name, check_type, prefix_end
+from distop.metastore.records.model import decode, encode
+from distop.metastore.tables.audit import audit_put
+from distop.operations.registry import Registry
+from distop.proto import distop_pb2 as pb
+from distop.proto import distop_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+MAX_BATCH_BYTES = 500_000
+"""Largest record of a batch: several may be started by one transaction."""
+
+_SETTINGS = ("gate", "validation", "late", "together", "max_attempts", "remember")
+
+
+class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
+    """The handlers; stateless."""
+
+    def __init__(self, client: EtcdClient, registry: Registry) -> None:
+        self._client = client
+        self._registry = registry
+
+    async def EnqueueBatch(  # noqa: N802 - the name of the RPC
+        self, request: pb.EnqueueBatchRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.EnqueueBatchResponse:
+        keys = self._keys(request.table)
+        kind = self._registry.get(check_type(request.type))
+        check_scope(kind, "")
+        argument, options = plain(request.argument, "argument"), options_of(request.options)
+        now = time.time()
+        record = BatchRecord(
+            type=kind.type,
+            argument=argument,
+            options=options,
+            digest=digest_of([kind.type, argument, options]),
+            uid=request.request_id or uuid.uuid4().hex,
+            queued_by=request.requested_by,
+            queued_at=now,
+        )
+        if (size := len(encode(record))) > MAX_BATCH_BYTES:
+            raise ArgumentTooLarge(
+                f"the batch takes {size:,} bytes, at most {MAX_BATCH_BYTES:,} are allowed",
+                details={"field": "argument"},
+            )
+        audit = self._audit(keys, "enqueue", request.batch, request.requested_by, now, record.uid)
+        answer = await enqueue(
+            self._client, keys, request.batch, record, republish=request.republish, beside=(audit,)
+        )
+        fields = {"table": keys.name, "batch": request.batch, "became": answer.became.value}
+        log.info("batch_queued", extra=fields)
+        return pb.EnqueueBatchResponse(
+            became=answer.became.value, operation=answer.operation, late=answer.late
+        )
+
+    async def ListBacklog(  # noqa: N802
+        self, request: pb.ListBacklogRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListBacklogResponse:
+        keys, size = self._keys(request.table), page_size(request.page_size)
+        token = PageToken.decode(request.page_token) if request.page_token else PageToken(0)
+        if not token.revision:
+            token.revision = await self._client.revision()
+        prefix = keys.backlog_prefix
+        start = prefix + token.table.encode() + b"\0" if token.table else prefix
+        with continued_listing():
+            if not (await self._client.get(keys.table, revision=token.revision)).exists:
+                raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+            ordering = await self._client.get(keys.ordering, revision=token.revision)
+            page = await self._client.get_range(
+                start, prefix_end(prefix), revision=token.revision, limit=size
+            )
+        batches = [
+            _batch(kv.key[len(prefix) :].decode(), decode(kv.value, BatchRecord, kv.key)) for kv in page.kvs
+        ]
+        response = pb.ListBacklogResponse(
+            batches=batches, ordering=ordering_message(keys.name, ordering_of(ordering), token.revision)
+        )
+        if page.more:
+            response.next_page_token = PageToken(token.revision, batches[-1].name).encode()
+        return response
+
+    async def SetOrdering(  # noqa: N802
+        self, request: pb.SetOrderingRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Ordering:
+        keys = self._keys(request.table)
+        given = {name: getattr(request, name) for name in _SETTINGS if request.HasField(name)}
+
+        what = ", ".join(f"{name}={value}" for name, value in given.items())
+        call = request.request_id or uuid.uuid4().hex
+        audit = self._audit(keys, "set-ordering", what, request.requested_by, time.time(), call)
+        record = await set_ordering(self._client, keys, given, request=call, beside=(audit,))
+        return ordering_message(keys.name, record)
+
+    async def ControlBacklog(  # noqa: N802
+        self, request: pb.ControlBacklogRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Ordering:
+        keys, now = self._keys(request.table), time.time()
+        batch = check_batch(request.batch) if request.batch else ""
+        call = request.request_id or uuid.uuid4().hex
+        action = f"backlog-{request.action}"
+        audit = self._audit(keys, action, batch, request.requested_by, now, call, request.reason)
+        once: dict[str, Any] = {"request": call, "beside": (audit,)}
+        match request.action:
+            case "open":
+                record = await open_gate(self._client, keys, **once)
+            case "approve":
+                record = await approve(self._client, keys, batch, **once)
+            case "retry" | "skip":
+                skip = request.action == "skip"
+                record = await unblock(self._client, keys, batch, skip=skip, now=now, **once)
+            case other:
+                raise InvalidArgument(
+                    f"{other!r} is nothing that can be done about a backlog",
+                    hint="choose open, approve, retry or skip",
+                    details={"field": "action"},
+                )
+        log.info("backlog_controlled", extra={"table": keys.name, "action": request.action, "batch": batch})
+        return ordering_message(keys.name, record)
+
+    def _keys(self, table: str) -> TableKeys:
+        return self._client.keyspace.table(check_name(table, "table"))
+
+    def _audit(
+        self, keys: TableKeys, action: str, target: str, by: str, at: float, call: str, reason: str = ""
+    ) -> Put:
+        target = target or keys.name
+        return audit_put(keys, action, by=by, target=target, at=at, reason=reason, request_id=call)
+
+
+def _batch(name: str, record: BatchRecord) -> pb.Batch:
+    return pb.Batch(
+        name=name,
+        type=record.type,
+        argument=struct(record.argument),
+        queued_by=record.queued_by,
+        queued_at=timestamp(record.queued_at),
+        attempts=record.attempts,
+        error=pb.OperationError(code=record.code, message=record.error),
+        operation=record.operation,
+    )

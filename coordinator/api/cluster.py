@@ -1,0 +1,178 @@
+"""``ClusterService``: who is there, who leads what, who did what, what is wrong."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import re
+import time
+from collections.abc import AsyncGenerator
+from concurrent.futures import Executor
+from contextlib import aclosing
+from typing import Any
+
+import grpc.aio
+import msgspec
+
+from distop.coordinator.doctor.findings import Told
+from distop.coordinator.doctor.liveness import Patience
+from distop.coordinator.doctor.rounds import Doctor, Examination
+from distop.coordinator.views.listing import continued_listing, no_token, page_size
+from distop.coordinator.views.operations import member_message, timestamp
+from distop.errors import TableNotFound
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Put
+from distop.metastore.members.draining import set_draining
+from distop.metastore.records.keyspace import check_name
+from distop.metastore.records.model import LeaderRecord, MemberRecord, decode
+from distop.metastore.records.structs import ready
+from distop.metastore.tables.audit import Entry, audit_put, prune_softly, read_audit
+from distop.proto import distop_pb2 as pb
+from distop.proto import distop_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+
+class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
+    """The handlers; stateless."""
+
+    def __init__(self, client: EtcdClient, threads: Executor) -> None:
+        self._client = client
+        self._threads = threads
+
+    async def ListMembers(  # noqa: N802 - the name of the RPC
+        self, request: pb.ListMembersRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListMembersResponse:
+        keyspace = self._client.keyspace
+        response = pb.ListMembersResponse()
+        for role, prefix in (("coordinator", keyspace.coordinators), ("executor", keyspace.executors)):
+            for kv in (await self._client.scan(prefix)).kvs:
+                member = decode(kv.value, MemberRecord, kv.key)
+                response.members.append(member_message(member, role))
+        return response
+
+    async def DrainCoordinator(  # noqa: N802
+        self, request: pb.DrainCoordinatorRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Member:
+        keyspace, by = self._client.keyspace, request.requested_by
+        action = "undrain" if request.undo else "drain"
+        at, reason = time.time(), request.reason
+
+        def audit(member: str) -> Put:
+            return audit_put(keyspace, action, by=by, target=member, reason=reason, at=at)
+
+        record = await set_draining(self._client, request.member, audit, draining=not request.undo)
+        log.info("coordinator_drained", extra={"member": record.id, "draining": record.draining})
+        await prune_softly(self._client, keyspace.audit_prefix)
+        return member_message(record, "coordinator")
+
+    async def ListAudit(  # noqa: N802
+        self, request: pb.ListAuditRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListAuditResponse:
+        keyspace = self._client.keyspace
+        prefix = keyspace.audit_prefix
+        if request.table:
+            keys = keyspace.table(check_name(request.table, "table"))
+            prefix = keys.audit_prefix
+            if not (await self._client.get(keys.table)).exists:
+                raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+        size = page_size(request.page_size)
+        token = _AuditToken.decode(request.page_token) if request.page_token else _AuditToken(0)
+        with continued_listing():
+            found, revision = await read_audit(
+                self._client, prefix, limit=size, revision=token.revision, before=token.before
+            )
+        response = pb.ListAuditResponse(entries=[_entry(one) for one in found])
+        if len(found) == size:
+            response.next_page_token = _AuditToken(revision, found[-1].id).encode()
+        return response
+
+    async def ListLeaders(  # noqa: N802
+        self, request: pb.ListLeadersRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListLeadersResponse:
+        keyspace = self._client.keyspace
+        index = await self._client.scan(keyspace.active, keys_only=True)
+        response = pb.ListLeadersResponse()
+        for table in sorted({keyspace.table_of_active(kv.key) for kv in index.kvs}):
+            leader = await self._client.get(keyspace.table(table).coordinator)
+            if leader.exists:
+                record = decode(leader.value, LeaderRecord, leader.key)
+                response.leaders.append(
+                    pb.Leader(
+                        table=table,
+                        member=record.member,
+                        address=record.address,
+                        epoch=leader.create_revision,
+                    )
+                )
+        return response
+
+    async def Diagnose(  # noqa: N802
+        self, request: pb.DiagnoseRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncGenerator[pb.DiagnoseResponse, None]:
+        if request.table:
+            check_name(request.table, "table")
+        patience = Patience()
+        if request.HasField("patience"):
+            patience = Patience(hand_over_s=request.patience.ToNanoseconds() / 1e9)
+        what = Examination(table=request.table, deep=request.deep, fix=request.fix, patience=patience)
+        doctor = Doctor(self._client, self._threads)
+        async with aclosing(doctor.examine(what)) as examined:
+            async for progress in examined:
+                yield pb.DiagnoseResponse(
+                    findings=[_finding(told) for told in progress.told],
+                    tables=progress.tables,
+                    operations=progress.operations,
+                    done=progress.done,
+                )
+
+
+def _finding(told: Told) -> pb.Finding:
+    finding = told.finding
+    return pb.Finding(
+        code=finding.code,
+        severity=int(finding.severity),  # type: ignore[arg-type]  # the same numbers
+        table=finding.table,
+        operation=finding.operation,
+        sentence=finding.sentence,
+        remedy=finding.remedy,
+        fixable=finding.fix is not None,
+        fixed=told.fixed,
+        outcome=told.outcome,
+    )
+
+
+class _AuditToken(msgspec.Struct, array_like=True):
+    """Where a listing of the audit trail goes on: at which revision, before which entry."""
+
+    revision: int
+    before: str = ""
+
+    def encode(self) -> str:
+        return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> _AuditToken:
+        try:
+            token = msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=ready(cls))
+        except (ValueError, msgspec.MsgspecError):
+            token = cls(0)
+        if token.revision <= 0 or not _ENTRY.fullmatch(token.before):
+            raise no_token()
+        return token
+
+
+_ENTRY = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
+
+
+def _entry(entry: Entry) -> pb.AuditEntry:
+    record = entry.record
+    return pb.AuditEntry(
+        id=entry.id,
+        at=timestamp(record.at),
+        action=record.action,
+        target=record.target,
+        by=record.by,
+        reason=record.reason,
+        request_id=record.request_id,
+    )

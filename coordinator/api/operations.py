@@ -1,0 +1,344 @@
+"""``OperationService``: start, get, list, watch, cancel, pause. Any coordinator answers any call."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+import grpc.aio
+
+from distop.coordinator.metrics.counts import Metrics
+from distop.coordinator.starting.body import StartBody, operation_arg
+from distop.coordinator.starting.planner import Planner
+from distop.coordinator.starting.requests import seconds
+from distop.coordinator.state.memory import Memory
+from distop.coordinator.state.tracker import Tracked
+from distop.coordinator.views.listing import list_operations
+from distop.coordinator.views.operations import (
+    ENDED_STATES,
+    from_record,
+    from_tracked,
+    read_finished,
+    read_operation,
+    refresh_pause,
+)
+from distop.coordinator.views.updates import live_updates
+from distop.errors import (
+    Compacted,
+    DeadlineExceeded,
+    DistopError,
+    EtcdUnavailable,
+    OperationNotFound,
+    OutcomeUnknown,
+    PreconditionFailed,
+    Unavailable,
+)
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.watch import WatchBatch, watch
+from distop.metastore.operations.active import active_operations
+from distop.metastore.operations.ending import request_cancel
+from distop.metastore.operations.parking import request_resolve
+from distop.metastore.operations.pausing import pause_operation, resume_operation
+from distop.metastore.operations.starting import (
+    GuessedWrong,
+    StartRequest,
+    TableState,
+    answered_before,
+    check_not_paused,
+    operation_in_the_way,
+    read_table_state,
+    start,
+)
+from distop.metastore.records.keyspace import (
+    OperationId,
+    prefix_end,
+)
+from distop.metastore.records.model import (
+    RUNNING,
+    CancelRecord,
+    OperationArg,
+    PauseRecord,
+    ResolveRecord,
+)
+from distop.metastore.tables.audit import audit_put, prune_softly
+from distop.metastore.tables.indexes import read_index
+from distop.operations.api import PlanRequest
+from distop.proto import distop_pb2 as pb
+from distop.proto import distop_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+DEFAULT_CALL_S = 60.0
+"""Deadline of a call whose caller set none."""
+
+DEFAULT_HEARTBEAT_S = 10.0
+
+SOON_S = 0.05
+"""An operation that ends so soon is over before a watch of it would be of use."""
+
+
+class OperationService(distop_pb2_grpc.OperationServiceServicer):
+    """The handlers; they hold no state."""
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        planner: Planner,
+        metrics: Metrics | None = None,
+        stopping: asyncio.Event | None = None,
+        memory: Memory | None = None,
+    ) -> None:
+        self._client = client
+        self._memory = memory or Memory()
+        self._stopping = stopping or asyncio.Event()
+        self._metrics = metrics or Metrics()
+        self._planner = planner
+        self._registry = planner.registry
+
+    # -- start -----------------------------------------------------------------------------------------
+
+    async def StartOperation(  # noqa: N802 - the name of the RPC
+        self, request: pb.StartOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        body = StartBody.of(request, self._registry)
+        wanted = StartRequest(
+            table=body.table,
+            type=body.type,
+            object=body.object,
+            request_id=request.request_id or uuid.uuid4().hex,
+            digest=body.digest,
+        )
+        left_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
+        if (state := self._guess(wanted)) is not None:
+            try:
+                return await self._start(body, wanted, state, request.started_by, left_s)
+            except (Unavailable, OutcomeUnknown, DeadlineExceeded):
+                raise
+            except (GuessedWrong, DistopError):
+                # What is wrong, if anything, can only be said of what was read.
+                if (turn := self._memory.turns.get(body.table)) is not None:
+                    turn.guessed_wrong()
+        keys = self._client.keyspace.table(body.table)
+        state = await read_table_state(self._client, keys, body.type, wanted.request_id)
+        return await self._start(body, wanted, state, request.started_by, left_s)
+
+    def _guess(self, wanted: StartRequest) -> TableState | None:
+        """What a start would read, if the table is led here and it is certain enough; spares the read."""
+        turn = self._memory.turns.get(wanted.table)
+        state = turn.guess(wanted.type) if turn is not None else None
+        if state is None or self._registry.get(wanted.type).sees_active:
+            return None
+        in_the_way = operation_in_the_way(state.run_ops_kv.value, wanted, self._compatible(wanted.type))
+        return state if in_the_way is None else None
+
+    def _compatible(self, type_name: str) -> Callable[[str], bool]:
+        return partial(self._registry.compatible, self._registry.get(type_name))
+
+    async def _start(
+        self, body: StartBody, wanted: StartRequest, state: TableState, started_by: str, left_s: float
+    ) -> pb.Operation:
+        """Start it on a table as it stands, or show what this request has started before."""
+        kind = self._registry.get(body.type)
+        keys = self._client.keyspace.table(body.table)
+        operation = answered_before(state, wanted)
+        if operation is None:
+            check_not_paused(state)
+            plan = await self._planner.plan(
+                kind,
+                PlanRequest(
+                    table=state.record,
+                    head=state.head,
+                    watermarks=state.watermarks,
+                    argument=body.argument,
+                    partitions=body.partitions or None,
+                    options=body.options,
+                    active=await active_operations(self._client, keys) if kind.sees_active else (),
+                    object=body.object,
+                    index=await read_index(self._client, keys, body.object),
+                ),
+                left_s,
+            )
+            started_at = time.time()
+            unique = uuid.uuid4().hex[:12]
+
+            def make_arg(instance: int) -> OperationArg:
+                return operation_arg(
+                    kind,
+                    plan,
+                    state.record,
+                    instance=instance,
+                    object=body.object,
+                    unique=unique,
+                    options=body.options,
+                    then=body.then,
+                    request_id=wanted.request_id,
+                    started_at=started_at,
+                    started_by=started_by,
+                )
+
+            compatible = self._compatible(body.type)
+            started = await start(self._client, keys, state, wanted, make_arg, compatible=compatible)
+            operation = started.operation
+            if started.arg is not None:
+                if (turn := self._memory.turns.get(body.table)) is not None:
+                    turn.started(state, started.arg, started.revision)
+                self._metrics.operation_started(body.type)
+                log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
+                tracked = Tracked(keys.operation(operation), started.arg, RUNNING, started.revision)
+                return from_tracked(tracked, "", started.revision)
+        message, _ = await read_operation(self._client, operation)
+        return message
+
+    # -- get, list, cancel -----------------------------------------------------------------------------
+
+    async def GetOperation(  # noqa: N802
+        self, request: pb.GetOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        message, _ = await read_operation(self._client, OperationId.parse(request.name))
+        return message
+
+    async def ListOperations(  # noqa: N802
+        self, request: pb.ListOperationsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListOperationsResponse:
+        return await list_operations(self._client, request)
+
+    async def CancelOperation(  # noqa: N802
+        self, request: pb.CancelOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        operation = OperationId.parse(request.name)
+        keys = self._client.keyspace.operation(operation)
+        record = CancelRecord(by=request.requested_by, reason=request.reason, at=time.time())
+        audit = audit_put(
+            self._client.keyspace.table(operation.table),
+            "cancel",
+            by=record.by,
+            target=str(operation),
+            reason=record.reason,
+            at=record.at,
+        )
+        try:
+            first = await request_cancel(self._client, keys, record, audit)
+            log.info("cancel_requested", extra={"operation": str(operation), "first": first})
+        except OperationNotFound:
+            pass  # finished meanwhile, or never there: the answer below says which
+        message, _ = await read_operation(self._client, operation)
+        return message
+
+    async def ResolveOperation(  # noqa: N802
+        self, request: pb.ResolveOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        operation = OperationId.parse(request.name)
+        decision = ResolveRecord(
+            action=request.action, by=request.requested_by, reason=request.reason, at=time.time()
+        )
+        table = self._client.keyspace.table(operation.table)
+        audit = audit_put(
+            table,
+            f"resolve-{decision.action}",
+            by=decision.by,
+            target=str(operation),
+            reason=decision.reason,
+            at=decision.at,
+        )
+        await request_resolve(self._client, table.operation(operation), decision, audit)
+        log.info("resolve_requested", extra={"operation": str(operation), "action": decision.action})
+        message, _ = await read_operation(self._client, operation)
+        return message
+
+    async def PauseOperation(  # noqa: N802
+        self, request: pb.PauseOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        return await self._hold(request, "pause")
+
+    async def ResumeOperation(  # noqa: N802
+        self, request: pb.ResumeOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        return await self._hold(request, "resume")
+
+    async def _hold(
+        self, request: pb.PauseOperationRequest | pb.ResumeOperationRequest, action: str
+    ) -> pb.Operation:
+        operation = OperationId.parse(request.name)
+        table = self._client.keyspace.table(operation.table)
+        keys, by, reason, at = table.operation(operation), request.requested_by, request.reason, time.time()
+        audit = audit_put(table, action, by=by, target=str(operation), reason=reason, at=at)
+        try:
+            if action == "pause":
+                record = PauseRecord(by=by, reason=reason, at=at)
+                first = await pause_operation(self._client, keys, record, audit)
+            else:
+                first = await resume_operation(self._client, keys, audit)
+            log.info("operation_held", extra={"operation": str(operation), "how": action, "first": first})
+        except OperationNotFound:
+            # Finished meanwhile, or never there, which is what the read says.
+            ended, _ = await read_operation(self._client, operation)
+            raise PreconditionFailed(
+                f"operation {operation} is over: it has {pb.OperationState.Name(ended.state).lower()}",
+                details={"operation": str(operation)},
+            ) from None
+        await prune_softly(self._client, table.audit_prefix)
+        message, _ = await read_operation(self._client, operation)
+        return message
+
+    # -- watch -----------------------------------------------------------------------------------------
+
+    async def WatchOperation(  # noqa: N802
+        self, request: pb.WatchOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncGenerator[pb.OperationUpdate, None]:
+        operation = OperationId.parse(request.name)
+        heartbeat_s = max(seconds(request.heartbeat) or DEFAULT_HEARTBEAT_S, 0.1)
+        table = self._client.keyspace.table(operation.table)
+        keys = table.operation(operation)
+        start, end = keys.prefix, prefix_end(keys.prefix)
+        if request.states_only:
+            if (record := await self._memory.ends.within(table.history(operation), SOON_S)) is not None:
+                message = from_record(operation, record)
+                yield pb.OperationUpdate(operation=message, revision=message.revision)
+                return
+            # The operation's own keys, from .arg to .state; numbered partitions lie outside of them.
+            start, end = keys.arg, keys.state + b"\0"
+        after = request.after_revision
+
+        async def ended() -> pb.OperationUpdate | None:
+            message = await read_finished(self._client, operation)
+            return (
+                None if message is None else pb.OperationUpdate(operation=message, revision=message.revision)
+            )
+
+        while True:
+            changes = watch(self._client, start, end)
+            async with aclosing(changes):
+                await self._stands(changes)
+                message, view = await read_operation(self._client, operation)
+                if view is None or message.revision > after:
+                    # Jobs that finished before are in the counts; naming them all would grow without bound.
+                    yield pb.OperationUpdate(operation=message, revision=message.revision)
+                if view is None:
+                    return
+                refresh = partial(refresh_pause, self._client, table, view)
+                updates = live_updates(
+                    changes, view, message.revision, heartbeat_s, self._stopping, ended, refresh
+                )
+                try:
+                    async with aclosing(updates):
+                        async for update in updates:
+                            after = update.revision
+                            yield update
+                            if update.operation.state in ENDED_STATES:
+                                return
+                except Compacted:
+                    continue
+
+    async def _stands(self, changes: AsyncGenerator[WatchBatch, None]) -> None:
+        """Wait until a watch stands. It would wait for etcd as long as it takes; the caller is to know."""
+        try:
+            async with asyncio.timeout(self._client.config.timeout_s):
+                await anext(changes)
+        except TimeoutError:
+            raise EtcdUnavailable(f"etcd at {self._client.endpoint} opens no watch") from None

@@ -1,0 +1,337 @@
+"""``TableService``: create, get, list, pause, watermarks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+import uuid
+from concurrent.futures import Executor
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc.aio
+
+from distop.commit.files.storage import without_secrets
+from distop.coordinator.starting.requests import plain
+from distop.coordinator.views.explaining import explain
+from distop.coordinator.views.listing import PageToken, continued_listing, page_size, table_names
+from distop.coordinator.views.operations import pause_of, struct, timestamp
+from distop.coordinator.views.ordering import ordering_message
+from distop.errors import (
+    ArgumentTooLarge,
+    CorruptRecord,
+    EtcdOutOfSpace,
+    Exhausted,
+    InvalidArgument,
+    OutcomeUnknown,
+    PreconditionFailed,
+    TableExists,
+    TableNotFound,
+)
+from distop.metastore.backlog.batches import BatchRecord, ordering_of
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Put, Txn, absent
+from distop.metastore.operations.pausing import pause_table, resume_table
+from distop.metastore.records.keyspace import OperationId, check_name, prefix_end
+from distop.metastore.records.model import (
+    DropRecord,
+    Head,
+    LeaderRecord,
+    PauseRecord,
+    TableRecord,
+    decode,
+    decode_run_ops,
+    decode_watermarks,
+    encode,
+)
+from distop.metastore.tables.audit import audit_put, prune_softly
+from distop.metastore.tables.dropping import drop_table, finish_drop
+from distop.proto import distop_pb2 as pb
+from distop.proto import distop_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+FORMATS = ("iceberg", "files", "delta")
+OPTIONS = ("audit", "partitionBy", "properties", "schema", "storage")
+
+_MAX_TRIES = 4
+
+
+class TableService(distop_pb2_grpc.TableServiceServicer):
+    """The handlers; stateless."""
+
+    def __init__(self, client: EtcdClient, threads: Executor) -> None:
+        self._client = client
+        self._threads = threads
+
+    async def CreateTable(  # noqa: N802 - the name of the RPC
+        self, request: pb.CreateTableRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Table:
+        record = _checked(request)
+        keys = self._client.keyspace.table(record.name)
+        by, at = record.created_by, record.created_at
+        trails = (keys, keys.keyspace)
+        audit = [audit_put(trail, "create-table", by=by, target=record.name, at=at) for trail in trails]
+        puts = (Put(keys.table, encode(record)), *audit)
+        tombstone = keys.keyspace.dropped(record.name)
+        compares = (absent(keys.table), absent(tombstone))
+        txn = Txn(compares, puts, (Get(keys.table), Get(tombstone)))
+        if txn.size() > MAX_REQUEST_BYTES:
+            raise ArgumentTooLarge(
+                f"the table's record takes {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}",
+                hint="make the options smaller",
+                details={"field": "options"},
+            )
+        for _ in range(_MAX_TRIES):
+            try:
+                try:
+                    reached("table.create.before")
+                    result = await self._client.txn(txn)
+                    reached("table.create.after")
+                except OutcomeUnknown:
+                    # The record has an id of its own: a repeat recognises what the first try has written.
+                    result = await self._client.txn(txn)
+            except EtcdOutOfSpace:
+                standing = await self._client.get(keys.table)
+                if standing.exists and decode(standing.value, TableRecord, keys.table).uuid == record.uuid:
+                    return await self._read(record.name)
+                raise
+            if result.succeeded:
+                return await self._read(record.name)
+            standing, dropped = result.one(0, keys.table), result.one(1, tombstone)
+            if standing.exists:
+                if decode(standing.value, TableRecord, keys.table).uuid == record.uuid:
+                    return await self._read(record.name)
+                raise TableExists(f"table {record.name!r} exists already", details={"table": record.name})
+            if dropped.exists:
+                # What an interrupted drop has left is not to become this table's past.
+                before = decode(dropped.value, DropRecord, tombstone)
+                await finish_drop(self._client, keys, before, self._purge)
+        raise Exhausted(f"table {record.name!r} is just being dropped", hint="try again in a moment")
+
+    async def GetTable(  # noqa: N802
+        self, request: pb.GetTableRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Table:
+        return await self._read(check_name(request.name, "table"))
+
+    async def ListTables(  # noqa: N802
+        self, request: pb.ListTablesRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListTablesResponse:
+        size = page_size(request.page_size)
+        token = PageToken.decode(request.page_token) if request.page_token else PageToken(0)
+        if not token.revision:
+            token.revision = await self._client.revision()
+        response = pb.ListTablesResponse()
+        with continued_listing():
+            async for name in table_names(self._client, token.revision, token.table):
+                response.tables.append(await self._read(name, revision=token.revision))
+                if len(response.tables) == size:
+                    response.next_page_token = PageToken(token.revision, name).encode()
+                    break
+        return response
+
+    async def ExplainTable(  # noqa: N802
+        self, request: pb.GetTableRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Explanation:
+        table = await self._read(check_name(request.name, "table"))
+        reason = await explain(self._client, table, now=time.time())
+        return pb.Explanation(table=table.name, mood=reason.mood.name.lower(), sentence=reason.sentence)
+
+    async def GetWatermarks(  # noqa: N802
+        self, request: pb.GetWatermarksRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.GetWatermarksResponse:
+        keys = self._client.keyspace.table(check_name(request.table, "table"))
+        result = await self._client.txn(Txn(then=(Get(keys.table), Get(keys.watermarks))))
+        if not result.got(0):
+            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+        response = pb.GetWatermarksResponse(revision=result.revision)
+        watermarks = decode_watermarks(result.one(1, keys.watermarks).value)
+        for source, partitions in sorted(watermarks.items()):
+            if request.source in ("", source):
+                response.watermarks.extend(
+                    pb.Watermark(source=source, partition=partition, value=value)
+                    for partition, value in sorted(partitions.items())
+                )
+        return response
+
+    async def PauseTable(  # noqa: N802
+        self, request: pb.PauseTableRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Table:
+        return await self._hold(request, "pause")
+
+    async def ResumeTable(  # noqa: N802
+        self, request: pb.ResumeTableRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Table:
+        return await self._hold(request, "resume")
+
+    async def DropTable(  # noqa: N802
+        self, request: pb.DropTableRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.DropTableResponse:
+        keys = self._client.keyspace.table(check_name(request.name, "table"))
+        by, at = request.requested_by, time.time()
+        action = "purge-table" if request.purge else "drop-table"
+        audit = audit_put(keys.keyspace, action, by=by, target=keys.name, reason=request.reason, at=at)
+        if request.purge:
+            await self._check_alone(keys.name)
+
+        def tombstone(table: TableRecord) -> DropRecord:
+            storage = dict(table.options.get("storage", {}))
+            return DropRecord(
+                name=keys.name, location=table.location, storage=storage, purge=request.purge, by=by, at=at
+            )
+
+        record = await drop_table(self._client, keys, tombstone, audit, self._purge)
+        log.info("table_dropped", extra={"table": keys.name, "purged": record.purge})
+        await prune_softly(self._client, keys.keyspace.audit_prefix)
+        return pb.DropTableResponse(location=record.location, purged=record.purge)
+
+    async def _check_alone(self, name: str) -> None:
+        """Raises :class:`~distop.errors.PreconditionFailed` if other tables live where this one does."""
+        revision = await self._client.revision()
+        places = {}
+        async for other in table_names(self._client, revision):
+            kv = await self._client.get(self._client.keyspace.table(other).table, revision=revision)
+            places[other] = decode(kv.value, TableRecord, kv.key).location.rstrip("/") + "/"
+        mine = places.pop(name, "")
+        for other, place in places.items():
+            if mine and (place.startswith(mine) or mine.startswith(place)):
+                raise PreconditionFailed(
+                    f"files of table {other!r} lie below the same folder as those of {name!r}: {place}",
+                    hint="drop it without purging, and remove its files by hand",
+                    details={"table": other},
+                )
+
+    async def _purge(self, record: DropRecord) -> None:
+        """Remove the files of a dropped table."""
+
+        def remove() -> None:
+            from distop.commit.files.storage import file_system
+
+            files, path = file_system(record.location, record.storage)
+            if not path.strip("/"):
+                raise PreconditionFailed(f"{record.location!r} is no folder of a table")
+            with contextlib.suppress(FileNotFoundError):  # gone already, or never written
+                files.rm(path, recursive=True)
+
+        await asyncio.get_running_loop().run_in_executor(self._threads, remove)
+
+    async def _hold(self, request: pb.PauseTableRequest | pb.ResumeTableRequest, action: str) -> pb.Table:
+        keys = self._client.keyspace.table(check_name(request.name, "table"))
+        by, reason, at = request.requested_by, request.reason, time.time()
+        audit = audit_put(keys, action, by=by, target=keys.name, reason=reason, at=at)
+        if action == "pause":
+            record = PauseRecord(by=by, reason=reason, at=at)
+            first = await pause_table(self._client, keys, record, audit)
+        else:
+            first = await resume_table(self._client, keys, audit)
+        log.info("table_held", extra={"table": keys.name, "how": action, "first": first})
+        await prune_softly(self._client, keys.audit_prefix)
+        return await self._read(keys.name)
+
+    async def _read(self, name: str, *, revision: int = 0) -> pb.Table:
+        keys = self._client.keyspace.table(name)
+        wanted = (keys.table, keys.head, keys.run_ops, keys.coordinator, keys.pause, keys.ordering)
+        waiting = await self._client.get_range(
+            keys.backlog_prefix, prefix_end(keys.backlog_prefix), limit=1, revision=revision
+        )
+        kvs: tuple[KeyValue, ...]
+        if revision:
+            kvs = tuple([await self._client.get(key, revision=revision) for key in wanted])
+            seen = revision
+        else:
+            result = await self._client.txn(Txn(then=tuple(Get(key) for key in wanted)))
+            kvs, seen = tuple(result.one(index, key) for index, key in enumerate(wanted)), result.revision
+        table, head, run_ops, leader, pause, ordering = kvs
+        if not table.exists:
+            raise TableNotFound(f"table {name!r} does not exist", details={"table": name})
+        record = decode(table.value, TableRecord, table.key)
+        message = pb.Table(
+            name=name,
+            location=record.location,
+            format=record.format,
+            options=struct(without_secrets(record.options)),
+            created_at=timestamp(record.created_at),
+            created_by=record.created_by,
+            revision=seen,
+        )
+        if head.exists:
+            published = decode(head.value, Head, head.key)
+            message.metadata_location = published.metadata_location
+            message.snapshot_id = published.snapshot_id or 0
+        for type_name, slots in sorted(decode_run_ops(run_ops.value).items()):
+            message.running.extend(str(OperationId.from_slot(name, type_name, slot)) for slot in slots)
+        if leader.exists:
+            message.leader = decode(leader.value, LeaderRecord, leader.key).member
+        if pause.exists:
+            message.pause.CopyFrom(pause_of(decode(pause.value, PauseRecord, pause.key), "table"))
+        if ordering.exists or waiting.kvs:
+            message.ordering.CopyFrom(ordering_message(name, ordering_of(ordering), seen))
+        if waiting.kvs:
+            first = waiting.kvs[0]
+            message.next_batch = first.key[len(keys.backlog_prefix) :].decode()
+            error = pb.OperationError()
+            try:
+                batch = decode(first.value, BatchRecord, first.key)
+            except CorruptRecord as corrupt:
+                error = pb.OperationError(code=corrupt.code, message=corrupt.message)
+            else:
+                message.next_batch_attempts = batch.attempts
+                error = pb.OperationError(code=batch.code, message=batch.error)
+            if error.code:
+                message.next_batch_error.CopyFrom(error)
+        return message
+
+
+def _checked(request: pb.CreateTableRequest) -> TableRecord:
+    """The record of a new table, or an error that names the field."""
+    check_name(request.name, "name")
+    file_format = request.format or "iceberg"
+    if file_format not in FORMATS:
+        raise InvalidArgument(
+            f"format {file_format!r} is not one of {', '.join(FORMATS)}", details={"field": "format"}
+        )
+    options = plain(request.options, "options")
+    if unknown := sorted(set(options) - set(OPTIONS)):
+        raise InvalidArgument(
+            f"unknown option {unknown[0]!r}; known are {', '.join(OPTIONS)}",
+            details={"field": f"options.{unknown[0]}"},
+        )
+    if not isinstance(options.get("storage", {}), dict):
+        raise InvalidArgument("storage is not a set of options", details={"field": "options.storage"})
+    if not isinstance(options.get("audit", {}), dict):
+        raise InvalidArgument("audit is no set of rules", details={"field": "options.audit"})
+    terms = options.get("partitionBy", [])
+    if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
+        raise InvalidArgument("partitionBy is not a list of terms", details={"field": "options.partitionBy"})
+    return TableRecord(
+        name=request.name,
+        location=_location(request.location),
+        format=file_format,
+        options=options,
+        created_at=time.time(),
+        created_by=request.created_by,
+        uuid=uuid.uuid4().hex,
+    )
+
+
+def _location(text: str) -> str:
+    """The table's folder as a URL without a trailing slash."""
+    try:
+        scheme, host, path, _, _ = urlsplit(text)
+    except ValueError:
+        scheme, host, path = "", "", ""
+    if scheme and not host and not path.strip("/"):
+        raise InvalidArgument(f"location {text!r} names no folder", details={"field": "location"})
+    if not scheme and not path.startswith("/"):
+        raise InvalidArgument(
+            f"location {text!r} is neither a URL nor an absolute path",
+            hint="for example /data/flights or s3://bucket/flights",
+            details={"field": "location"},
+        )
+    if not scheme:
+        return f"file://{os.path.normpath(text)}"
+    return text.rstrip("/")

@@ -1,0 +1,98 @@
+"""The share that batches have in the transaction that finishes their operation.
+
+Applied: they leave the backlog, and the table has come that far. Failed: they stay, and the table is blocked
+by the batch, unless another attempt may succeed. Several that failed together are applied one by one then:
+only so it shows which of them is to blame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from distop.coordinator.backlog.ordering import Failure
+from distop.errors import Cancelled
+from distop.metastore.backlog.batches import (
+    MAX_ERROR_LENGTH,
+    AppliedRecord,
+    BatchRecord,
+    Block,
+    OrderingRecord,
+    ordering_of,
+)
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, unchanged
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.model import OperationArg, decode, encode
+
+Entries = Sequence[tuple[str, KeyValue, BatchRecord]]
+
+
+async def share_of(
+    client: EtcdClient, keys: TableKeys, arg: OperationArg, *, failure: Failure | None, now: float
+) -> Txn:
+    """What the finishing transaction does about the batches of an operation; of one without any: nothing."""
+    if not arg.batches:
+        return Txn()
+    wanted = [keys.ordering, *(keys.backlog(batch) for batch in arg.batches)]
+    read = await client.read_at_once([Get(key) for key in wanted])
+    ordering_kv = read.one(0, keys.ordering)
+    ordering = ordering_of(ordering_kv)
+    kvs = [read.one(index, key) for index, key in enumerate(wanted)][1:]
+    compares = (unchanged(ordering_kv), *(unchanged(kv) for kv in kvs))
+    # An entry that somebody has taken out by hand, or given to another operation, is no longer ours.
+    entries = [
+        (batch, kv, record)
+        for batch, kv in zip(arg.batches, kvs, strict=True)
+        if kv.exists and (record := decode(kv.value, BatchRecord, kv.key)).operation == str(arg.id)
+    ]
+    if ordering.running != str(arg.id):
+        return Txn(compares)
+    changed, ops = (
+        _applied(keys, arg, ordering, entries, now)
+        if failure is None
+        else _failed(keys, arg, ordering, entries, failure, now)
+    )
+    return Txn(compares, (Put(keys.ordering, encode(changed)), Put(keys.backlog_index, b"{}"), *ops))
+
+
+def _applied(
+    keys: TableKeys, arg: OperationArg, ordering: OrderingRecord, entries: Entries, now: float
+) -> tuple[OrderingRecord, list[Op]]:
+    ops: list[Op] = []
+    for batch, kv, record in entries:
+        done = AppliedRecord(
+            outcome="applied", operation=str(arg.id), digest=record.digest, uid=record.uid, at=now
+        )
+        ops += [Delete(kv.key), Put(keys.applied(batch), encode(done))]
+    last = max([ordering.last, *(batch for batch, _, _ in entries)], key=str.encode)
+    awaiting = arg.batches[-1] if ordering.validation else ""
+    return msgspec.structs.replace(ordering, running="", last=last, awaiting=awaiting), ops
+
+
+def _failed(
+    keys: TableKeys,
+    arg: OperationArg,
+    ordering: OrderingRecord,
+    entries: Entries,
+    failure: Failure,
+    now: float,
+) -> tuple[OrderingRecord, list[Op]]:
+    ops: list[Op] = []
+    alone = len(arg.batches) > 1
+    # A cancellation is of no batch: whoever cancelled decides what becomes of the first one.
+    spent = failure.code == Cancelled.code if alone else not failure.passes
+    for _, kv, record in entries:
+        attempts = record.attempts + (not alone)
+        spent = spent or attempts >= ordering.max_attempts
+        left = msgspec.structs.replace(record, operation="", attempts=attempts, alone=alone or record.alone)
+        if not alone:
+            left.code, left.error = failure.code, failure.message[:MAX_ERROR_LENGTH]
+        ops.append(Put(kv.key, encode(left)))
+    block = ordering.blocked
+    if spent and block is None and entries:
+        block = Block(
+            batch=entries[0][0], code=failure.code, error=failure.message, operation=str(arg.id), at=now
+        )
+    return msgspec.structs.replace(ordering, running="", blocked=block), ops

@@ -1,0 +1,375 @@
+"""Feeds a table from its backlog: one batch after the other, in order, each by an operation.
+
+The part of a table's leader that starts operations. What is in flight, how far the table has come and what
+blocks it stands in etcd; a drainer remembers nothing that its successor would miss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from distop.coordinator.backlog.ordering import Apply, Backlog, InFlight, Rest, Stop, Waiting, decide
+from distop.coordinator.starting.body import operation_arg
+from distop.coordinator.starting.planner import Planner
+from distop.errors import (
+    OF_THE_WORLD,
+    ArgumentTooLarge,
+    DistopError,
+    LeadershipLost,
+    LeaseLost,
+    Unavailable,
+)
+from distop.metastore.backlog.batches import LATE, MAX_ERROR_LENGTH, BatchRecord, Block, ordering_of
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.settle import settle
+from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Delete, Get, Put, Txn, TxnResult, absent, unchanged
+from distop.metastore.members.election import Epoch
+from distop.metastore.operations.starting import (
+    StartRequest,
+    TableState,
+    answered_before,
+    digest_of,
+    operation_in_the_way,
+    read_table_state,
+    start_txn,
+)
+from distop.metastore.records.keyspace import OperationId, TableKeys, prefix_end
+from distop.metastore.records.model import OperationArg, decode, encode
+from distop.operations.api import DistributedOperation, PlanRequest
+
+log = logging.getLogger(__name__)
+
+PLANNING_S = 300.0
+"""Longest time that planning a batch may take."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 15.0
+"""Pause before a batch that has failed is tried again, doubled each time."""
+
+LOOK_AGAIN_S = 30.0
+"""How often a drainer looks without having been told to: what it waits for may be in nobody's power."""
+
+
+class Drainer:
+    """Drains one table for one epoch.
+
+    Parameters
+    ----------
+    check:
+        Raises when this process may no longer act as the leader.
+    rested:
+        Called when nothing is left to do for now.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        keys: TableKeys,
+        epoch: Epoch,
+        planner: Planner,
+        *,
+        check: Callable[[], None],
+        rested: Callable[[], None],
+        wall: Callable[[], float],
+    ) -> None:
+        self._client, self._keys, self._epoch, self._planner = client, keys, epoch, planner
+        self._check, self._rested, self._wall = check, rested, wall
+        self._news = asyncio.Event()
+        self._news.set()
+        self._stood_back = 0
+        """The revision of a batch that has failed, after which it was waited."""
+        self._flying = False
+        """Batches were being applied when it looked last."""
+        self.resting = False
+        """Nothing is left to do for now, as etcd has been told."""
+
+    def heed(self) -> None:
+        """Something has changed that may let a batch go on."""
+        self.resting = False
+        self._news.set()
+
+    def arrived(self) -> None:
+        """A batch has come, or has changed: nothing to look at while others are being applied."""
+        self.resting = False
+        if not self._flying:
+            self._news.set()
+
+    async def run(self) -> None:
+        """Drain until cancelled; raises when the epoch is over."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_AGAIN_S):
+                    await self._news.wait()
+            self._news.clear()
+            self._check()
+            try:
+                pause = await self._look()
+            except (LeadershipLost, LeaseLost):
+                raise
+            except DistopError as error:
+                # No etcd, or nobody to plan: of the world, not of the batch.
+                log.warning("backlog_waits", extra={"table": self._keys.name, "error": str(error)})
+                pause = FIRST_PAUSE_S * random.uniform(0.5, 1.0)
+            if pause:
+                await asyncio.sleep(pause)
+                self._news.set()
+
+    async def _look(self) -> float:
+        """Do what is to be done next; seconds after which to look again, 0 to wait for news."""
+        backlog = await self._read()
+        self._flying = bool(backlog.ordering.running)
+        match decide(backlog):
+            case InFlight(operation):
+                await self._check_flight(backlog, operation)
+                return 0.0
+            case Stop(late):
+                error = f"it sorts before {backlog.ordering.last!r}, which was applied already"
+                await self._note(backlog, late, late.record, LATE, error)
+                return 0.0
+            case Rest():
+                await self._rest(backlog)
+                return 0.0
+            case Apply(batches):
+                first = batches[0]
+                if first.record.attempts and self._stood_back != first.kv.mod_revision:
+                    self._stood_back = first.kv.mod_revision
+                    return min(FIRST_PAUSE_S * 2.0**first.record.attempts, LONGEST_PAUSE_S)
+                return await self._apply(backlog, batches)
+
+    async def _check_flight(self, backlog: Backlog, name: str) -> None:
+        """An operation whose keys were removed by hand ends no flight: its batches are free again."""
+        operation = OperationId.parse(name)
+        state = self._keys.operation(operation).state
+        if (await self._client.get(state)).exists:
+            return
+        free = msgspec.structs.replace(backlog.ordering, running="")
+        taken = [waiting for waiting in backlog.heads if waiting.record.operation == name]
+        compares = (absent(state), unchanged(backlog.ordering_kv), self._epoch.held())
+        txn = Txn(
+            (*compares, *(unchanged(waiting.kv) for waiting in taken)),
+            (Put(self._keys.ordering, encode(free)), *(waiting.freed() for waiting in taken)),
+        )
+        # Refused: it has just been finished, or somebody else leads by now; the next look tells.
+        reached("batch.free.before")
+        await self._settled(txn, lambda: reached("batch.free.after"))
+        self._news.set()
+
+    async def _read(self) -> Backlog:
+        keys = self._keys
+        wanted = [
+            Get(keys.ordering),
+            Get(keys.backlog_index),
+            Get(keys.pause),
+            Get(keys.backlog_prefix, prefix_end(keys.backlog_prefix), limit=20),
+        ]
+        read = await self._client.read_at_once(wanted)
+        ordering_kv = read.one(0, keys.ordering)
+        heads = [
+            Waiting(
+                name=kv.key[len(keys.backlog_prefix) :].decode(),
+                record=decode(kv.value, BatchRecord, kv.key),
+                kv=kv,
+            )
+            for kv in read.got(3)
+        ]
+        return Backlog(
+            ordering=ordering_of(ordering_kv),
+            ordering_kv=ordering_kv,
+            index_kv=read.one(1, keys.backlog_index),
+            heads=heads,
+            paused=bool(read.got(2)),
+        )
+
+    async def _rest(self, backlog: Backlog) -> None:
+        """Tell etcd that a leader need not look, unless something has changed since this look."""
+        index = backlog.index_kv
+        if index.exists:
+            txn = Txn((unchanged(index), self._epoch.held()), (Delete(index.key),), (Get(self._epoch.key),))
+            reached("batch.rest.before")
+            result = await self._settled(txn, lambda: reached("batch.rest.after"))
+            if not result.succeeded:
+                self._check_epoch(result.one(0, self._epoch.key).create_revision)
+                self._news.set()
+                return
+        self.resting = not self._news.is_set()
+        self._rested()
+
+    # -- applying --------------------------------------------------------------------------------------
+
+    async def _apply(self, backlog: Backlog, batches: Sequence[Waiting]) -> float:
+        first = batches[0]
+        try:
+            kind = self._planner.registry.get(first.record.type)
+            batches, argument = _combined(kind, batches)
+            return await self._start(backlog, kind, batches, argument)
+        except OF_THE_WORLD:
+            raise
+        except Exception as error:
+            if len(batches) > 1:
+                return await self._part(backlog, batches, error)
+            return await self._failed(backlog, first, error)
+
+    async def _start(
+        self,
+        backlog: Backlog,
+        kind: DistributedOperation,
+        batches: Sequence[Waiting],
+        argument: dict[str, object],
+    ) -> float:
+        """Plan and start the operation that applies these batches."""
+        keys, first = self._keys, batches[0]
+        # The same as long as nothing about the batch or the table's ordering has changed: whoever starts it
+        # again after a crash or a lost reply finds the operation that was made.
+        unique = f"batch.{first.kv.mod_revision}.{backlog.ordering_kv.mod_revision}"
+        request = StartRequest(
+            table=keys.name,
+            type=kind.type,
+            request_id=unique,
+            digest=digest_of([kind.type, argument, [waiting.name for waiting in batches]]),
+        )
+        state = await read_table_state(self._client, keys, kind.type, unique)
+        if answered_before(state, request) is not None:
+            return FIRST_PAUSE_S
+        registry, run_ops = self._planner.registry, state.run_ops_kv.value
+        if other := operation_in_the_way(run_ops, request, lambda name: registry.compatible(kind, name)):
+            log.info("batch_waits", extra={"table": keys.name, "batch": first.name, "operation": str(other)})
+            return 0.0  # its end brings the next look
+        plan = await self._planner.plan(
+            kind,
+            PlanRequest(table=state.record, head=state.head, watermarks=state.watermarks, argument=argument),
+            PLANNING_S,
+        )
+        arg = operation_arg(
+            kind,
+            plan,
+            state.record,
+            instance=int(state.next_instance_kv.value or b"1"),
+            object="",
+            unique=uuid.uuid4().hex[:12],
+            options=first.record.options,
+            then=None,
+            request_id=unique,
+            started_at=self._wall(),
+            started_by=first.record.queued_by,
+            batches=[waiting.name for waiting in batches],
+        )
+        self._check()
+        txn = self._start_txn(backlog, batches, state, request, arg)
+        if txn.size() > MAX_REQUEST_BYTES:
+            raise ArgumentTooLarge(
+                f"the plan of batch {first.name!r} takes {txn.size():,} bytes, "
+                f"etcd holds {MAX_REQUEST_BYTES:,}"
+            )
+        reached("batch.start.before")
+        result = await self._settled(txn, lambda: reached("batch.start.after"))
+        if result.succeeded:
+            names = [waiting.name for waiting in batches]
+            log.info("batches_taken", extra={"table": keys.name, "batches": names})
+            self._flying = True
+            return 0.0
+        self._check_epoch(result.one(0, self._epoch.key).create_revision)
+        return FIRST_PAUSE_S * random.uniform(0.1, 1.0)  # something it stands on has moved: look again
+
+    def _start_txn(
+        self,
+        backlog: Backlog,
+        batches: Sequence[Waiting],
+        state: TableState,
+        request: StartRequest,
+        arg: OperationArg,
+    ) -> Txn:
+        operation = str(arg.id)
+        ordering = msgspec.structs.replace(backlog.ordering, running=operation)
+        own = (
+            Put(self._keys.ordering, encode(ordering)),
+            *(
+                Put(waiting.kv.key, encode(msgspec.structs.replace(waiting.record, operation=operation)))
+                for waiting in batches
+            ),
+        )
+        compares = (
+            self._epoch.held(),
+            unchanged(backlog.ordering_kv),
+            *(unchanged(waiting.kv) for waiting in batches),
+        )
+        asked = Txn(compares, own, (Get(self._epoch.key),))
+        return asked + start_txn(self._keys, state, arg, request)
+
+    async def _failed(self, backlog: Backlog, first: Waiting, error: Exception) -> float:
+        """A batch whose operation could not even be started: counted, or the table is blocked by it."""
+        passes = error.retryable if isinstance(error, DistopError) else True
+        passes = passes or isinstance(error, Unavailable)
+        code = error.code if isinstance(error, DistopError) else type(error).__name__
+        message = str(error)[:MAX_ERROR_LENGTH]
+        attempts = first.record.attempts + 1
+        record = msgspec.structs.replace(first.record, attempts=attempts, code=code, error=message)
+        spent = not passes or attempts >= backlog.ordering.max_attempts
+        await self._note(backlog, first, record, code if spent else "", message)
+        return 0.0
+
+    async def _note(
+        self, backlog: Backlog, first: Waiting, record: BatchRecord, code: str, error: str
+    ) -> None:
+        """Write down how a batch stands that was not started; with a code: the table is blocked by it."""
+        puts: tuple[Put, ...] = (Put(first.kv.key, encode(record)),)
+        if code:
+            block = Block(batch=first.name, code=code, error=error, at=self._wall())
+            blocked = msgspec.structs.replace(backlog.ordering, blocked=block)
+            puts += (Put(self._keys.ordering, encode(blocked)),)
+        compares = (self._epoch.held(), unchanged(backlog.ordering_kv), unchanged(first.kv))
+        reached("batch.note.before")
+        result = await self._settled(
+            Txn(compares, puts, (Get(self._epoch.key),)), lambda: reached("batch.note.after")
+        )
+        if not result.succeeded:
+            self._check_epoch(result.one(0, self._epoch.key).create_revision)
+        fields = {"table": self._keys.name, "batch": first.name, "attempts": record.attempts, "error": error}
+        log.warning("batch_not_started", extra={**fields, "blocked": bool(code)})
+        self._news.set()
+
+    async def _settled(self, txn: Txn, replied: Callable[[], None]) -> TxnResult:
+        """Whose reply was lost is refused when it is sent again, and the next look tells what it did."""
+        return await settle(self._client, txn, patience_s=20.0, tries=8, insist=False, replied=replied)
+
+    async def _part(self, backlog: Backlog, batches: Sequence[Waiting], error: Exception) -> float:
+        """Batches that cannot be applied together: each is by itself, which shows whose the error is."""
+        alone = [
+            Put(waiting.kv.key, encode(msgspec.structs.replace(waiting.record, alone=True)))
+            for waiting in batches
+        ]
+        compares = (self._epoch.held(), *(unchanged(waiting.kv) for waiting in batches))
+        txn = Txn(compares, tuple(alone), (Get(self._epoch.key),))
+        reached("batch.part.before")
+        result = await self._settled(txn, lambda: reached("batch.part.after"))
+        if not result.succeeded:
+            self._check_epoch(result.one(0, self._epoch.key).create_revision)
+        names = [waiting.name for waiting in batches]
+        log.info("batches_parted", extra={"table": self._keys.name, "batches": names, "error": str(error)})
+        self._news.set()
+        return 0.0
+
+    def _check_epoch(self, revision: int) -> None:
+        if revision != self._epoch.revision:
+            raise LeadershipLost(f"table {self._keys.name!r}: epoch {self._epoch.revision} is over")
+
+
+def _combined(
+    kind: DistributedOperation, batches: Sequence[Waiting]
+) -> tuple[Sequence[Waiting], dict[str, object]]:
+    """As many of the batches as the type can apply together, and the argument that does."""
+    argument = dict(batches[0].record.argument)
+    taken = list(batches[:1])
+    for waiting in batches[1:]:
+        both = kind.combine(argument, waiting.record.argument)
+        if both is None:
+            break
+        argument = both
+        taken.append(waiting)
+    return taken, argument

@@ -1,0 +1,393 @@
+"""From "all jobs are done" to "published": the steps of an operation become one transaction.
+
+What runs before the transaction may run again (a crash, a lost race) and is harmless: the user's hook is
+told a token, metadata files written for a transaction that lost are unreferenced and removed. What makes the
+outcome true is one transaction, fenced by the epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from distop.coordinator.backlog.applying import share_of
+from distop.coordinator.backlog.ordering import failure_of
+from distop.coordinator.completion.collector import Collector
+from distop.coordinator.completion.follow_up import FollowUps
+from distop.coordinator.completion.hooks import Hooks
+from distop.coordinator.completion.parking import MAX_ERROR_LENGTH, Parking
+from distop.coordinator.completion.publication import (
+    Base,
+    check_run,
+    context_of,
+    is_external,
+    joined,
+    prepare,
+    read_base,
+    read_jobs,
+    step_context,
+    work_out,
+)
+from distop.coordinator.metrics.counts import Metrics
+from distop.coordinator.starting.planner import Planner
+from distop.coordinator.state.memory import Memory
+from distop.coordinator.state.tracker import Tracked, failed_partitions
+from distop.coordinator.state.turns import Turn
+from distop.errors import (
+    OF_THE_WORLD,
+    Busy,
+    Conflict,
+    DistopError,
+    InvalidArgument,
+    OperationPaused,
+    OutcomeUnknown,
+    PreconditionFailed,
+    UnknownOperationType,
+    ValidationFailed,
+)
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.members.election import Epoch
+from distop.metastore.operations import retention
+from distop.metastore.operations.ending import MAX_KEYS_IN_FINISH, Finish, Finished, finish, seal
+from distop.metastore.operations.pausing import is_paused
+from distop.metastore.operations.starting import FollowUpStart
+from distop.metastore.operations.steplog import CommitStepStore
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.model import (
+    ABORTING,
+    COMMITTING,
+    RUNNING,
+    ErrorRecord,
+    HistoryRecord,
+    OperationArg,
+    StepRecord,
+)
+from distop.metastore.records.sequence import CommitSequence
+from distop.operations.api import DistributedOperation, OperationView
+from distop.operations.registry import Registry
+
+if TYPE_CHECKING:
+    from distop.commit.steps.contract import Contribution
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+MAX_REBASES = 100
+"""How often a commit that loses to other writers is put on their result, before it backs off."""
+
+
+def _is_hooked(kind: DistributedOperation) -> bool:
+    return type(kind).complete_operation is not DistributedOperation.complete_operation
+
+
+class Completion:
+    """Ends operations for the drivers of one coordinator.
+
+    Parameters
+    ----------
+    threads:
+        Where blocking work (table metadata, commit steps, sweeping files) runs.
+    hooks:
+        Where the code of users runs.
+    parking:
+        Where attempts that failed are counted.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        registry: Registry,
+        threads: Executor,
+        *,
+        hooks: Hooks | None = None,
+        parking: Parking | None = None,
+        metrics: Metrics | None = None,
+        memory: Memory | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = CommitStepStore()
+        self._hooks = hooks or Hooks()
+        self.parking = parking or Parking(client)
+        self._client = client
+        self._registry = registry
+        self._threads = threads
+        self._metrics = metrics or Metrics()
+        self._wall = wall
+        self._follow_ups = FollowUps(client, Planner(registry, threads), wall)
+        self.collector = Collector(client, threads)
+        self.memory = memory or Memory()
+
+    def turn(self, keys: TableKeys) -> Turn:
+        """The turns of a table; its driver tells it what it hears."""
+        return self.memory.turns.setdefault(keys.name, Turn(keys))
+
+    async def _blocking(self, call: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+
+    # -- finish ----------------------------------------------------------------------------------------
+
+    def publishes(self, arg: OperationArg) -> bool:
+        """Whether more than a history entry comes of it: outputs, watermarks, or the effect of a hook.
+
+        Of a dynamic plan it does in any case: only a seal tells for certain which results count.
+        """
+        if arg.dynamic:
+            return True
+        try:
+            kind = self._registry.get(arg.type)
+        except UnknownOperationType:
+            return True  # nobody here can say
+        return bool(arg.watermarks) or _is_hooked(kind) or bool(kind.commit_steps(arg))
+
+    async def finish(
+        self,
+        keys: TableKeys,
+        tracked: Tracked,
+        epoch: Epoch,
+        *,
+        check: Callable[[], None],
+    ) -> None:
+        """Bring an operation whose outcome is fixed to its end.
+
+        Returns when it has one, is parked, or must be looked at again; raises what another attempt may pass.
+
+        Parameters
+        ----------
+        check:
+            Raises when this process may no longer act as the leader; called from other threads, too.
+        """
+        if tracked.state == ABORTING:
+            await self._bury(keys, tracked, epoch, check)
+            return
+        try:
+            await self._publish(keys, tracked, epoch, check)
+        except OperationPaused:
+            raise
+        except OF_THE_WORLD:
+            raise
+        except (Conflict, InvalidArgument, PreconditionFailed) as error:
+            if isinstance(error, UnknownOperationType):
+                await self.parking.failed(tracked, epoch, error)
+                return
+            # Permanent: another attempt would meet the same. The operation is aborted and says why.
+            message = str(error)[:MAX_ERROR_LENGTH]
+            told = error.facts if isinstance(error, ValidationFailed) else {}
+            record = ErrorRecord(code=error.code, message=message, at=self._wall(), facts=told)
+            state, revision = await seal(
+                self._client, tracked.keys, epoch, before=COMMITTING, after=ABORTING, error=record
+            )
+            tracked.error = record
+            tracked.set_state(state, revision)
+        except Exception as error:
+            await self.parking.failed(tracked, epoch, error)
+
+    async def _bury(self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]) -> None:
+        error = tracked.error or ErrorRecord(code="ABORTED", message="aborted")
+        outcome = "cancelled" if error.code == "CANCELLED" else "failed"
+        facts = error.facts | await self._undo(keys, tracked, check)
+        history = self._history(tracked, outcome, error=error, facts=facts)
+        async with self.turn(keys).lock:
+            await self._send(keys, tracked, epoch, None, history, ())
+
+    async def _undo(self, keys: TableKeys, tracked: Tracked, check: Callable[[], None]) -> dict[str, Any]:
+        """Take back what logged steps did, where that is possible; facts that say what was not."""
+        from distop.commit.steps.execution import undo
+
+        try:
+            sequence = await self._store.load(self._client, tracked.keys)
+            if sequence is None:
+                return {}
+            view = await self._view(tracked)
+            context = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
+            left = await self._blocking(partial(undo, sequence, context, check=check))
+        except OF_THE_WORLD:
+            raise
+        except Exception as error:
+            # Such as a log that this version cannot read. The table must not wait for it for ever.
+            log.error("steps_not_undone", extra={"operation": str(tracked.arg.id), "error": str(error)})
+            return {"undoError": f"{type(error).__name__}: {error}"[:MAX_ERROR_LENGTH]}
+        return {"stepsUndone": len(sequence) - len(left), "stepsNotUndone": len(left)}
+
+    async def _view(self, tracked: Tracked) -> OperationView:
+        jobs = await read_jobs(self._client, tracked.keys)
+        if tracked.arg.dynamic and tracked.state == COMMITTING:
+            check_run(tracked.arg, jobs, tracked.run)
+        return OperationView(arg=tracked.arg, jobs=jobs, token=f"{tracked.arg.id}/{tracked.arg.uuid}")
+
+    async def _publish(
+        self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]
+    ) -> None:
+        kind = self._registry.get(tracked.arg.type)
+        steps = list(kind.commit_steps(tracked.arg))
+        # Operations that publish nothing need not read what their jobs said.
+        view = OperationView(arg=tracked.arg, jobs={}, token=str(tracked.arg.id))
+        if steps or _is_hooked(kind) or tracked.failed or tracked.arg.dynamic:
+            view = await self._view(tracked)
+        if _is_hooked(kind):
+            reached("hook.before")
+            await self._hooks.run(view.token, partial(kind.complete_operation, view))
+            reached("hook.after")
+        skipped: list[str] = []
+        if steps and is_external(steps):
+            sequence = await self._logged(keys, tracked, epoch, view, steps)
+            if sequence is None:
+                return
+            skipped = [sequence.steps[index].step for index in tracked.completion.skipped]
+            await self._execute(keys, tracked, view, sequence, check)
+        for _ in range(MAX_REBASES):
+            async with self.turn(keys).lock:
+                contributions: list[Contribution] = []
+                run_ops: KeyValue | None = None
+                base: Base | None = None
+                if steps or tracked.arg.watermarks or tracked.arg.then is not None:
+                    base = await read_base(self._client, keys, tracked.arg)
+                    run_ops = base.run_ops
+                if base is not None and (steps or tracked.arg.watermarks):
+                    contributions = await self._blocking(prepare, context_of(keys, base, view), steps)
+                facts: dict[str, Any] = {"skippedSteps": skipped} if skipped else {}
+                for contribution in contributions:
+                    facts.update(contribution.facts)
+                follow_up: FollowUpStart | None = None
+                if base is not None:
+                    try:
+                        prepared = self._follow_ups.prepare(keys, tracked.arg, base, joined(contributions))
+                        follow_up, said = await prepared
+                    except BaseException:
+                        await self._discard(contributions)
+                        raise
+                    facts.update(said)
+                history = self._history(tracked, "success", facts=facts)
+                if await self._send(keys, tracked, epoch, run_ops, history, contributions, follow_up):
+                    return
+            if not tracked.state or tracked.cancel_requested:
+                return
+        raise Busy(f"{tracked.arg.id} lost {MAX_REBASES} races in a row for table {keys.name!r}")
+
+    async def _logged(
+        self, keys: TableKeys, tracked: Tracked, epoch: Epoch, view: OperationView, steps: list[StepRecord]
+    ) -> CommitSequence | None:
+        """The commit sequence, durable as a whole; ``None`` if a cancellation came before it was."""
+        sequence = await self._store.load(self._client, tracked.keys)
+        if sequence is None:
+            context = context_of(keys, await read_base(self._client, keys, tracked.arg), view)
+            planned = await self._blocking(work_out, context, steps)
+            sequence = await self._store.write(self._client, tracked.keys, epoch, planned)
+        if sequence is None:
+            await self._look_again(tracked, tracked.state_revision)
+        return sequence
+
+    async def _execute(
+        self,
+        keys: TableKeys,
+        tracked: Tracked,
+        view: OperationView,
+        sequence: CommitSequence,
+        check: Callable[[], None],
+    ) -> None:
+        from distop.commit.steps.execution import execute
+
+        context = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
+        skip = frozenset(tracked.completion.skipped)
+        await self._blocking(partial(execute, sequence, context, check=check, skip=skip))
+
+    async def _send(
+        self,
+        keys: TableKeys,
+        tracked: Tracked,
+        epoch: Epoch,
+        run_ops: KeyValue | None,
+        history: HistoryRecord,
+        contributions: list[Contribution] | tuple[()],
+        follow_up: FollowUpStart | None = None,
+    ) -> bool:
+        """Send the finishing transaction; ``False`` if something it stands on has moved.
+
+        Without a ``run_ops`` that was read with everything else, the one that is remembered will do.
+        """
+        turn = self.turn(keys)
+        run_ops = run_ops or turn.run_ops or await self._client.get(keys.run_ops)
+        failure = None if history.outcome == "success" else failure_of(tracked.error, tracked.failed)
+        share = await share_of(self._client, keys, tracked.arg, failure=failure, now=self._wall())
+        plan = Finish(
+            sealed=tracked.state,
+            run_ops=run_ops,
+            history=history,
+            publication=share + joined(contributions),
+            follow_up=follow_up,
+            leave_keys=tracked.arg.stages_files or tracked.total > MAX_KEYS_IN_FINISH,
+        )
+        fields = {"table": keys.name, "operation": str(tracked.arg.id), "epoch": epoch.revision}
+        try:
+            became, revision = await finish(self._client, keys, tracked.keys, epoch, plan)
+        except OutcomeUnknown:
+            # In doubt nothing is removed: the files may be those of a commit that has happened.
+            raise
+        except DistopError:
+            await self._discard(contributions)
+            raise
+        if became is Finished.DONE:
+            log.info("operation_finished", extra={**fields, "outcome": history.outcome})
+            self._metrics.operation_finished(tracked, history)
+            if follow_up is None:
+                turn.finished(run_ops, tracked.arg.id, revision)
+            else:
+                turn.forget()
+                self._metrics.operation_started(follow_up.arg.type)
+                log.info("operation_started", extra={**fields, "operation": str(follow_up.arg.id)})
+            tracked.set_state(b"", revision)
+            tracked.gone = not plan.leave_keys
+            if not plan.leave_keys and tracked.arg.instance % retention.EVERY == 0:
+                await retention.prune(self._client, keys)
+            return True
+        turn.forget()
+        self._metrics.finish_lost_race(tracked.arg.type)
+        log.info("finish_lost_race", extra=fields)
+        await self._discard(contributions)
+        await self._look_again(tracked, revision)
+        return False
+
+    async def _discard(self, contributions: list[Contribution] | tuple[()]) -> None:
+        for contribution in contributions:
+            await self._blocking(contribution.discard)
+
+    async def _look_again(self, tracked: Tracked, revision: int) -> None:
+        """What became of an operation, after a transaction about it was refused."""
+        cancel = await self._client.get(tracked.keys.cancel)
+        state = await self._client.get(tracked.keys.state)
+        tracked.cancel_requested = tracked.cancel_requested or cancel.exists
+        if tracked.state == RUNNING and await is_paused(self._client, tracked.keys):
+            raise OperationPaused(f"operation {tracked.arg.id} is paused, or its table is")
+        # Of a state that somebody has removed by hand: it was missing when the transaction was refused.
+        tracked.set_state(state.value, state.mod_revision or revision)
+
+    def _history(
+        self,
+        tracked: Tracked,
+        outcome: str,
+        *,
+        facts: dict[str, Any] | None = None,
+        error: ErrorRecord | None = None,
+    ) -> HistoryRecord:
+        arg = tracked.arg
+        return HistoryRecord(
+            outcome=outcome,
+            uuid=arg.uuid,
+            request_id=arg.request_id,
+            started_at=arg.started_at,
+            started_by=arg.started_by,
+            finished_at=self._wall(),
+            partition_count=tracked.total,
+            succeeded=len(tracked.succeeded),
+            failed=len(tracked.failed),
+            error_code=error.code if error else "",
+            error=error.message if error else "",
+            follows=arg.follows,
+            facts=failed_partitions(tracked, outcome) | (facts or {}),
+        )

@@ -1,0 +1,147 @@
+"""The operation that the finish of another one starts (checklist O23).
+
+It is planned on the table as that finish will leave it, and then is a part of that transaction: it starts
+once, exactly when the first one succeeds. What forbids it does not hold the first one up, whose facts say
+why.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from distop.coordinator.completion.publication import Base
+from distop.coordinator.starting.body import check_scope, operation_arg
+from distop.coordinator.starting.planner import Planner
+from distop.errors import (
+    OF_THE_WORLD,
+    ArgumentTooLarge,
+    DistopError,
+    IncompatibleOperation,
+    RequestIdReused,
+)
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, Put, Txn
+from distop.metastore.operations.starting import (
+    FollowUpStart,
+    StartRequest,
+    digest_of,
+    operation_in_the_way,
+    slots_without,
+)
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.model import Head, OperationArg, decode, decode_watermarks
+from distop.metastore.records.options import FollowUp
+from distop.metastore.tables.indexes import read_index
+from distop.operations.api import Plan, PlanRequest
+
+log = logging.getLogger(__name__)
+
+PLANNING_S = 30.0
+"""How long planning may take: the finishes of the table wait for it."""
+
+ROOM_BYTES = 100_000
+"""Of a transaction, for what is neither the follow-up nor published: the history, ``runOps``."""
+
+MAX_ERROR = 1000
+"""Characters kept of why it could not be started."""
+
+
+class FollowUps:
+    """Prepares follow-ups for the finishes of one coordinator."""
+
+    def __init__(self, client: EtcdClient, planner: Planner, wall: Callable[[], float]) -> None:
+        self._client, self._planner, self._wall = client, planner, wall
+        self._registry = planner.registry
+
+    async def prepare(
+        self, keys: TableKeys, first: OperationArg, base: Base, publication: Txn
+    ) -> tuple[FollowUpStart | None, dict[str, Any]]:
+        """What the finish of ``first`` is to start, and what its facts say of it.
+
+        Parameters
+        ----------
+        base:
+            The table as it was read for this finish.
+        publication:
+            What its commit steps will write.
+        """
+        wanted = first.then
+        if wanted is None:
+            return None, {}
+        try:
+            start = await self._prepare(keys, first, wanted, base, publication)
+        except OF_THE_WORLD:
+            raise  # it says nothing about the follow-up: the finish is tried again
+        except Exception as error:
+            code = error.code if isinstance(error, DistopError) else type(error).__name__
+            log.warning(
+                "follow_up_refused",
+                extra={"operation": str(first.id), "type": wanted.type, "error": str(error)},
+            )
+            return None, {"followUpError": f"{code}: {error}"[:MAX_ERROR]}
+        return start, {"followUp": str(start.arg.id)}
+
+    async def _prepare(
+        self, keys: TableKeys, first: OperationArg, wanted: FollowUp, base: Base, publication: Txn
+    ) -> FollowUpStart:
+        kind = self._registry.get(wanted.type)
+        check_scope(kind, wanted.object)
+        request = StartRequest(
+            table=keys.name,
+            type=wanted.type,
+            object=wanted.object,
+            request_id=f"then-{first.uuid}",
+            digest=digest_of(wanted),
+        )
+        others = slots_without(base.run_ops, first.id) or b""
+        other = operation_in_the_way(
+            others, request, lambda running: self._registry.compatible(kind, running)
+        )
+        if other is not None:
+            raise IncompatibleOperation(f"{wanted.type} cannot start while {other} is running")
+        counter = keys.next_instance(wanted.type)
+        read = await self._client.read_at_once([Get(counter), Get(keys.request(request.request_id))])
+        if read.got(1):
+            raise RequestIdReused(f"request id {request.request_id!r} was used before")
+        next_instance = read.one(0, counter)
+        if base.table is None:
+            raise AssertionError("a table is not dropped while an operation is running")
+        arg = operation_arg(
+            kind,
+            await self._plan(keys, wanted, base, publication),
+            base.table,
+            instance=int(next_instance.value or b"1"),
+            object=wanted.object,
+            unique=uuid.uuid4().hex[:12],
+            options=wanted.options,
+            then=wanted.then,
+            request_id=request.request_id,
+            started_at=self._wall(),
+            started_by=first.started_by,
+            follows=str(first.id),
+        )
+        start = FollowUpStart(arg=arg, request=request, next_instance_kv=next_instance)
+        size = start.txn(keys).size() + publication.size()
+        if size > MAX_REQUEST_BYTES - ROOM_BYTES:
+            raise ArgumentTooLarge(f"with it, finishing takes {size:,} bytes in one transaction")
+        return start
+
+    async def _plan(self, keys: TableKeys, wanted: FollowUp, base: Base, publication: Txn) -> Plan:
+        assert base.table is not None
+        kind = self._registry.get(wanted.type)
+        written = {op.key: op.value for op in publication.then if isinstance(op, Put)}
+        head = written.get(keys.head, base.head.value)
+        watermarks = written.get(keys.watermarks, base.watermarks.value)
+        request = PlanRequest(
+            table=base.table,
+            head=decode(head, Head, keys.head) if head else None,
+            watermarks=decode_watermarks(watermarks),
+            argument=wanted.argument,
+            partitions=wanted.partitions or None,
+            object=wanted.object,
+            index=await read_index(self._client, keys, wanted.object),
+        )
+        return await self._planner.plan(kind, request, PLANNING_S)

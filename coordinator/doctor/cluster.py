@@ -1,0 +1,161 @@
+"""Whether etcd and the members are as they should be. Pure: what they say of themselves in, findings out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from distop.coordinator.doctor.findings import Change, Finding, Severity
+from distop.coordinator.doctor.reading import Members
+from distop.coordinator.views.why import span
+from distop.metastore.etcd.health import EtcdHealth, EtcdMember
+from distop.metastore.etcd.txn import Delete, Txn, unchanged
+
+SKEW_S = 5.0
+"""Seconds that clocks of hosts may differ before it is told. A member's key is written within a second or two
+of the time that its record names, unless etcd was away."""
+
+FULL = 0.8
+"""Share of the quota in use from which on it is told."""
+
+_LOSSY = re.compile(r"3\.5\.[0-2](\D|$)")
+
+
+def check_etcd(health: EtcdHealth) -> list[Finding]:
+    """Versions, members, room, alarms."""
+    found: list[Finding] = []
+    for member in health.members:
+        found += _etcd_member(member)
+    for alarm in health.alarms:
+        remedies = {
+            "NOSPACE": "make room (etcdctl compact, etcdctl defrag), then: etcdctl alarm disarm",
+            "CORRUPT": "members disagree about the data: stop the one that differs and replace it from the "
+            "others (etcd's disaster recovery); do not disarm the alarm before",
+        }
+        found.append(
+            Finding(
+                code="ETCD_ALARM",
+                severity=Severity.ERROR,
+                subject=alarm,
+                sentence=f"etcd has raised the alarm {alarm}: it takes no writes",
+                remedy=remedies.get(alarm, "see etcdctl alarm list"),
+            )
+        )
+    return found
+
+
+def _etcd_member(member: EtcdMember) -> Iterator[Finding]:
+    where = member.endpoint
+    if member.error:
+        yield Finding(
+            code="ETCD_MEMBER_AWAY",
+            severity=Severity.WARNING,
+            subject=where,
+            persists_s=1.0,
+            sentence=f"etcd at {where} does not answer: {member.error}",
+            remedy="start it, or replace it (etcdctl member remove, member add); "
+            "a majority must be left to lose nothing",
+        )
+        return
+    if not member.has_leader:
+        yield Finding(
+            code="ETCD_WITHOUT_LEADER",
+            severity=Severity.ERROR,
+            subject=where,
+            persists_s=3.0,
+            sentence=f"etcd at {where} knows no leader of its cluster",
+            remedy="see that a majority of its members run and reach each other",
+        )
+    if _LOSSY.match(member.version):
+        yield Finding(
+            code="ETCD_LOSSY_VERSION",
+            severity=Severity.WARNING,
+            subject=where,
+            sentence=f"etcd at {where} is {member.version}, which can lose acknowledged writes when killed",
+            remedy="use 3.4, or 3.5.3 and newer",
+        )
+    used = member.bytes_used or member.bytes
+    if used >= FULL * member.quota:
+        known = "" if member.quota_known else " (if it has its default)"
+        yield Finding(
+            code="ETCD_NEARLY_FULL",
+            severity=Severity.WARNING,
+            subject=where,
+            sentence=f"etcd at {where} uses {used / 2**20:,.0f} MiB of its quota of "
+            f"{member.quota / 2**20:,.0f} MiB{known}: it takes no writes when that is used up",
+            remedy="set --auto-compaction-retention, or a larger --quota-backend-bytes",
+        )
+    elif member.bytes >= FULL * member.quota:
+        yield Finding(
+            code="ETCD_NEARLY_FULL",
+            severity=Severity.WARNING,
+            subject=where,
+            sentence=f"the database of etcd at {where} has {member.bytes / 2**20:,.0f} of "
+            f"{member.quota / 2**20:,.0f} MiB, of which it uses {used / 2**20:,.0f}",
+            remedy=f"etcdctl --endpoints={where} defrag, one member after the other",
+        )
+
+
+def check_members(seen: Members, now: float) -> list[Finding]:
+    """Members' keys and clocks.
+
+    Parameters
+    ----------
+    now:
+        Seconds since the Unix epoch, by this host's clock.
+    """
+    found = [
+        Finding(
+            code="UNREADABLE_RECORD",
+            severity=Severity.ERROR,
+            subject=key.decode(errors="replace"),
+            sentence=f"{key.decode(errors='replace')} cannot be read: {why}",
+            remedy="upgrade distop where it is older",
+        )
+        for key, why in seen.unreadable.items()
+    ]
+    found += [
+        Finding(
+            code="KEY_WITHOUT_LEASE",
+            severity=Severity.ERROR,
+            subject=member.kv.key.decode(errors="replace"),
+            sentence=f"the key of {member.record.id} is bound to no lease: it would outlive the process",
+            remedy="distop doctor --fix removes it; a live process is another member once it is restarted",
+            fix=Change(
+                f"removed {member.kv.key.decode(errors='replace')}",
+                Txn((unchanged(member.kv),), (Delete(member.kv.key),)),
+            ),
+        )
+        for member in seen.members
+        if not member.kv.lease
+    ]
+    found += _clocks(seen, now)
+    return found
+
+
+def _clocks(seen: Members, now: float) -> Iterator[Finding]:
+    """Revisions are in order whatever clocks say: who registered later must name a later time."""
+    members = [member for member in seen.members if member.record.started_at]
+    members.sort(key=lambda member: member.kv.create_revision)
+    skewed: dict[str, tuple[float, str]] = {}
+    for index, later in enumerate(members[1:], start=1):
+        earlier = max(members[:index], key=lambda member: member.record.started_at)
+        ahead = earlier.record.started_at - later.record.started_at
+        if ahead > SKEW_S and earlier.record.host != later.record.host:
+            hosts = earlier.record.host, later.record.host
+            text = f"the clock of {hosts[0]} is {span(ahead)} or more ahead of that of {hosts[1]}"
+            skewed[earlier.record.host] = ahead, text
+    for member in members:
+        ahead = member.record.started_at - now
+        if ahead > SKEW_S and ahead > skewed.get(member.record.host, (0.0, ""))[0]:
+            text = f"the clock of {member.record.host} is {span(ahead)} or more ahead of this coordinator's"
+            skewed[member.record.host] = ahead, text
+    for host, (_, text) in sorted(skewed.items()):
+        yield Finding(
+            code="CLOCK_SKEW",
+            severity=Severity.WARNING,
+            subject=host,
+            sentence=text,
+            remedy="synchronise the clocks: deadlines of operations and times in lists are off by as much; "
+            "leases and fences are not",
+        )

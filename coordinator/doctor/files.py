@@ -1,0 +1,252 @@
+"""Whether a table's files are what etcd says of them. Pure: listings and records in, findings out.
+
+Listings and etcd are read at different moments: folders first, so that whatever stands in one belongs to an
+operation that etcd knew by then, as running or as ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from distop.commit.cleanup.inspection import FileSeen, TableView
+from distop.commit.files.storage import storage_of
+from distop.commit.iceberg.watermarks import is_after
+from distop.commit.index.manifest import FOLDER as INDEX
+from distop.commit.layout.staging import PRIVATE
+from distop.commit.writing.prepared import is_spared
+from distop.coordinator.doctor.findings import Finding, RemoveFiles, Severity
+from distop.coordinator.doctor.reading import TableSeen
+from distop.errors import CorruptRecord
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import (
+    Head,
+    HistoryRecord,
+    TableRecord,
+    Watermarks,
+    decode,
+    decode_watermarks,
+)
+
+STAGED_GRACE_S = 600.0
+"""Age of a staged file from which on ``--fix`` removes it."""
+
+SETTLES_S = 5.0
+"""How long it may take until attempts that did not count have removed what they wrote."""
+
+MAX_NAMED = 5
+"""Files named in a sentence."""
+
+CLOCKS_S = 60.0
+"""Seconds that clocks of coordinators and of other writers of a table may differ."""
+
+
+def histories(seen: TableSeen) -> dict[OperationId, HistoryRecord]:
+    """The readable history of a table."""
+    found = {}
+    for operation, kv in seen.history.items():
+        try:
+            found[operation] = decode(kv.value, HistoryRecord, kv.key)
+        except CorruptRecord:
+            continue
+    return found
+
+
+def unowned_folders(seen: TableSeen, folders: Iterable[str]) -> dict[str, OperationId | None]:
+    """Staging folders of operations that ended without publishing; ``None``: nobody knows the operation."""
+    live = {f"{one.arg.type}-{one.arg.uuid}" for one in seen.operations.values() if one.arg is not None}
+    ended = {
+        f"{operation.type}-{record.uuid}": (operation, record.outcome)
+        for operation, record in histories(seen).items()
+        if record.uuid
+    }
+    found: dict[str, OperationId | None] = {}
+    if any(one.arg is None and one.keys_count for one in seen.operations.values()):
+        return found  # of an operation that cannot be read nobody can tell which folders are its own
+    for folder in folders:
+        name = folder.rpartition("/")[2]
+        if name in live:
+            continue
+        operation, outcome = ended.get(name, (None, ""))
+        if operation is None and folder.startswith(f"{INDEX}/"):
+            continue  # no snapshot refers to parts of an index, and they may be older than the history
+        if operation is None:
+            found[folder] = None
+        elif outcome in ("failed", "cancelled") or passing(folder):
+            found[folder] = operation
+    return found
+
+
+def passing(folder: str) -> bool:
+    """Whether nothing there is needed once its operation has ended, however it did."""
+    return folder.startswith(f"{PRIVATE}/")
+
+
+def check_staged(
+    seen: TableSeen,
+    table: TableRecord,
+    unowned: Mapping[str, OperationId | None],
+    files: Mapping[str, Sequence[FileSeen]],
+    view: TableView | None,
+    now: float,
+) -> list[Finding]:
+    """Files that operations have staged, and that nobody publishes or removes.
+
+    Parameters
+    ----------
+    files:
+        Of each folder of ``unowned``.
+    view:
+        Folders of unknown operations are told only after a deep look, since they may be those of operations
+        that are older than the history that is kept.
+    now:
+        Seconds since the Unix epoch.
+    """
+    found = []
+    for folder, operation in sorted(unowned.items()):
+        here = list(files.get(folder, ()))
+        if operation is None:
+            if view is None or view.referred is None or is_spared(folder.rpartition("/")[2], now):
+                continue
+            here = [file for file in here if file.name not in (view.referred or ())]
+        if not here:
+            continue
+        old = tuple(
+            file.name for file in here if file.modified_at and now - file.modified_at > STAGED_GRACE_S
+        )
+        where = f"{table.location}/{folder}"
+        fix = None
+        if operation is not None and old:
+            does = f"removed {len(old)} files from {where}"
+            storage = storage_of(table)
+            fix = RemoveFiles(does, operation, where, old, storage, passing(folder))
+        if operation is None:
+            sentence = f"{len(here)} files in {where} belong to no operation, and no snapshot refers to them"
+            remedy = "were they written by another program? if not, remove them"
+        else:
+            sentence = f"{operation} has ended and does not need them: {len(here)} files are left in {where}"
+            remedy = (
+                f"distop doctor --fix removes those older than {STAGED_GRACE_S / 60:.0f} minutes"
+                if old
+                else f"wait until they are {STAGED_GRACE_S / 60:.0f} minutes old, then: distop doctor --fix"
+            )
+        found.append(
+            Finding(
+                code="STAGED_FILES_WITHOUT_OWNER",
+                severity=Severity.WARNING,
+                table=seen.name,
+                operation=str(operation or ""),
+                subject=folder,
+                persists_s=SETTLES_S,
+                sentence=sentence,
+                remedy=remedy,
+                fix=fix,
+            )
+        )
+    return found
+
+
+def head_unreadable(seen: TableSeen, head: Head, why: str, *, missing: bool) -> Finding:
+    """The metadata file cannot be read."""
+    return Finding(
+        code="HEAD_METADATA_MISSING" if missing else "HEAD_UNREADABLE",
+        severity=Severity.ERROR if missing else Severity.WARNING,
+        table=seen.name,
+        subject=head.metadata_location,
+        persists_s=1.0,
+        sentence=f"the head of table {seen.name!r} cannot be read: {why}",
+        remedy="put the file back from a backup, or set the head to an earlier metadata file of the table"
+        if missing
+        else "give this coordinator access to the table's location",
+    )
+
+
+def check_head(seen: TableSeen, head: Head, view: TableView) -> list[Finding]:
+    """Head, history and watermarks tell the same story (they move in one transaction)."""
+    found = []
+    if head.snapshot_id is not None and head.snapshot_id not in view.snapshots:
+        found.append(
+            _of_head(
+                seen,
+                "HEAD_SNAPSHOT_UNKNOWN",
+                f"the head names snapshot {head.snapshot_id}, which {head.metadata_location} does not know",
+                "somebody has written the head by hand; set it to a metadata file that has this snapshot",
+            )
+        )
+    found += _unpublished(seen, head, view)
+    try:
+        watermarks = decode_watermarks(seen.watermarks.value)
+    except CorruptRecord:
+        return found
+    found += _watermarks(seen, watermarks, view.watermarks)
+    if view.missing:
+        named = ", ".join(view.missing[:MAX_NAMED])
+        more = f" and {len(view.missing) - MAX_NAMED} more" if len(view.missing) > MAX_NAMED else ""
+        found.append(
+            _of_head(
+                seen,
+                "TABLE_FILES_MISSING",
+                f"files that table {seen.name!r} refers to do not exist: {named}{more}",
+                "put them back from a backup, or roll the table back to a snapshot that is whole",
+            )
+        )
+    return found
+
+
+def _unpublished(seen: TableSeen, head: Head, view: TableView) -> Iterator[Finding]:
+    """The newest published operation must be in the table, unless something newer has replaced it."""
+    revisions = {str(operation): kv.mod_revision for operation, kv in seen.history.items()}
+    published = [
+        (revisions[str(operation)], operation, record)
+        for operation, record in histories(seen).items()
+        if record.outcome == "success" and record.facts.get("snapshotId")
+    ]
+    if not published:
+        return
+    revision, operation, record = max(published, key=lambda item: item[0])
+    snapshot = str(record.facts["snapshotId"])
+    if snapshot in {str(known) for known in view.snapshots}:
+        return
+    if head.operation in revisions:
+        older = revisions[head.operation] < revision
+    else:
+        # Another program has moved the head; expired snapshots of before that are none of our business.
+        older = view.current_at < record.finished_at - CLOCKS_S
+    if older:
+        yield _of_head(
+            seen,
+            "PUBLISHED_SNAPSHOT_MISSING",
+            f"{operation} has published snapshot {snapshot}, which table {seen.name!r} does not know: "
+            "its watermarks are ahead of its rows",
+            "was the head set back by hand, or the table restored? set the head to the newest metadata file",
+            str(operation),
+        )
+
+
+def _watermarks(seen: TableSeen, stands: Watermarks, expected: Watermarks) -> Iterator[Finding]:
+    behind = [
+        f"{source} {partition} at {stands.get(source, {}).get(partition) or 'nothing'}, rows up to {value}"
+        for source, partitions in sorted(expected.items())
+        for partition, value in sorted(partitions.items())
+        if (standing := stands.get(source, {}).get(partition)) is None or is_after(value, standing)
+    ]
+    if behind:
+        named = "; ".join(behind[:MAX_NAMED])
+        more = f"; {len(behind) - MAX_NAMED} more" if len(behind) > MAX_NAMED else ""
+        yield _of_head(
+            seen,
+            "WATERMARKS_BEHIND_HEAD",
+            f"watermarks of table {seen.name!r} are behind its rows: {named}{more}",
+            "do not ingest these sources before the watermarks are put back: their rows would be doubled",
+        )
+
+
+def _of_head(seen: TableSeen, code: str, sentence: str, remedy: str, operation: str = "") -> Finding:
+    return Finding(
+        code=code,
+        severity=Severity.ERROR,
+        table=seen.name,
+        operation=operation,
+        persists_s=1.0,
+        sentence=sentence,
+        remedy=remedy,
+    )

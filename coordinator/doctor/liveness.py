@@ -1,0 +1,258 @@
+"""Whether operations go on, and if not, why (checklist U1). Pure: a snapshot and the time in, findings out.
+
+Most of these pass by themselves (a fail-over, a runner on its way), so they are told only when they last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from distop.coordinator.doctor.findings import Finding, Severity
+from distop.coordinator.doctor.reading import OperationSeen, TableSeen
+from distop.coordinator.views.why import span
+from distop.errors import CorruptRecord
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import RUNNING, HistoryRecord, LeaderRecord, RunnerRecord, decode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long what passes by itself may last, in seconds."""
+
+    hand_over_s: float = 10.0
+    """Without a leader or a runner: the TTL of a lease (5 s), and a bit."""
+    quiet_jobs_s: float = 900.0
+    """Without a job that finishes, while a runner works."""
+    quiet_leader_s: float = 120.0
+    """Between the last job and the end, and between the end and the last key."""
+
+
+def check_progress(seen: TableSeen, now: float, patience: Patience) -> list[Finding]:
+    """What of a table's operations does not go on.
+
+    Parameters
+    ----------
+    now:
+        Seconds since the Unix epoch.
+    """
+    found = list(_leader(seen, patience))
+    paused = _paused(seen.pause)
+    if paused:
+        found.append(_notice("TABLE_PAUSED", seen, "", f"table {seen.name!r} is paused{paused}"))
+    for one in seen.operations.values():
+        found += _operation(seen, one, now, patience, led=seen.coordinator.exists)
+    return found
+
+
+def _leader(seen: TableSeen, patience: Patience) -> Iterator[Finding]:
+    active = [one for one in seen.operations.values() if one.active.exists and one.keys_count]
+    if seen.coordinator.exists:
+        try:
+            leader = decode(seen.coordinator.value, LeaderRecord, seen.coordinator.key).member
+        except CorruptRecord:
+            leader = ""
+        if leader not in seen.members.ids("coordinator"):
+            yield Finding(
+                code="LEADER_WITHOUT_MEMBER",
+                severity=Severity.WARNING,
+                table=seen.name,
+                subject=leader,
+                persists_s=patience.hand_over_s,
+                sentence=f"table {seen.name!r} is led by {leader or 'somebody'}, "
+                "which is not among the live coordinators",
+                remedy="stop that process; others lead once its lease is over",
+            )
+    elif active or (seen.backlog_index.exists and seen.table.exists):
+        ready = seen.members.ids("coordinator")
+        what = f"{len(active)} active operations" if active else "a backlog to be looked at"
+        yield Finding(
+            code="NO_LEADER",
+            severity=Severity.ERROR,
+            table=seen.name,
+            persists_s=patience.hand_over_s,
+            sentence=f"nobody leads table {seen.name!r}, which has {what}",
+            remedy="start a coordinator"
+            if not ready
+            else f"look at the logs of the coordinators ({', '.join(sorted(ready)[:3])}): leadership_failed",
+        )
+
+
+def _operation(
+    seen: TableSeen, one: OperationSeen, now: float, patience: Patience, *, led: bool
+) -> Iterator[Finding]:
+    if one.active.exists and not one.state.exists and one.keys_count:
+        yield from _uncollected(seen, one, now, patience)
+    if not one.state.exists or one.arg is None:
+        return
+    yield from _completion(seen, one)
+    if (pause := _paused(one.word("pause"))) or seen.pause.exists:
+        if pause:
+            yield _notice("OPERATION_PAUSED", seen, str(one.id), f"{one.id} is paused{pause}")
+        return
+    quiet = now - one.last_change_at if one.last_change_at else 0.0
+    undone = one.jobs_expected - one.jobs
+    if one.state.value == RUNNING and undone > 0:
+        yield from _jobs(seen, one, undone, quiet, patience)
+    elif led and quiet > patience.quiet_leader_s and not _record(one.word("completion")):
+        state = one.state.value.decode(errors="replace")
+        yield Finding(
+            code="NO_PROGRESS",
+            severity=Severity.WARNING,
+            table=seen.name,
+            operation=str(one.id),
+            persists_s=patience.hand_over_s,
+            sentence=f"{one.id} is {state}, and its last job ended {span(quiet)} ago",
+            remedy="look for operation_action_failed in the log of the coordinator that leads its table",
+        )
+
+
+def _jobs(
+    seen: TableSeen, one: OperationSeen, undone: int, quiet: float, patience: Patience
+) -> Iterator[Finding]:
+    """Jobs are left to be done."""
+    given: dict[str, Any] = {
+        "table": seen.name,
+        "operation": str(one.id),
+        "persists_s": patience.hand_over_s,
+    }
+    left = "its jobs are left" if one.counting else f"{undone:,} of {one.jobs_expected:,} jobs are left"
+    runner = one.word("runner")
+    dead = sum(count for lease, count in one.claims.items() if lease and lease not in seen.members.leases())
+    if dead:
+        yield Finding(
+            code="CLAIM_WITHOUT_MEMBER",
+            severity=Severity.WARNING,
+            sentence=f"{dead:,} jobs of {one.id} are claimed by sidecars that are not among the live members",
+            remedy="nothing, unless it lasts: their leases end, and other attempts claim the jobs",
+            **given,
+        )
+    if not runner.exists:
+        if serving := seen.members.serving(one.id.type):
+            if quiet > patience.quiet_leader_s:
+                given["severity"] = Severity.NOTICE
+                yield Finding(
+                    code="WAITING_FOR_RUNNER",
+                    sentence=f"{one.id} has waited for a runner for {span(quiet)}, {left}; "
+                    f"{len(serving)} executors serve its type",
+                    remedy="they may be busy (--max-operations each); start another one",
+                    **given,
+                )
+            return
+        yield Finding(
+            code="NO_EXECUTOR",
+            severity=Severity.WARNING,
+            sentence=f"{one.id} is running, {left}, and no executor serves type {one.id.type}",
+            remedy=f"start one: distop executor --type {one.id.type}",
+            **given,
+        )
+        return
+    try:
+        member = decode(runner.value, RunnerRecord, runner.key).member
+    except CorruptRecord:
+        member = ""
+    if member not in seen.members.ids("executor"):
+        yield Finding(
+            code="RUNNER_WITHOUT_MEMBER",
+            severity=Severity.WARNING,
+            sentence=f"{one.id} is run by {member or 'somebody'}, which is not among the live executors",
+            remedy="stop that process; others go on once its lease is over",
+            **given,
+        )
+    elif quiet > patience.quiet_jobs_s:
+        yield Finding(
+            code="JOBS_QUIET",
+            severity=Severity.NOTICE,
+            sentence=f"no job of {one.id} has finished for {span(quiet)}, {left}; {member} runs it",
+            remedy="its jobs take long, or hang: look at the executor's log and at Spark's page",
+            **given,
+        )
+
+
+def _uncollected(seen: TableSeen, one: OperationSeen, now: float, patience: Patience) -> Iterator[Finding]:
+    """It has ended; its keys and files are to go."""
+    ended_at = _ended_at(seen, one.id)
+    if not ended_at or now - ended_at <= patience.quiet_leader_s:
+        return
+    runner = one.word("runner")
+    waits = ": its runner's key still stands" if runner.exists else ""
+    yield Finding(
+        code="NOT_COLLECTED",
+        severity=Severity.WARNING,
+        table=seen.name,
+        operation=str(one.id),
+        persists_s=patience.hand_over_s,
+        sentence=f"{one.id} ended {span(now - ended_at)} ago, and {one.keys_count:,} keys of it stand{waits}",
+        remedy="stop the executor that holds it"
+        if runner.exists
+        else "look for operation_action_failed in the log of the coordinator that leads its table",
+    )
+
+
+def _ended_at(seen: TableSeen, operation: OperationId) -> float:
+    kv = seen.history.get(operation)
+    try:
+        return decode(kv.value, HistoryRecord, kv.key).finished_at if kv is not None else 0.0
+    except CorruptRecord:
+        return 0.0
+
+
+def _completion(seen: TableSeen, one: OperationSeen) -> Iterator[Finding]:
+    """Its end was tried and failed."""
+    record = _record(one.word("completion"))
+    attempts = record.get("attempts", 0)
+    if not attempts and not record.get("parked"):
+        return
+    step = f" at step {record['step']}" if record.get("step") not in (None, "") else ""
+    why = f"{record.get('errorCode') or 'an error'}: {record.get('error') or '?'}"
+    if record.get("parked"):
+        yield Finding(
+            code="PARKED",
+            severity=Severity.WARNING,
+            table=seen.name,
+            operation=str(one.id),
+            sentence=f"{one.id} is parked after {attempts} attempts to complete it{step}: {why}",
+            remedy=f"put right what it says, then: distop resolve {one.id} retry; or skip the step, or abort",
+        )
+    else:
+        yield _notice(
+            "COMPLETION_FAILS",
+            seen,
+            str(one.id),
+            f"completing {one.id} has failed {attempts} times{step} and is tried again: {why}",
+        )
+
+
+def _paused(kv: KeyValue) -> str:
+    """By whom and why, to be put behind "paused"; empty when it is not."""
+    if not kv.exists:
+        return ""
+    record = _record(kv)
+    by = f" by {record['by']}" if record.get("by") else ""
+    return f"{by}: {record['reason']}" if record.get("reason") else by or " "
+
+
+def _record(kv: KeyValue) -> Mapping[str, Any]:
+    if not kv.exists:
+        return {}
+    try:
+        value = msgspec.json.decode(kv.value)
+    except msgspec.DecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _notice(code: str, seen: TableSeen, operation: str, sentence: str) -> Finding:
+    remedy = "nothing, unless it should go on: distop resume" if "PAUSED" in code else "nothing yet"
+    return Finding(
+        code=code,
+        severity=Severity.NOTICE,
+        table=seen.name,
+        operation=operation,
+        sentence=sentence,
+        remedy=remedy,
+    )

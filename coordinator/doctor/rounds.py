@@ -1,0 +1,268 @@
+"""Looking at a live system, and looking again before anything is told.
+
+What etcd shows at one revision is certain. Files are read at another moment than etcd, and leaders and
+runners come and go: such a suspicion is told only when it is met in every look for as long as it says
+(:attr:`Finding.persists_s`). A table where nothing is suspected is looked at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Executor
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from distop.coordinator.doctor.backlog import check_backlog, check_pauses
+from distop.coordinator.doctor.checks import check_table
+from distop.coordinator.doctor.cluster import check_etcd, check_members
+from distop.coordinator.doctor.findings import Finding, Progress, RemoveFiles, Told, worst
+from distop.coordinator.doctor.fixes import apply
+from distop.coordinator.doctor.liveness import Patience, check_progress
+from distop.coordinator.doctor.reading import (
+    TableSeen,
+    indexed_tables,
+    names_with_keys,
+    read_members,
+    read_table,
+)
+from distop.errors import CorruptRecord, DistopError, TableNotFound
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.health import read_health
+from distop.metastore.records.model import Head, TableRecord, decode
+
+if TYPE_CHECKING:
+    from distop.commit.cleanup.inspection import FileSeen, TableView
+
+T = TypeVar("T")
+
+TABLES_AT_ONCE = 4
+LOOK_EVERY_S = 0.5
+"""Pause between two looks at a table where something is suspected."""
+
+HEARTBEAT_S = 1.0
+"""How often at least the caller is told how far it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """What is to be looked at."""
+
+    table: str = ""
+    """Only this one, and not the cluster."""
+    deep: bool = False
+    """Also read manifests, and see whether data files exist."""
+    fix: bool = False
+    patience: Patience = field(default_factory=Patience)
+
+
+class Doctor:
+    """Examines one installation.
+
+    Parameters
+    ----------
+    threads:
+        Where files are listed and read.
+    wall:
+        Seconds since the Unix epoch.
+    """
+
+    def __init__(
+        self, client: EtcdClient, threads: Executor, *, wall: Callable[[], float] = time.time
+    ) -> None:
+        self._client = client
+        self._threads = threads
+        self._wall = wall
+
+    async def examine(self, what: Examination) -> AsyncGenerator[Progress, None]:
+        """Look at everything; findings as they are confirmed, and a sign of life now and then.
+
+        Raises :class:`~distop.errors.TableNotFound` when the one table asked for has no keys.
+        """
+        results: asyncio.Queue[tuple[int, list[Told]]] = asyncio.Queue(16)
+        working = asyncio.create_task(self._work(what, results))
+        progress = Progress()
+        try:
+            while not (working.done() and results.empty()):
+                getting = asyncio.create_task(results.get())
+                await asyncio.wait(
+                    {getting, working}, timeout=HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                if getting.done():
+                    operations, told = getting.result()
+                    progress.tables += operations >= 0
+                    progress.operations += max(operations, 0)
+                    progress.told = told
+                else:
+                    getting.cancel()
+                yield progress
+                progress.told = []
+            working.result()
+            progress.done = True
+            yield progress
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    async def _work(self, what: Examination, results: asyncio.Queue[tuple[int, list[Told]]]) -> None:
+        try:
+            await self._examine_all(what, results)
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    async def _examine_all(self, what: Examination, results: asyncio.Queue[tuple[int, list[Told]]]) -> None:
+        if what.table:
+            if (await read_table(self._client, what.table)).empty:
+                raise TableNotFound(f"table {what.table!r} does not exist", details={"table": what.table})
+            await results.put(await self._table(what.table, what))
+            return
+        await results.put((-1, await self._confirmed(self._look_at_cluster, what)))
+        names: asyncio.Queue[str] = asyncio.Queue(TABLES_AT_ONCE)
+
+        async def examine_tables() -> None:
+            while name := await names.get():
+                await results.put(await self._table(name, what))
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(TABLES_AT_ONCE):
+                group.create_task(examine_tables())
+            async with aclosing(self._names()) as found:
+                async for name in found:
+                    await names.put(name)
+            for _ in range(TABLES_AT_ONCE):
+                await names.put("")
+
+    async def _names(self) -> AsyncGenerator[str, None]:
+        """Tables that have keys of their own, and those of which only an index speaks."""
+        revision = await self._client.revision()
+        indexed = await indexed_tables(self._client, revision)
+        async with aclosing(names_with_keys(self._client, revision)) as names:
+            async for name in names:
+                indexed.discard(name)
+                yield name
+        for name in sorted(indexed):
+            yield name
+
+    # -- one table, or the cluster ---------------------------------------------------------------------
+
+    async def _table(self, name: str, what: Examination) -> tuple[int, list[Told]]:
+        operations = 0
+
+        async def look(what: Examination) -> list[Finding]:
+            nonlocal operations
+            seen, findings = await self._look_at_table(name, what)
+            operations = len(seen.operations)
+            return findings
+
+        return operations, await self._confirmed(look, what)
+
+    async def _confirmed(self, look: Callable[[Examination], Any], what: Examination) -> list[Told]:
+        """What is met in every look, for as long as each finding says."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        suspects: dict[tuple[str, ...], Finding] = {one.identity: one for one in await look(what)}
+        confirmed: dict[tuple[str, ...], Finding] = {}
+        while suspects:
+            for identity, one in list(suspects.items()):
+                if loop.time() - began >= one.persists_s:
+                    confirmed[identity] = suspects.pop(identity)
+            if not suspects:
+                break
+            await asyncio.sleep(LOOK_EVERY_S)
+            again = {one.identity: one for one in await look(what)}
+            suspects = {identity: again[identity] for identity in suspects.keys() & again.keys()}
+        told = worst(list(confirmed.values()))
+        if not what.fix:
+            return [Told(one) for one in told]
+        return [await apply(self._client, one, self._threads, _remove) for one in told]
+
+    async def _look_at_cluster(self, what: Examination) -> list[Finding]:
+        health = await read_health(self._client.config)
+        return check_etcd(health) + check_members(await read_members(self._client), self._wall())
+
+    async def _look_at_table(self, name: str, what: Examination) -> tuple[TableSeen, list[Finding]]:
+        record = await self._record(name)
+        # Folders before etcd: see doctor_files.
+        folders = await self._staged_folders(record) if record is not None else []
+        seen = await read_table(self._client, name)
+        findings = check_table(seen) + check_progress(seen, self._wall(), what.patience)
+        findings += check_backlog(seen, what.patience) + check_pauses(seen)
+        if record is not None:
+            findings += await self._look_at_files(seen, record, folders, what)
+        return seen, findings
+
+    async def _record(self, name: str) -> TableRecord | None:
+        kv = await self._client.get(self._client.keyspace.table(name).table)
+        try:
+            return decode(kv.value, TableRecord, kv.key) if kv.exists else None
+        except CorruptRecord:
+            return None
+
+    async def _staged_folders(self, table: TableRecord) -> list[str]:
+        from distop.commit.cleanup.inspection import staged_folders
+
+        try:
+            return await self._blocking(staged_folders, table)
+        except Exception:  # a place that this coordinator cannot read is told of by the head
+            return []
+
+    async def _look_at_files(
+        self, seen: TableSeen, table: TableRecord, folders: list[str], what: Examination
+    ) -> list[Finding]:
+        from distop.commit.cleanup.inspection import staged_files
+        from distop.coordinator.doctor.files import check_head, check_staged, unowned_folders
+
+        findings: list[Finding] = []
+        view, head = None, _head_of(seen) if table.format == "iceberg" else None
+        if head is not None:
+            view, failed = await self._view(seen, table, head, deep=what.deep)
+            findings += [failed] if failed is not None else []
+            findings += check_head(seen, head, view) if view is not None else []
+        unowned = unowned_folders(seen, folders)
+        files: dict[str, list[FileSeen]] = {}
+        for folder, operation in unowned.items():
+            if operation is not None or what.deep:
+                files[folder] = await self._blocking(staged_files, table, folder)
+        return findings + check_staged(seen, table, unowned, files, view, self._wall())
+
+    async def _view(
+        self, seen: TableSeen, table: TableRecord, head: Head, *, deep: bool
+    ) -> tuple[TableView | None, Finding | None]:
+        from distop.commit.cleanup.inspection import view_table
+        from distop.commit.files.storage import storage_of
+        from distop.coordinator.doctor.files import head_unreadable
+
+        def view() -> TableView:
+            return view_table(head.metadata_location, deep=deep, storage=storage_of(table))
+
+        try:
+            return await self._blocking(view), None
+        except CorruptRecord as error:
+            return None, head_unreadable(seen, head, error.message, missing=True)
+        except DistopError as error:
+            return None, head_unreadable(seen, head, error.message, missing=False)
+        except Exception as error:  # whatever a file system may raise
+            why = f"{type(error).__name__}: {error}"
+            return None, head_unreadable(seen, head, why, missing=False)
+
+    async def _blocking(self, call: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+
+
+def _head_of(seen: TableSeen) -> Head | None:
+    try:
+        return decode(seen.head.value, Head, seen.head.key) if seen.head.exists else None
+    except CorruptRecord:
+        return None  # told among the records
+
+
+def _remove(fix: RemoveFiles) -> int:
+    from distop.commit.files.folders import Folder
+    from distop.commit.layout.model import file_io
+
+    place = Folder(file_io(fix.folder, storage=fix.storage), fix.folder)
+    removed = sum(place.remove(name) for name in fix.names)
+    place.remove_if_empty()
+    return removed

@@ -1,0 +1,401 @@
+"""The leader of one table: follows its operations and moves each to its end.
+
+Level-triggered: it lists the table's operations at a revision, watches from the next, and acts on what
+stands in etcd. Everything it remembers can be thrown away and read again; that is what happens when the
+watch loses history, and what the next leader does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, suppress
+
+from distop.coordinator.backlog.drainer import Drainer
+from distop.coordinator.completion.completion import Completion
+from distop.coordinator.metrics.counts import Metrics
+from distop.coordinator.starting.planner import Planner
+from distop.coordinator.state.tracker import Action, Collect, Finish, Resolve, Seal, Tracked, Wait, decide
+from distop.errors import (
+    Compacted,
+    CorruptRecord,
+    DistopError,
+    LeadershipLost,
+    LeaseLost,
+    OperationPaused,
+    Unavailable,
+)
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.etcd.watch import until_absent, watch
+from distop.metastore.members.election import Epoch
+from distop.metastore.members.lease import LeaseSession, boot_clock
+from distop.metastore.operations.ending import seal
+from distop.metastore.records.keyspace import (
+    Keyspace,
+    OperationId,
+    OperationKeys,
+    TableKeys,
+    escape,
+    prefix_end,
+)
+from distop.metastore.records.model import ErrorRecord, OperationArg, decode
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 30.0
+"""Back-off of an action that fails."""
+
+
+class _Slot:
+    """One tracked operation, with the action under way for it and the time of its next try."""
+
+    def __init__(self, tracked: Tracked, deadline: float | None) -> None:
+        self.tracked = tracked
+        self.deadline = deadline
+        self.task: asyncio.Task[None] | None = None
+        self.action: Action = Wait()
+        """What is being done, or was done last."""
+        self.not_before = 0.0
+        self.failures = 0
+
+
+class TableDriver:
+    """Leads one table for one epoch.
+
+    Parameters
+    ----------
+    planner:
+        Plans the batches of the table's backlog; ``None`` leaves the backlog alone.
+    paused:
+        Whether somebody holds an operation, as far as is known; :meth:`look_again` says that it has changed.
+        What counts is compared in the transactions.
+    clock:
+        Seconds, monotonic.
+    wall:
+        Seconds since the Unix epoch, to compare with records written by other hosts.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        keys: TableKeys,
+        epoch: Epoch,
+        session: LeaseSession,
+        completion: Completion,
+        *,
+        planner: Planner | None = None,
+        paused: Callable[[OperationId], bool] = lambda _: False,
+        metrics: Metrics | None = None,
+        clock: Callable[[], float] = boot_clock,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._client = client
+        self._paused = paused
+        self._keys = keys
+        self._keyspace: Keyspace = keys.keyspace
+        self._epoch = epoch
+        self._session = session
+        self._completion = completion
+        self._metrics = metrics or Metrics()
+        self._clock = clock
+        self._wall = wall
+        self._slots: dict[bytes, _Slot] = {}
+        self._wake = asyncio.Event()
+        self._turn, self._ends = completion.turn(keys), completion.memory.ends
+        self._drainer: Drainer | None = None
+        if planner is not None:
+            self._drainer = Drainer(
+                client, keys, epoch, planner, check=session.check, rested=self._wake.set, wall=wall
+            )
+        self.idle_since: float | None = None
+        """When the table was last seen without any operation, by ``clock``."""
+
+    @property
+    def _fields(self) -> dict[str, object]:
+        return {"table": self._keys.name, "epoch": self._epoch.revision}
+
+    def tracked(self) -> Iterator[Tracked]:
+        """The operations that are followed at present."""
+        return (slot.tracked for slot in self._slots.values())
+
+    def look_again(self) -> None:
+        """Something that it does not follow itself has changed."""
+        self._wake.set()
+        self._heed_backlog()
+
+    def _heed_backlog(self) -> None:
+        if self._drainer is not None:
+            self._drainer.heed()
+            self.idle_since = None
+
+    async def run(self) -> None:
+        """Drive the table until cancelled.
+
+        Raises
+        ------
+        LeadershipLost, LeaseLost
+            The epoch is over; somebody else leads now or will.
+        """
+        try:
+            while True:
+                try:
+                    await self._follow()
+                except Compacted:
+                    log.info("table_relisted", extra=self._fields)
+                except Unavailable as error:
+                    log.warning("table_unreadable", extra={**self._fields, "error": str(error)})
+                    await asyncio.sleep(FIRST_PAUSE_S * 4)
+        finally:
+            await self._drop_all()
+
+    async def _drop_all(self) -> None:
+        tasks = [slot.task for slot in self._slots.values() if slot.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._slots.clear()
+        self._ends.leave(self._keys.history_prefix)
+
+    # -- what stands in etcd ---------------------------------------------------------------------------
+
+    async def _list(self) -> int:
+        """Read everything again, at one revision; returns it."""
+        self._session.check()
+        prefix = self._keyspace.active + escape(self._keys.name).encode() + b"."
+        index = await self._client.scan(prefix, keys_only=True)
+        leader = await self._client.get(self._keys.coordinator, revision=index.revision)
+        if leader.create_revision != self._epoch.revision:
+            raise LeadershipLost(f"table {self._keys.name!r}: epoch {self._epoch.revision} is over")
+        for kv in index.kvs:
+            await self._track(self._keyspace.parse_active(kv.key), index.revision)
+        self._note_idle()
+        self._wake.set()
+        return index.revision
+
+    async def _track(self, operation: OperationId, revision: int) -> None:
+        """Begin to follow an operation as it stood at ``revision``."""
+        keys = self._keys.operation(operation)
+        listing = await self._client.scan(keys.prefix, revision=revision)
+        arg_kv = next((kv for kv in listing.kvs if kv.key == keys.arg), None)
+        tracked = self._begin(keys, arg_kv) if arg_kv is not None else None
+        if tracked is None:
+            return
+        for kv in listing.kvs:
+            tracked.apply_put(kv)
+        for reason in tracked.unreadable.values():
+            self._report_unreadable(str(operation), reason)
+
+    def _begin(self, keys: OperationKeys, arg_kv: KeyValue) -> Tracked | None:
+        """Follow an operation from its argument on; ``None`` if this version does not understand it."""
+        try:
+            arg = decode(arg_kv.value, OperationArg, arg_kv.key)
+        except CorruptRecord as error:
+            # A newer version has started it, and will have to end it. The table's other operations go on.
+            self._report_unreadable(str(keys.operation), error)
+            return None
+        tracked = Tracked(keys, arg, publishes=self._completion.publishes(arg))
+        deadline = None
+        if arg.options.deadline_s is not None:
+            # Wall clocks of hosts are compared once, here; from now on this one's monotonic clock counts.
+            deadline = self._clock() + arg.started_at + arg.options.deadline_s - self._wall()
+        self._slots[keys.root] = _Slot(tracked, deadline)
+        self._ends.lead(self._keys.history(keys.operation))
+        fields = {**self._fields, "operation": str(keys.operation), "jobs": tracked.total}
+        log.info("operation_tracked", extra=fields)
+        return tracked
+
+    async def _follow(self) -> None:
+        await self._drop_all()
+        followers = [
+            asyncio.create_task(self._pump(), name=f"pump-{self._keys.name}"),
+            asyncio.create_task(self._guard(), name=f"guard-{self._keys.name}"),
+        ]
+        if self._drainer is not None:
+            self._drainer.heed()
+            followers.append(asyncio.create_task(self._drainer.run(), name=f"drain-{self._keys.name}"))
+        for follower in followers:
+            follower.add_done_callback(lambda _: self._wake.set())
+        try:
+            while True:
+                self._session.check()
+                self._act()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._next_due()):
+                        await self._wake.wait()
+                self._wake.clear()
+                for follower in followers:
+                    if follower.done():
+                        follower.result()
+        finally:
+            for follower in followers:
+                follower.cancel()
+            await asyncio.gather(*followers, return_exceptions=True)
+
+    async def _pump(self) -> None:
+        """List the table, then apply what is written to it as it comes.
+
+        Deletions are left out: those of 100,000 marks would cost as much as the marks. Whatever a leader
+        must know of them it does itself, under its epoch, except for losing its key (see :meth:`_guard`).
+        """
+        changes = watch(self._client, self._keys.prefix, prefix_end(self._keys.prefix), deletes=False)
+        async with aclosing(changes):
+            await anext(changes)
+            revision = await self._list()
+            async for batch in changes:
+                events = batch.after(revision).events
+                for event in events:
+                    await self._applied_put(event.kv)
+                if events:
+                    self._wake.set()
+
+    async def _guard(self) -> None:
+        """Ends when the leader's key is gone."""
+        await until_absent(self._client, self._keys.coordinator)
+        raise LeadershipLost(f"table {self._keys.name!r}: the leader's key is gone")
+
+    def _slot_of(self, key: bytes) -> _Slot | None:
+        """The operation a key belongs to: directly below its root, or one level further for a job."""
+        above = key.rpartition(b".")[0]
+        return self._slots.get(above) or self._slots.get(above.rpartition(b".")[0])
+
+    async def _applied_put(self, kv: KeyValue) -> None:
+        slot = self._slot_of(kv.key)
+        if slot is not None:
+            slot.tracked.apply_put(kv)
+            if kv.key in slot.tracked.unreadable:
+                self._report_unreadable(str(slot.tracked.arg.id), slot.tracked.unreadable[kv.key])
+        elif kv.key.startswith((self._keys.backlog_prefix, self._keys.applied_prefix)):
+            pass  # whatever a batch is called
+        elif kv.key.endswith(b".arg") and kv.create_revision == kv.mod_revision:
+            # An operation not known yet: it has just been started, and its other keys come behind this one,
+            # in the same revision. So there is nothing to read.
+            operation = self._operation_of(kv.key)
+            if operation is not None:
+                self._begin(self._keys.operation(operation), kv)
+                self.idle_since = None
+        elif kv.key.startswith(self._keys.history_prefix):
+            self._ends.told(kv)
+        else:
+            self._turn.seen(kv)
+        if kv.key == self._keys.ordering:
+            self._heed_backlog()
+        elif self._drainer is not None and kv.key.startswith(self._keys.backlog_prefix):
+            self._drainer.arrived()
+            self.idle_since = None
+
+    def _operation_of(self, arg_key: bytes) -> OperationId | None:
+        parts = arg_key[len(self._keys.prefix) :].decode().split(".")
+        if len(parts) not in (3, 4) or not parts[-2].isdecimal():
+            return None
+        return OperationId.from_slot(self._keys.name, parts[0], ".".join(parts[1:-1]))
+
+    def _report_unreadable(self, operation: str, error: object) -> None:
+        fields = {**self._fields, "operation": operation, "error": str(error)}
+        log.error("operation_unreadable", extra=fields)
+
+    def _note_idle(self) -> None:
+        if self._slots or (self._drainer is not None and not self._drainer.resting):
+            self.idle_since = None
+        elif self.idle_since is None:
+            self.idle_since = self._clock()
+
+    # -- what to do about it ---------------------------------------------------------------------------
+
+    def _next_due(self) -> float | None:
+        """Seconds until something is due by time alone; also often enough to notice an expired lease."""
+        now = self._clock()
+        times = [now + self._session.ttl_s]
+        for slot in self._slots.values():
+            if slot.task is None:
+                if slot.not_before > now:
+                    times.append(slot.not_before)
+                if slot.deadline is not None and slot.deadline > now:
+                    times.append(slot.deadline)
+        return max(0.0, min(times) - now)
+
+    def _act(self) -> None:
+        now = self._clock()
+        for slot in list(self._slots.values()):
+            if slot.task is not None and slot.task.done():
+                self._reap(slot, now)
+            if slot.task is not None:
+                continue
+            if slot.tracked.gone:
+                self._slots.pop(slot.tracked.keys.root, None)
+                if self._drainer is not None and not self._drainer.resting:
+                    self._heed_backlog()  # it was in a batch's way, or has applied one
+                continue
+            late = slot.deadline is not None and slot.deadline <= now
+            held = self._paused(slot.tracked.arg.id)
+            action = decide(slot.tracked, deadline_passed=late, paused=held)
+            # What has failed stands back; a cancellation does not wait for the next try to publish.
+            stands_back = slot.not_before > now and action == slot.action
+            if not isinstance(action, Wait) and not stands_back:
+                slot.action = action
+                slot.task = asyncio.create_task(self._perform(slot.tracked, action))
+                slot.task.add_done_callback(lambda _: self._wake.set())
+        self._note_idle()
+
+    def _reap(self, slot: _Slot, now: float) -> None:
+        """Look at an action that has ended; what it did shows in etcd, only failures matter here."""
+        task, slot.task = slot.task, None
+        error = None if task is None or task.cancelled() else task.exception()
+        if error is None:
+            slot.failures, slot.not_before = 0, 0.0
+        elif isinstance(error, LeadershipLost | LeaseLost):
+            raise error
+        elif isinstance(error, OperationPaused):
+            # etcd knew it before we did. Word of it, and of its end, is on its way.
+            slot.failures, slot.not_before = 0, now + FIRST_PAUSE_S
+        else:
+            slot.failures += 1
+            self._metrics.action_failed(slot.tracked.arg.type, error)
+            pause = min(FIRST_PAUSE_S * 2**slot.failures, LONGEST_PAUSE_S)
+            slot.not_before = now + pause
+            level = logging.WARNING if isinstance(error, DistopError) else logging.ERROR
+            log.log(
+                level,
+                "operation_action_failed",
+                extra={
+                    **self._fields,
+                    "operation": str(slot.tracked.arg.id),
+                    "failures": slot.failures,
+                    "retry_in_s": pause,
+                    "error": str(error),
+                },
+                exc_info=None if isinstance(error, DistopError) else error,
+            )
+
+    async def _perform(self, tracked: Tracked, action: Action) -> None:
+        """One action. Its effect on ``tracked`` is applied at once, and comes again as an event."""
+        self._session.check()
+        match action:
+            case Seal():
+                error = None
+                if action.code:
+                    error = ErrorRecord(code=action.code, message=action.message, at=self._wall())
+                now, revision = await seal(
+                    self._client,
+                    tracked.keys,
+                    self._epoch,
+                    before=action.before,
+                    after=action.after,
+                    error=error,
+                )
+                log.info(
+                    "operation_sealed",
+                    extra={**self._fields, "operation": str(tracked.arg.id), "state": now.decode()},
+                )
+                tracked.set_state(now, revision)
+                tracked.error = error or tracked.error
+            case Finish():
+                await self._completion.finish(self._keys, tracked, self._epoch, check=self._session.check)
+            case Resolve(decision):
+                await self._completion.parking.resolve(tracked, self._epoch, decision)
+            case Collect():
+                await self._completion.collector.collect(self._keys, tracked)
+            case Wait():
+                return

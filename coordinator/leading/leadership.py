@@ -1,0 +1,294 @@
+"""Which tables this coordinator leads: placement decides who tries, etcd decides who is.
+
+Only tables with work have a leader. Everybody follows the index of active operations and the set of live
+members; whoever rendezvous hashing prefers for a table campaigns for it. A leader stays until its table has
+been idle for a while, so that bursts of small operations do not pay for an election each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from distop.coordinator.completion.completion import Completion
+from distop.coordinator.leading.driver import TableDriver
+from distop.coordinator.leading.placement import eligible, preferred
+from distop.coordinator.metrics.counts import Led, Metrics
+from distop.coordinator.starting.planner import Planner
+from distop.errors import CorruptRecord, DistopError, LeadershipLost, LeaseLost, Unavailable
+from distop.metastore.etcd.client import EtcdClient, Snapshot
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.etcd.watch import WatchBatch, follow, until_absent
+from distop.metastore.members.election import Epoch, campaign, resign
+from distop.metastore.members.lease import LeaseSession, boot_clock
+from distop.metastore.operations.pausing import PauseIndex
+from distop.metastore.records.keyspace import unescape
+from distop.metastore.records.model import LeaderRecord, MemberRecord, decode
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.2
+"""Pause before a leadership that failed for lack of etcd is tried again."""
+
+SHORTEST_LINGER_S = 0.05
+"""How often at most a leader looks whether its table is idle."""
+
+
+class Leadership:
+    """Leads tables for one incarnation of a coordinator; :meth:`run` until cancelled.
+
+    Parameters
+    ----------
+    linger_s:
+        Seconds a leader keeps a table without work.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        session: LeaseSession,
+        member: MemberRecord,
+        completion: Completion,
+        *,
+        planner: Planner | None = None,
+        linger_s: float = 5.0,
+        metrics: Metrics | None = None,
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
+        self._client = client
+        self._keyspace = client.keyspace
+        self._session = session
+        self._member = member
+        self._completion = completion
+        self._planner = planner
+        self._linger_s = linger_s
+        self._metrics = metrics or Metrics()
+        self._clock = clock
+        self._members: dict[str, bool] = {}
+        """All live coordinators, and whether each is draining."""
+        self._draining = asyncio.Event()
+        """Set while this one is to lead nothing."""
+        self._active: Counter[str] = Counter()
+        self._queued: set[str] = set()
+        self._leaders: dict[str, asyncio.Task[None]] = {}
+        self._drivers: dict[str, TableDriver] = {}
+        self._pauses = PauseIndex(client.keyspace)
+        self._known = {"members": False, "active": False, "pauses": False, "queued": False}
+
+    def led(self) -> Led:
+        """The tables led at present, and the operations followed in each."""
+        return {table: driver.tracked() for table, driver in self._drivers.items()}
+
+    async def run(self) -> None:
+        """Follow members and work, lead what this member should. Raises when a watcher fails for good."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._follow_members())
+                group.create_task(self._follow_active())
+                group.create_task(self._follow_pauses())
+                group.create_task(self._follow_backlogs())
+        finally:
+            await self._stop_all()
+
+    async def _stop_all(self) -> None:
+        tasks = list(self._leaders.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- what is ---------------------------------------------------------------------------------------
+
+    async def _follow_members(self) -> None:
+        async for change in self._changes(self._keyspace.coordinators, keys_only=False):
+            if isinstance(change, Snapshot):
+                self._members = {self._member_of(kv): _is_draining(kv) for kv in change.kvs}
+            else:
+                for event in change.events:
+                    if event.kind == "put":
+                        self._members[self._member_of(event.kv)] = _is_draining(event.kv)
+                    else:
+                        self._members.pop(self._member_of(event.kv), None)
+            self._known["members"] = True
+            if self._member.id in self._members and self._member.id not in eligible(self._members):
+                self._draining.set()
+            else:
+                self._draining.clear()
+            self._reconcile()
+
+    async def _follow_active(self) -> None:
+        async for change in self._changes(self._keyspace.active):
+            if isinstance(change, Snapshot):
+                self._active = Counter(self._keyspace.table_of_active(kv.key) for kv in change.kvs)
+            else:
+                for event in change.events:
+                    table = self._keyspace.table_of_active(event.kv.key)
+                    self._active[table] += 1 if event.kind == "put" else -1
+                    if self._active[table] <= 0:
+                        del self._active[table]
+            self._known["active"] = True
+            self._reconcile()
+
+    async def _follow_backlogs(self) -> None:
+        prefix = self._keyspace.backlog_tables
+        async for change in self._changes(prefix):
+            if isinstance(change, Snapshot):
+                self._queued = {unescape(kv.key[len(prefix) :].decode()) for kv in change.kvs}
+            else:
+                for event in change.events:
+                    table = unescape(event.kv.key[len(prefix) :].decode())
+                    (self._queued.add if event.kind == "put" else self._queued.discard)(table)
+            self._known["queued"] = True
+            self._reconcile()
+
+    def _has_work(self, table: str) -> bool:
+        return table in self._active or table in self._queued
+
+    async def _follow_pauses(self) -> None:
+        async for change in self._changes(self._keyspace.paused):
+            self._pauses.apply(change)
+            self._known["pauses"] = True
+            for driver in self._drivers.values():
+                driver.look_again()
+            self._reconcile()
+
+    def _member_of(self, kv: KeyValue) -> str:
+        return unescape(kv.key[len(self._keyspace.coordinators) :].decode())
+
+    async def _changes(
+        self, prefix: bytes, *, keys_only: bool = True
+    ) -> AsyncGenerator[Snapshot | WatchBatch, None]:
+        """``follow`` that outlives an etcd that does not answer for a while."""
+        while True:
+            try:
+                changes = follow(self._client, prefix, keys_only=keys_only)
+                async with aclosing(changes):
+                    async for change in changes:
+                        yield change
+            except DistopError as error:
+                log.warning("watch_failed", extra={"error": str(error)})
+                await asyncio.sleep(RETRY_S)
+
+    # -- what should be --------------------------------------------------------------------------------
+
+    def _prefers_me(self, table: str) -> bool:
+        return preferred(eligible(self._members), table) == self._member.id
+
+    def _reconcile(self) -> None:
+        """Make sure that somebody here tries to lead every active table that prefers this member."""
+        if not all(self._known.values()):
+            return
+        for table in (*self._active, *self._queued):
+            if table not in self._leaders and self._prefers_me(table):
+                task = asyncio.create_task(self._lead(table), name=f"lead-{table}")
+                self._leaders[table] = task
+                task.add_done_callback(functools.partial(self._ended, table))
+
+    def _ended(self, table: str, task: asyncio.Task[None]) -> None:
+        self._leaders.pop(table, None)
+        self._drivers.pop(table, None)
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            log.error("leadership_crashed", extra={"table": table, "error": str(error)}, exc_info=error)
+        if self._session.alive:
+            # What is may have changed while the task was ending: level, not edge.
+            self._reconcile()
+
+    async def _lead(self, table: str) -> None:
+        """Campaign for a table and drive it, until it is idle or somebody else should."""
+        keys = self._keyspace.table(table)
+        leader = LeaderRecord(member=self._member.id, address=self._member.address)
+        while self._session.alive and self._has_work(table) and not self._draining.is_set():
+            try:
+                epoch = await campaign(self._client, keys, self._session, leader)
+                self._metrics.election(won=epoch is not None)
+                if epoch is None:
+                    if not self._prefers_me(table):
+                        return
+                    await until_absent(self._client, keys.coordinator)
+                    continue
+                await self._drive(table, epoch)
+            except LeadershipLost as error:
+                self._metrics.leadership_lost()
+                log.warning("leadership_lost", extra={"table": table, "error": str(error)})
+            except LeaseLost:
+                # The session may learn of it a little later; until then a new try would meet the same.
+                await asyncio.sleep(RETRY_S)
+                return
+            except Exception as error:
+                # Whatever it is, the table is tried again, and not without a pause.
+                defect = None if isinstance(error, DistopError) else error
+                level = logging.WARNING if defect is None else logging.ERROR
+                fields = {"table": table, "error": str(error)}
+                log.log(level, "leadership_failed", extra=fields, exc_info=defect)
+                await asyncio.sleep(RETRY_S)
+
+    async def _drive(self, table: str, epoch: Epoch) -> None:
+        """Drive a table for one epoch; resigns when it has been idle for long enough, or is being drained."""
+        log.info("leadership_won", extra={"table": table, "epoch": epoch.revision})
+        driver = TableDriver(
+            self._client,
+            self._keyspace.table(table),
+            epoch,
+            self._session,
+            self._completion,
+            planner=self._planner,
+            paused=self._pauses.holds,
+            metrics=self._metrics,
+            clock=self._clock,
+        )
+        self._drivers[table] = driver
+        driving = asyncio.create_task(driver.run(), name=f"drive-{table}")
+        draining = asyncio.create_task(self._draining.wait(), name=f"drain-{table}")
+        try:
+            while not driving.done() and not draining.done():
+                pause = max(self._linger_s / 2, SHORTEST_LINGER_S)
+                await asyncio.wait({driving, draining}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                idle_since = driver.idle_since
+                linger = self._linger_s if self._prefers_me(table) else 0.0
+                if idle_since is not None and self._clock() - idle_since >= linger:
+                    break
+            if driving.done():
+                driving.result()
+        except (LeadershipLost, LeaseLost):
+            raise
+        except Exception:
+            await self._resign(table, epoch)
+            raise
+        else:
+            # Stop driving before the key goes: nothing of this epoch may act once another can begin.
+            await _cancelled(driving)
+            await self._resign(table, epoch)
+        finally:
+            draining.cancel()
+            await _cancelled(driving)
+            self._drivers.pop(table, None)
+
+    async def _resign(self, table: str, epoch: Epoch) -> None:
+        """Give a table up for certain: a key that stays lets others wait for a leader that does nothing."""
+        while self._session.alive:
+            try:
+                await resign(self._client, epoch)
+            except Unavailable as error:
+                log.warning("resignation_failed", extra={"table": table, "error": str(error)})
+                await asyncio.sleep(RETRY_S)
+            else:
+                log.info("leadership_resigned", extra={"table": table, "epoch": epoch.revision})
+                return
+
+
+def _is_draining(kv: KeyValue) -> bool:
+    try:
+        return decode(kv.value, MemberRecord, kv.key).draining
+    except CorruptRecord:
+        return False  # of a newer version: it knows itself whether it leads
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait until it has really stopped."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

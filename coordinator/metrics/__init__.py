@@ -1,0 +1,1 @@
+"""What a coordinator counts, and its Prometheus registry."""

@@ -1,0 +1,260 @@
+"""The metrics of one coordinator for Prometheus, in a registry of its own: several run in one process.
+
+No table is a label: an installation may have 100,000 of them, and every label value is a series for ever. The
+page answers for single tables. Operation types are labels up to :data:`MAX_TYPES`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
+
+import grpc.aio
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    Info,
+    PlatformCollector,
+    ProcessCollector,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from distop.coordinator.metrics.counts import Led, Metrics, code_of
+from distop.coordinator.state.tracker import Tracked
+from distop.errors import DistopError
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.model import HistoryRecord
+
+MAX_TYPES = 64
+"""Operation types that get series of their own; further ones share ``other``."""
+
+MAX_REMEMBERED = 4096
+"""Operations whose counted jobs are remembered, so that none is counted twice."""
+
+_DURATION_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10_800, 43_200)
+_CALL_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+
+
+class PrometheusMetrics(Metrics):
+    """Counts what happens here; :attr:`registry` is what ``/metrics`` shows."""
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()
+        self._types: set[str] = set()
+        self._led = _Led(registry, self._type)
+        self._started = Counter(
+            "distop_operations_started",
+            "Operations whose start was accepted here",
+            ["type"],
+            registry=registry,
+        )
+        self._finished = Counter(
+            "distop_operations_finished",
+            "Operations that ended under a leader here",
+            ["type", "outcome"],
+            registry=registry,
+        )
+        self._duration = Histogram(
+            "distop_operation_duration_seconds",
+            "From the start of an operation to its end",
+            ["type", "outcome"],
+            buckets=_DURATION_BUCKETS,
+            registry=registry,
+        )
+        self._lost_races = Counter(
+            "distop_finish_lost_races",
+            "Finishing transactions that lost to another writer and were put on its result",
+            ["type"],
+            registry=registry,
+        )
+        self._failures = Counter(
+            "distop_action_failures",
+            "Failures to seal, complete or collect an operation; each is tried again",
+            ["type", "code"],
+            registry=registry,
+        )
+        self._elections = Counter("distop_elections", "Campaigns for a table", ["outcome"], registry=registry)
+        self._leaderships_lost = Counter(
+            "distop_leaderships_lost", "Leaderships that ended without being given up", registry=registry
+        )
+        self._incarnations = Counter(
+            "distop_incarnations",
+            "Leases begun; a second one means that the first was lost",
+            registry=registry,
+        )
+        self._planning = Gauge(
+            "distop_planning", "Starts that are being planned or wait for it", registry=registry
+        )
+        self._calls = Histogram(
+            "distop_etcd_call_seconds",
+            "Calls to etcd until their answer, fail-over to other members included",
+            ["call"],
+            buckets=_CALL_BUCKETS,
+            registry=registry,
+        )
+        self._call_errors = Counter(
+            "distop_etcd_errors", "Calls to etcd without an answer", ["call", "code"], registry=registry
+        )
+        self._watches_broken = Counter(
+            "distop_etcd_watches_broken", "Watch streams that broke and were opened again", registry=registry
+        )
+        Info("distop_build", "The version that runs", registry=registry).info({"version": version("distop")})
+        for outcome in ("won", "lost"):
+            self._elections.labels(outcome)
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
+
+    def _type(self, name: str) -> str:
+        if name not in self._types:
+            if len(self._types) >= MAX_TYPES:
+                return "other"
+            self._types.add(name)
+        return name
+
+    # -- what is told --------------------------------------------------------------------------------
+
+    def etcd_client(self, config: EtcdConfig) -> EtcdClient:
+        return _MeteredClient(config, self._calls, self._call_errors, self._watches_broken)
+
+    def incarnation(self, led: Callable[[], Led]) -> None:
+        self._incarnations.inc()
+        self._led.now = led
+
+    def planning(self, count: int) -> None:
+        self._planning.set(count)
+
+    def operation_started(self, type_name: str) -> None:
+        self._started.labels(self._type(type_name)).inc()
+
+    def operation_finished(self, tracked: Tracked, history: HistoryRecord) -> None:
+        labels = self._type(tracked.arg.type), history.outcome
+        self._finished.labels(*labels).inc()
+        self._duration.labels(*labels).observe(max(0.0, history.finished_at - history.started_at))
+        # Its marks may be gone from what is tracked: the event of the end can be faster than the reply.
+        self._led.count(tracked, history.succeeded, history.failed)
+
+    def finish_lost_race(self, type_name: str) -> None:
+        self._lost_races.labels(self._type(type_name)).inc()
+
+    def action_failed(self, type_name: str, error: BaseException) -> None:
+        self._failures.labels(self._type(type_name), code_of(error)).inc()
+
+    def election(self, *, won: bool) -> None:
+        self._elections.labels("won" if won else "lost").inc()
+
+    def leadership_lost(self) -> None:
+        self._leaderships_lost.inc()
+
+
+class _Led(Collector):
+    """What is led here, read from the leaders when somebody asks: jobs cost nothing while they are marked.
+
+    Finished jobs are counted when a scrape sees them and when their operation ends, whichever is first. Jobs
+    of an operation that changes leaders are counted by each of them.
+    """
+
+    def __init__(self, registry: CollectorRegistry, type_label: Callable[[str], str]) -> None:
+        self.now: Callable[[], Led] = dict
+        self._type = type_label
+        self._jobs: Tally[tuple[str, str]] = Tally()
+        self._counted: dict[bytes, tuple[int, int]] = {}
+        registry.register(self)
+
+    def count(self, tracked: Tracked, succeeded: int, failed: int) -> None:
+        """Count the results of an operation's jobs that were not counted yet."""
+        root, kind = tracked.keys.root, self._type(tracked.arg.type)
+        before = self._counted.pop(root, (0, 0))
+        self._jobs[kind, "success"] += max(0, succeeded - before[0])
+        self._jobs[kind, "failed"] += max(0, failed - before[1])
+        self._counted[root] = max(before[0], succeeded), max(before[1], failed)
+        if len(self._counted) > MAX_REMEMBERED:
+            del self._counted[next(iter(self._counted))]
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        led = self.now()
+        active: Tally[tuple[str, str]] = Tally()
+        unfinished: Tally[str] = Tally()
+        for operations in led.values():
+            for tracked in operations:
+                if not tracked.state:
+                    continue  # over, and counted; its keys are being removed
+                self.count(tracked, len(tracked.succeeded), len(tracked.failed))
+                kind = self._type(tracked.arg.type)
+                active[kind, tracked.state.decode(errors="replace")] += 1
+                unfinished[kind] += max(0, tracked.total - tracked.done - len(tracked.failed))
+        yield GaugeMetricFamily("distop_tables_led", "Tables led here", len(led))
+        yield _family(
+            GaugeMetricFamily("distop_operations_active", "Operations led here", labels=["type", "state"]),
+            active,
+        )
+        yield _family(
+            GaugeMetricFamily(
+                "distop_jobs_unfinished", "Jobs without a result, of operations led here", labels=["type"]
+            ),
+            {(kind,): count for kind, count in unfinished.items()},
+        )
+        yield _family(
+            CounterMetricFamily(
+                "distop_jobs_finished", "Results of jobs seen by leaders here", labels=["type", "state"]
+            ),
+            self._jobs,
+        )
+
+
+def _family(family: Any, values: dict[Any, int]) -> Metric:
+    for labels, value in sorted(values.items()):
+        family.add_metric(labels, value)
+    metric: Metric = family
+    return metric
+
+
+class _MeteredClient(EtcdClient):
+    """The client of etcd, timed."""
+
+    def __init__(
+        self, config: EtcdConfig, calls: Histogram, errors: Counter, watches_broken: Counter
+    ) -> None:
+        super().__init__(config)
+        self._calls, self._errors, self._watches_broken = calls, errors, watches_broken
+
+    async def lease_keep_alive(self, lease: int, *, timeout_s: float | None = None) -> int:
+        with self._timed("LeaseKeepAlive"):
+            return await super().lease_keep_alive(lease, timeout_s=timeout_s)
+
+    async def open_watch(self, request: Any) -> grpc.aio.StreamStreamCall[Any, Any]:
+        call = await super().open_watch(request)
+        call.add_done_callback(self._watch_done)
+        return call
+
+    def _watch_done(self, call: Any) -> None:
+        if not call.cancelled():
+            self._watches_broken.inc()
+
+    async def _call(
+        self, method: Callable[[Any], Any], request: Any, *, writes: bool, timeout_s: float | None = None
+    ) -> Any:
+        with self._timed(type(request).__name__.removesuffix("Request")):
+            return await super()._call(method, request, writes=writes, timeout_s=timeout_s)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        except DistopError as error:
+            self._errors.labels(name, error.code).inc()
+            raise
+        self._calls.labels(name).observe(time.perf_counter() - began)

@@ -1,0 +1,181 @@
+"""What callers ask for when they start an operation: checked, and as the record that is kept of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from distop.coordinator.starting.requests import plain, seconds
+from distop.errors import ArgumentTooLarge, InvalidArgument, UnknownOperationType
+from distop.metastore.etcd.txn import MAX_REQUEST_BYTES
+from distop.metastore.operations.starting import digest_of
+from distop.metastore.records.keyspace import check_name, check_object, check_partition, check_type
+from distop.metastore.records.model import OperationArg, TableRecord
+from distop.metastore.records.options import JOB_BACKOFF_S, MAX_FOLLOW_UPS, FollowUp, OperationOptions
+from distop.operations.api import DistributedOperation, Plan, Scope
+from distop.operations.registry import Registry
+from distop.proto import distop_pb2 as pb
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartBody:
+    """The checked body of a start request."""
+
+    table: str
+    type: str
+    object: str
+    argument: dict[str, Any]
+    partitions: list[str]
+    options: OperationOptions
+    then: FollowUp | None
+    digest: str
+
+    @classmethod
+    def of(cls, request: pb.StartOperationRequest, registry: Registry) -> StartBody:
+        """Raises :class:`~distop.errors.InvalidArgument` that names the field."""
+        if request.ByteSize() > MAX_REQUEST_BYTES:
+            raise ArgumentTooLarge(
+                f"the request takes {request.ByteSize():,} bytes, at most {MAX_REQUEST_BYTES:,} are allowed",
+                details={"field": "argument"},
+            )
+        if request.request_id:
+            check_name(request.request_id, "request_id")
+        options, argument = options_of(request.options), plain(request.argument, "argument")
+        then = _follow_up(request.then, registry) if request.HasField("then") else None
+        parts = [request.table, request.type, request.object, argument, list(request.partitions), options]
+        table = check_name(request.table, "table")
+        kind = registry.get(check_type(request.type))
+        body = cls(
+            table=table,
+            type=request.type,
+            object=_object(kind, request.object, argument),
+            argument=argument,
+            partitions=_partitions(request.partitions),
+            options=options,
+            then=then,
+            # Requests without a follow-up keep the digest that they had before there were any.
+            digest=digest_of(parts if then is None else [*parts, then]),
+        )
+        check_scope(kind, body.object)
+        return body
+
+
+def options_of(given: pb.OperationOptions) -> OperationOptions:
+    """How an operation is to be run; what is not set gets its default."""
+    return OperationOptions(
+        deadline_s=seconds(given.deadline) if given.HasField("deadline") else None,
+        max_job_attempts=given.max_job_attempts or 3,
+        job_backoff_s=seconds(given.job_backoff) if given.HasField("job_backoff") else JOB_BACKOFF_S,
+        attempt_timeout_s=seconds(given.attempt_timeout) if given.HasField("attempt_timeout") else None,
+        max_failed_partitions=given.max_failed_partitions,
+    )
+
+
+def _object(kind: DistributedOperation, given: str, argument: dict[str, Any]) -> str:
+    """What the operation is about: as it was named, or as the argument says."""
+    named = given or (kind.object_of(argument) if kind.scope is Scope.PER_OBJECT else "")
+    return check_object(named) if named else ""
+
+
+def _partitions(names: Sequence[str]) -> list[str]:
+    return [check_partition(name) for name in names]
+
+
+def _follow_up(given: pb.FollowUp, registry: Registry, depth: int = 1) -> FollowUp:
+    """What can be checked before its time comes: everything but its argument, which is planned then."""
+    if depth > MAX_FOLLOW_UPS:
+        raise InvalidArgument(
+            f"follow-ups are nested more than {MAX_FOLLOW_UPS} deep", details={"field": "then"}
+        )
+    argument = plain(given.argument, "then.argument")
+    try:
+        kind = registry.get(check_type(given.type))
+        obj = _object(kind, given.object, argument)
+        check_scope(kind, obj)
+    except UnknownOperationType as error:
+        raise UnknownOperationType(error.message, details={"field": "then.type"}) from None
+    return FollowUp(
+        type=given.type,
+        object=obj,
+        argument=argument,
+        partitions=_partitions(given.partitions),
+        options=options_of(given.options),
+        then=_follow_up(given.then, registry, depth + 1) if given.HasField("then") else None,
+    )
+
+
+def check_scope(kind: DistributedOperation, obj: str) -> None:
+    """Raises :class:`~distop.errors.InvalidArgument` when an object is missing, or makes no sense."""
+    if kind.scope is Scope.PER_OBJECT and not obj:
+        raise InvalidArgument(f"{kind.type} runs once per object: name one", details={"field": "object"})
+    if kind.scope is Scope.SINGLE and obj:
+        raise InvalidArgument(f"{kind.type} takes no object", details={"field": "object"})
+
+
+def checked(plan: Plan) -> Plan:
+    """The plan, if the names of its partitions can be names."""
+    for partition in plan.partitions or ():
+        check_partition(partition)
+    return plan
+
+
+def operation_arg(
+    kind: DistributedOperation,
+    plan: Plan,
+    table: TableRecord,
+    *,
+    instance: int,
+    object: str,
+    unique: str,
+    options: OperationOptions,
+    then: FollowUp | None,
+    request_id: str,
+    started_at: float,
+    started_by: str,
+    follows: str = "",
+    batches: Sequence[str] = (),
+) -> OperationArg:
+    """The record of an operation that is to be started.
+
+    Raises :class:`~distop.errors.InvalidArgument` if it may not be run as the options have it.
+    """
+    if plan.dynamic and options.max_failed_partitions:
+        raise InvalidArgument(
+            "jobs of a DataFrame may not fail: which rows are in a partition is not fixed, "
+            "so nobody could tell which ones are missing",
+            details={"field": "options.max_failed_partitions"},
+        )
+    return OperationArg(
+        # Older versions must not take it for an operation without jobs.
+        version=2 if plan.dynamic else 1,
+        dynamic=plan.dynamic,
+        table=table.name,
+        type=kind.type,
+        instance=instance,
+        object=object,
+        uuid=plan.uuid or unique,
+        argument=plan.argument,
+        partition_count=len(plan.partitions) if plan.partitions is not None else plan.partition_count,
+        partitions=plan.partitions,
+        watermarks=plan.watermarks,
+        options=options,
+        request_id=request_id,
+        started_at=started_at,
+        started_by=started_by,
+        location=table.location,
+        storage=dict(table.options.get("storage", {})),
+        exclusive=kind.exclusive,
+        stages_files=kind.stages_files,
+        distop=_version(),
+        then=then,
+        follows=follows,
+        batches=list(batches),
+    )
+
+
+@functools.cache
+def _version() -> str:
+    return version("distop")

@@ -1,0 +1,21 @@
+"""What the leaders of one coordinator remember of their tables, for whoever asks the same coordinator.
+
+Nothing depends on it. What is remembered may be wrong or missing: then etcd is asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
+
+from distop.coordinator.state.ends import Ends
+from distop.coordinator.state.turns import Turn
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Belongs to one event loop."""
+
+    ends: Ends = field(default_factory=Ends)
+    turns: WeakValueDictionary[str, Turn] = field(default_factory=WeakValueDictionary)
+    """Of the tables that are led here, by name."""

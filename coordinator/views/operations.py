@@ -1,0 +1,247 @@
+"""Operations as callers see them, put together from their keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf import struct_pb2, timestamp_pb2
+
+from distop.coordinator.state.tracker import Tracked
+from distop.errors import CorruptRecord, OperationNotFound
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.model import (
+    ABORTING,
+    COMMITTING,
+    RUNNING,
+    ErrorRecord,
+    HistoryRecord,
+    MemberRecord,
+    OperationArg,
+    PauseRecord,
+    RunnerRecord,
+    decode,
+)
+from distop.proto import distop_pb2 as pb
+
+_LIVE = {RUNNING: pb.RUNNING, COMMITTING: pb.COMMITTING, ABORTING: pb.ABORTING}
+_ENDED = {"success": pb.SUCCEEDED, "failed": pb.FAILED, "cancelled": pb.CANCELLED}
+ENDED_STATES = frozenset(_ENDED.values())
+
+
+def timestamp(seconds: float) -> timestamp_pb2.Timestamp | None:
+    """Seconds since the epoch as a protobuf timestamp; ``None`` for 0, which means "never"."""
+    if not seconds:
+        return None
+    whole = int(seconds)
+    return timestamp_pb2.Timestamp(seconds=whole, nanos=int((seconds - whole) * 1e9))
+
+
+def struct(value: dict[str, Any]) -> struct_pb2.Struct:
+    """JSON as a protobuf struct. Integers that a double cannot hold (snapshot ids) become strings."""
+    message = struct_pb2.Struct()
+    message.update({key: _exact(item) for key, item in value.items()})
+    return message
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int) and abs(value) > 1 << 53:
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _exact(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_exact(item) for item in value]
+    return value
+
+
+def pause_of(record: PauseRecord, scope: str) -> pb.Pause:
+    """Who holds it; ``scope`` is what is to be resumed, ``operation`` or ``table``."""
+    return pb.Pause(by=record.by, reason=record.reason, at=timestamp(record.at), scope=scope)
+
+
+def from_history(operation: OperationId, record: HistoryRecord, revision: int) -> pb.Operation:
+    """A finished operation."""
+    message = pb.Operation(
+        name=str(operation),
+        table=operation.table,
+        type=operation.type,
+        object=operation.object,
+        instance=operation.instance,
+        state=_ENDED.get(record.outcome, pb.OPERATION_STATE_UNSPECIFIED),
+        jobs=pb.JobCounts(total=record.partition_count, succeeded=record.succeeded, failed=record.failed),
+        request_id=record.request_id,
+        started_by=record.started_by,
+        started_at=timestamp(record.started_at),
+        finished_at=timestamp(record.finished_at),
+        facts=struct(record.facts),
+        follows=record.follows,
+        cancel_requested=record.outcome == "cancelled",
+        revision=revision,
+    )
+    if record.error_code:
+        message.error.CopyFrom(pb.OperationError(code=record.error_code, message=record.error))
+    return message
+
+
+def from_tracked(tracked: Tracked, runner: str, revision: int) -> pb.Operation:
+    """A live operation."""
+    arg = tracked.arg
+    message = pb.Operation(
+        name=str(arg.id),
+        table=arg.table,
+        type=arg.type,
+        object=arg.object,
+        instance=arg.instance,
+        state=_LIVE.get(tracked.state, pb.OPERATION_STATE_UNSPECIFIED),
+        jobs=pb.JobCounts(
+            total=tracked.total,
+            succeeded=tracked.done,
+            failed=len(tracked.failed),
+            counting=tracked.counting,
+        ),
+        request_id=arg.request_id,
+        started_by=arg.started_by,
+        started_at=timestamp(arg.started_at),
+        runner=runner,
+        follows=arg.follows,
+        max_failed_partitions=arg.options.max_failed_partitions,
+        cancel_requested=tracked.cancel_requested,
+        revision=revision,
+    )
+    completion = tracked.completion
+    if completion.attempts or completion.skipped or completion.parked:
+        message.completion.CopyFrom(
+            pb.Completion(
+                attempts=completion.attempts,
+                step=completion.step,
+                error=pb.OperationError(code=completion.error_code, message=completion.error),
+                at=timestamp(completion.at),
+                parked=completion.parked,
+                skipped=len(completion.skipped),
+            )
+        )
+    if tracked.error is not None:
+        message.error.CopyFrom(_error(tracked.error))
+    elif tracked.unreadable:
+        reason = next(iter(tracked.unreadable.values()))
+        message.error.CopyFrom(pb.OperationError(code=CorruptRecord.code, message=reason))
+    return message
+
+
+def _error(record: ErrorRecord) -> pb.OperationError:
+    return pb.OperationError(code=record.code, message=record.message)
+
+
+class LiveView:
+    """A live operation kept up to date for a watcher: its counts, its runner, and what is new."""
+
+    def __init__(self, tracked: Tracked, runner: str) -> None:
+        self.tracked = tracked
+        self.runner = runner
+        self.table_pause: PauseRecord | None = None
+        """Who holds its table; not below the root, so whoever knows sets it."""
+
+    @classmethod
+    def of(cls, keys: TableKeys, operation: OperationId, kvs: Iterable[KeyValue]) -> LiveView | None:
+        """From all keys below the operation's root; ``None`` if it has no state (any more)."""
+        op_keys = keys.operation(operation)
+        by_key = {kv.key: kv for kv in kvs}
+        arg = by_key.get(op_keys.arg)
+        if arg is None or op_keys.state not in by_key:
+            return None
+        view = cls(Tracked(op_keys, decode(arg.value, OperationArg, arg.key)), "")
+        for kv in by_key.values():
+            view.apply_put(kv)
+        return view
+
+    def apply_put(self, kv: KeyValue) -> None:
+        """A key below the root was written."""
+        if kv.key == self.tracked.keys.runner:
+            self.runner = decode(kv.value, RunnerRecord, kv.key).member
+        self.tracked.apply_put(kv)
+
+    def apply_delete(self, kv: KeyValue) -> None:
+        """A key below the root was deleted."""
+        if kv.key == self.tracked.keys.runner:
+            self.runner = ""
+        self.tracked.apply_delete(kv.key, kv.mod_revision)
+
+    def message(self, revision: int) -> pb.Operation:
+        """As callers see it."""
+        message = from_tracked(self.tracked, self.runner, revision)
+        if self.tracked.pause is not None:
+            message.pause.CopyFrom(pause_of(self.tracked.pause, "operation"))
+        elif self.table_pause is not None:
+            message.pause.CopyFrom(pause_of(self.table_pause, "table"))
+        return message
+
+
+async def read_operation(client: EtcdClient, operation: OperationId) -> tuple[pb.Operation, LiveView | None]:
+    """An operation as it stands: live (with its view) or finished.
+
+    Raises :class:`~distop.errors.OperationNotFound`.
+    """
+    keys = client.keyspace.table(operation.table)
+    listing, pause = await asyncio.gather(
+        client.scan(keys.operation(operation).prefix), read_pause(client, keys)
+    )
+    view = LiveView.of(keys, operation, listing.kvs)
+    if view is not None:
+        view.table_pause = pause
+        return view.message(listing.revision), view
+    finished = await read_finished(client, operation)
+    if finished is None:
+        raise OperationNotFound(
+            f"operation {operation} does not exist",
+            hint="it may be older than the history that is kept: see distop ls",
+            details={"operation": str(operation)},
+        )
+    return finished, None
+
+
+async def read_pause(client: EtcdClient, keys: TableKeys, *, revision: int = 0) -> PauseRecord | None:
+    """Who holds the table, if somebody does."""
+    kv = await client.get(keys.pause, revision=revision)
+    return decode(kv.value, PauseRecord, kv.key) if kv.exists else None
+
+
+async def refresh_pause(client: EtcdClient, keys: TableKeys, view: LiveView) -> int:
+    """Bring up to date who holds the table. Returns the revision this was read at if it is news, else 0.
+
+    Raises :class:`~distop.errors.Unavailable` when etcd does not answer: a heartbeat that said that nothing
+    has changed would be a guess (U4).
+    """
+    page = await client.get_range(keys.pause, b"")
+    pause = decode(page.kvs[0].value, PauseRecord, keys.pause) if page.kvs else None
+    before, view.table_pause = view.table_pause, pause
+    return page.revision if pause != before else 0
+
+
+async def read_finished(client: EtcdClient, operation: OperationId) -> pb.Operation | None:
+    """How an operation ended; ``None`` if the history does not know it."""
+    history = await client.get(client.keyspace.table(operation.table).history(operation))
+    return from_record(operation, history) if history.exists else None
+
+
+def from_record(operation: OperationId, history: KeyValue) -> pb.Operation:
+    """How an operation ended, from the record of it."""
+    return from_history(operation, decode(history.value, HistoryRecord, history.key), history.mod_revision)
+
+
+def member_message(member: MemberRecord, role: str) -> pb.Member:
+    """A live process. ``role`` counts where its record, of an older version, names none."""
+    return pb.Member(
+        id=member.id,
+        role=member.role or role,
+        address=member.address,
+        host=member.host,
+        pid=member.pid,
+        started_at=timestamp(member.started_at),
+        types=member.types,
+        draining=member.draining,
+    )

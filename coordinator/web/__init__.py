@@ -1,0 +1,1 @@
+"""The web page of a coordinator, and its JSON twin."""

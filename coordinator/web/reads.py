@@ -1,0 +1,318 @@
+"""What the page shows, read through the same services that answer gRPC calls.
+
+Every view is bounded: so many tables, so many operations, so many lines of history, whatever there is. What
+changes seldom (names of tables, history, watermarks) is kept for some seconds; what is running is followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from distop.coordinator.api.cluster import ClusterService
+from distop.coordinator.api.tables import TableService
+from distop.coordinator.state.grid import JobGrid
+from distop.coordinator.views.following import Following
+from distop.coordinator.views.listing import table_names
+from distop.coordinator.views.operations import from_history
+from distop.coordinator.views.why import Mood, Reason, short_name, why
+from distop.coordinator.web.cache import Answers
+from distop.errors import DistopError, OperationNotFound, Unavailable
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.records.keyspace import OperationId, check_name, prefix_end
+from distop.metastore.records.model import HistoryRecord, decode
+from distop.proto import distop_pb2 as pb
+
+TABLES = 25
+"""Tables on one page."""
+LIVE = 12
+"""Running operations drawn on one page."""
+LIVE_PER_TABLE = 2
+"""Running operations of a table that its line on the overview is made from."""
+RECENT = 15
+"""Finished operations on the overview."""
+RECENT_PER_TABLE = 5
+HISTORY = 50
+"""Finished operations on one page of a table."""
+WATERMARKS = 200
+"""Watermarks on one page of a table."""
+MAX_ACTIVE = 1000
+"""Active operations that are counted."""
+
+SELDOM_S = 3.0
+"""Seconds that names of tables, history and watermarks are kept."""
+
+# Services and handlers take what some calls need; reads use neither a gRPC context nor threads.
+NO_CONTEXT: Any = None
+_NO_THREADS: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """One running operation."""
+
+    operation: pb.Operation
+    grid: JobGrid
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableView:
+    """One table, as far as it could be read."""
+
+    name: str
+    table: pb.Table = field(default_factory=pb.Table)
+    reason: Reason
+    watermarks: int = 0
+    history: Sequence[pb.Operation] = ()
+    live: Sequence[Live] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperationView:
+    """One operation. Once it is over it has no jobs to show, and nothing to explain."""
+
+    operation: pb.Operation
+    grid: JobGrid | None = None
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    """The first page."""
+
+    tables: Sequence[TableView]
+    next_after: str
+    """Where the next page of tables begins; empty on the last one."""
+    live: Sequence[Live]
+    active: int
+    """Operations that have keys in etcd, counted up to :data:`MAX_ACTIVE`."""
+    members: Sequence[pb.Member]
+    recent: Sequence[pb.Operation]
+
+
+class Reads:
+    """Reads for pages; belongs to one event loop."""
+
+    def __init__(self, client: EtcdClient, *, wall: Callable[[], float] = time.time) -> None:
+        self.client = client
+        self.tables = TableService(client, _NO_THREADS)
+        self.cluster = ClusterService(client, _NO_THREADS)
+        self.following = Following(client)
+        self.wall = wall
+        self._answers = Answers()
+
+    async def close(self) -> None:
+        """Stop following and reading."""
+        await self.following.close()
+        await self._answers.close()
+
+    # -- views ---------------------------------------------------------------------------------------
+
+    async def overview(self, after: str) -> Overview:
+        """The first page, with the tables behind ``after``."""
+        members = await self.members()
+        active = await self._active()
+        names = await self._names(after)
+        shown = names[:TABLES]
+        lines, (live, _) = await asyncio.gather(
+            asyncio.gather(*(self._line(name, members) for name in shown)), self._live(active[:LIVE])
+        )
+        recent = [operation for line in lines for operation in line.history]
+        recent.sort(key=lambda operation: operation.finished_at.ToNanoseconds(), reverse=True)
+        return Overview(
+            tables=lines,
+            next_after=shown[-1] if len(names) > TABLES else "",
+            live=live,
+            active=len(active),
+            members=members,
+            recent=recent[:RECENT],
+        )
+
+    async def table(self, name: str, *, page: int) -> TableView:
+        """One table with its running operations and the ``page``-th page of its history.
+
+        Raises :class:`~distop.errors.TableNotFound`.
+        """
+        table = await self.tables.GetTable(pb.GetTableRequest(name=name), NO_CONTEXT)
+        members = await self.members()
+        return await self._view(table, members, live=LIVE, history=(page + 1) * HISTORY + 1)
+
+    async def operation(self, operation: OperationId) -> OperationView:
+        """One operation, live or finished.
+
+        Raises :class:`~distop.errors.OperationNotFound`.
+        """
+        # Read afresh: what is followed would go on to look well while etcd does not answer.
+        keys = self.client.keyspace.operation(operation)
+        seen = None
+        if (await self.client.get(keys.state)).exists:
+            seen = await self.following.look(operation)
+        if seen is not None:
+            message, grid = seen
+            table = await self.tables.GetTable(pb.GetTableRequest(name=operation.table), NO_CONTEXT)
+            reason = self._why(table, [Live(message, grid)], await self.members(), None)
+            return OperationView(operation=message, grid=grid, reason=reason)
+        kv = await self.client.get(self.client.keyspace.table(operation.table).history(operation))
+        if not kv.exists:
+            raise OperationNotFound(
+                f"operation {operation} does not exist",
+                hint="it may be older than the history that is kept",
+                details={"operation": str(operation)},
+            )
+        record = decode(kv.value, HistoryRecord, kv.key)
+        return OperationView(operation=from_history(operation, record, kv.mod_revision))
+
+    async def members(self) -> list[pb.Member]:
+        """All live members, coordinators first."""
+
+        async def read() -> list[pb.Member]:
+            listed = await self.cluster.ListMembers(pb.ListMembersRequest(), NO_CONTEXT)
+            return sorted(listed.members, key=lambda member: (member.role, member.id))
+
+        return await self._answers.get("members", read, keep_s=0.5)
+
+    async def leaders(self) -> list[pb.Leader]:
+        """Who leads what."""
+
+        async def read() -> list[pb.Leader]:
+            return list((await self.cluster.ListLeaders(pb.ListLeadersRequest(), NO_CONTEXT)).leaders)
+
+        return await self._answers.get("leaders", read, keep_s=0.5)
+
+    async def watermarks(self, name: str) -> list[pb.Watermark]:
+        """The watermarks of a table, by source and partition."""
+        table = await self.tables.GetTable(pb.GetTableRequest(name=name), NO_CONTEXT)
+        return await self._watermarks(table)
+
+    # -- parts ---------------------------------------------------------------------------------------
+
+    async def _active(self) -> list[OperationId]:
+        keyspace = self.client.keyspace
+        page = await self.client.get_range(
+            keyspace.active, prefix_end(keyspace.active), keys_only=True, limit=MAX_ACTIVE
+        )
+        return [keyspace.parse_active(kv.key) for kv in page.kvs]
+
+    async def _names(self, after: str) -> list[str]:
+        """Names of up to one more table than a page has."""
+        if after:
+            check_name(after, "after")
+
+        async def read() -> list[str]:
+            revision = await self.client.revision()
+            async with aclosing(table_names(self.client, revision, after)) as names:
+                found: list[str] = []
+                async for name in names:
+                    found.append(name)
+                    if len(found) > TABLES:
+                        break
+                return found
+
+        return await self._answers.get(("names", after), read, keep_s=SELDOM_S)
+
+    async def _line(self, name: str, members: Sequence[pb.Member]) -> TableView:
+        """A table's line on the overview; one that cannot be read says so, and the others are shown."""
+        try:
+            table = await self.tables.GetTable(pb.GetTableRequest(name=name), NO_CONTEXT)
+            return await self._view(table, members, live=LIVE_PER_TABLE, history=RECENT_PER_TABLE)
+        except Unavailable:
+            raise
+        except DistopError as error:
+            return TableView(name=name, reason=_unreadable(error))
+
+    async def _view(
+        self, table: pb.Table, members: Sequence[pb.Member], *, live: int, history: int
+    ) -> TableView:
+        running = [OperationId.parse(name) for name in table.running[:live]]
+        shown, errors = await self._live(running)
+        finished = await self._history(table, history)
+        watermarks = await self._watermarks(table)
+        if errors:
+            reason = _unreadable(errors[0])
+        else:
+            last = finished[0] if finished else None
+            more = max(0, len(table.running) - live)
+            reason = self._why(table, shown, members, last, also_running=more)
+        return TableView(
+            name=table.name,
+            table=table,
+            reason=reason,
+            watermarks=len(watermarks),
+            history=finished,
+            live=shown,
+        )
+
+    def _why(
+        self,
+        table: pb.Table,
+        live: Sequence[Live],
+        members: Sequence[pb.Member],
+        last: pb.Operation | None,
+        *,
+        also_running: int = 0,
+    ) -> Reason:
+        if counting := [short_name(one.operation) for one in live if not one.grid.complete]:
+            return Reason(Mood.MOVING, f"{counting[0]} is large: its jobs are being counted")
+        return why(
+            running=[one.operation for one in live],
+            also_running=also_running,
+            leader=table.leader,
+            table=table,
+            members=members,
+            last=last,
+            now=self.wall(),
+            last_job_at={one.operation.name: one.grid.last_job_at for one in live},
+        )
+
+    async def _live(self, operations: Iterable[OperationId]) -> tuple[list[Live], list[DistopError]]:
+        """Those of the operations that are not over, and why others cannot be shown.
+
+        One that this version cannot read must not hide the others.
+        """
+        looks = (self.following.look(operation) for operation in operations)
+        live: list[Live] = []
+        errors: list[DistopError] = []
+        for seen in await asyncio.gather(*looks, return_exceptions=True):
+            if isinstance(seen, DistopError):
+                errors.append(seen)
+            elif isinstance(seen, BaseException):
+                raise seen
+            elif seen is not None:
+                live.append(Live(*seen))
+        return live, errors
+
+    async def _history(self, table: pb.Table, count: int) -> list[pb.Operation]:
+        """The operations of a table that finished last, the last one first."""
+        keyspace = self.client.keyspace
+        prefix = keyspace.table(table.name).history_prefix
+
+        async def read() -> list[pb.Operation]:
+            page = await self.client.get_range(prefix, prefix_end(prefix), limit=count, newest_first=True)
+            return [
+                from_history(
+                    keyspace.parse_history(kv.key), decode(kv.value, HistoryRecord, kv.key), kv.mod_revision
+                )
+                for kv in page.kvs
+            ]
+
+        return await self._answers.get(("history", count, *_standing(table)), read, keep_s=SELDOM_S)
+
+    async def _watermarks(self, table: pb.Table) -> list[pb.Watermark]:
+        async def read() -> list[pb.Watermark]:
+            request = pb.GetWatermarksRequest(table=table.name)
+            return list((await self.tables.GetWatermarks(request, NO_CONTEXT)).watermarks)
+
+        return await self._answers.get(("watermarks", *_standing(table)), read, keep_s=SELDOM_S)
+
+
+def _unreadable(error: DistopError) -> Reason:
+    return Reason(Mood.STUCK, f"cannot be read: {error.code}: {error.message}")
+
+
+def _standing(table: pb.Table) -> tuple[object, ...]:
+    """Changes with every operation that ends (or publishes): what was read before counts no more then."""
+    return table.name, table.snapshot_id, tuple(table.running)
