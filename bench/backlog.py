@@ -19,7 +19,7 @@ from pathlib import Path
 from common import Processes, print_json, print_table, until
 
 from distop.client import AsyncClient
-from distop.executor.loop import event_loop
+from distop.executor.host.loop import event_loop
 from distop.metastore.backlog.decisions import open_gate
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 from pyspark.sql import SparkSession
 
-from distop.executor.spark_launcher import SETTINGS, with_retries
+from distop.executor.launch.spark import SETTINGS, with_retries
 
 _settled: set[int] = set()
 

@@ -36,7 +36,7 @@ import s3fs
 from common import Processes, print_json, print_table, until
 
 from distop.client import AsyncClient
-from distop.executor.loop import event_loop
+from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port

@@ -26,7 +26,7 @@ from distop.client import AsyncClient
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.index import blooms as index_blooms
 from distop.commit.index import lookup as index_lookup
-from distop.executor.loop import event_loop
+from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port

@@ -14,15 +14,15 @@ import threading
 import time
 from pathlib import Path
 
-from distop.executor.launch import Launch, LaunchedFrame, NeedsSpark, pack
-from distop.executor.ledger import Ledger
-from distop.executor.loop import event_loop
-from distop.executor.place import Place
-from distop.executor.runner import Runner, RunnerOptions
-from distop.executor.session import Session
-from distop.executor.sidecar_client import SidecarClient
-from distop.executor.task import Task, TaskJob, TaskSummary
-from distop.executor.types import ServedTypes
+from distop.executor.host.loop import event_loop
+from distop.executor.host.place import Place
+from distop.executor.launch.launch import Launch, LaunchedFrame, NeedsSpark, pack
+from distop.executor.ledger.ledger import Ledger
+from distop.executor.runner.runner import Runner, RunnerOptions
+from distop.executor.runner.types import ServedTypes
+from distop.executor.sidecar.client import SidecarClient
+from distop.executor.task.session import Session
+from distop.executor.task.task import Task, TaskJob, TaskSummary
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.jobs import Mark, Verdict

@@ -21,7 +21,7 @@ from pathlib import Path
 from common import Processes, one_operation, print_json, print_table, until
 
 from distop.client import AsyncClient
-from distop.executor.loop import event_loop
+from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 

@@ -257,7 +257,7 @@ def _connection(etcd: EtcdProcess) -> EtcdConfig:
 
 def _end_sidecar(etcd: EtcdConfig) -> None:
     """End the sidecar that Spark's tasks have started; by itself it would wait a while for more of them."""
-    from distop.executor.place import Place, take_lock
+    from distop.executor.host.place import Place, take_lock
 
     place = Place.of(etcd.endpoints, etcd.prefix)
     try:

@@ -160,8 +160,8 @@ def executor(
 
     Example: distop executor --master local[4] --conf spark.driver.memory=4g
     """
-    from distop.executor.runner import RunnerOptions
-    from distop.executor.service import ExecutorConfig, run
+    from distop.executor.runner.runner import RunnerOptions
+    from distop.executor.runner.service import ExecutorConfig, run
 
     config = ExecutorConfig(
         etcd=etcd.config(),
@@ -190,7 +190,7 @@ def sidecar(
 
     Tasks start one where none runs; a service manager may do so before.
     """
-    from distop.executor.sidecar import SidecarConfig, run
+    from distop.executor.sidecar.server import SidecarConfig, run
 
     config = SidecarConfig(
         etcd=etcd.config(),

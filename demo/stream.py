@@ -17,7 +17,7 @@ def main(source: str, target: str, checkpoint: str) -> None:
     os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     settings: dict[str, bool | float | int | str | None] = {
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.daemon.module": "distop.executor.spark_daemon",
+        "spark.python.daemon.module": "distop.executor.launch.spark_daemon",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
     }

@@ -29,7 +29,7 @@ def run(
     ----------
     spark:
         The session to run jobs with; it stays the caller's. ``None``: threads of this process. A session
-        made with the settings of ``distop.executor.spark_launcher.SETTINGS`` is much faster.
+        made with the settings of ``distop.executor.launch.spark.SETTINGS`` is much faster.
     etcd:
         How to reach etcd; by default as the environment says (``DISTOP_ETCD``).
     types:
@@ -42,8 +42,8 @@ def run(
     0, or 1 when the session broke; all operations were let go then.
     """
     # Spark's workers import this package for a task's sake and must not pay for gRPC.
-    from distop.executor.runner import RunnerOptions
-    from distop.executor.service import ExecutorConfig, run_with
+    from distop.executor.runner.runner import RunnerOptions
+    from distop.executor.runner.service import ExecutorConfig, run_with
     from distop.metastore.etcd.config import EtcdConfig
 
     config = ExecutorConfig(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from distop.errors import InvalidArgument, JobFailed
-from distop.executor.launch import NeedsSpark
+from distop.executor.launch.launch import NeedsSpark
 from distop.metastore.records.model import OperationArg, decode, encode
 from distop.operations.job import JobContext
 from distop.spark_jobs.bad_rows import Fail

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from chaos.kinds import KINDS, STEPS
-from distop.executor.place import BASE_VARIABLE, Place
+from distop.executor.host.place import BASE_VARIABLE, Place
 from distop.metastore.crashpoints import ONCE_VARIABLE, VARIABLE, record_name
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -33,7 +33,7 @@ TTL_S = 2
 START_S = 180.0
 TESTS = Path(__file__).parent.parent
 OTHERS = {
-    "distop.executor.sidecar": "sidecar",
+    "distop.executor.sidecar.server": "sidecar",
     "pyspark": "Spark worker",
     "chaos.foreign": "foreign program",
 }

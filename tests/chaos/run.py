@@ -24,9 +24,9 @@ MOST_WORKLOADS = 8
 OF_RUNNERS = {
     "distop.metastore.operations.runs",
     "distop.metastore.operations.dynamic_runs",
-    "distop.executor.runner",
-    "distop.executor.operation_run",
-    "distop.executor.dynamic_run",
+    "distop.executor.runner.runner",
+    "distop.executor.runner.operation_run",
+    "distop.executor.runner.dynamic_run",
 }
 """Modules whose points are reached by runners."""
 

@@ -9,9 +9,9 @@ import sys
 from distop.cli.logs import configure
 from distop.coordinator.service import CoordinatorConfig
 from distop.coordinator.service import run as run_coordinator
-from distop.executor.runner import RunnerOptions
-from distop.executor.service import ExecutorConfig
-from distop.executor.service import run as run_executor
+from distop.executor.runner.runner import RunnerOptions
+from distop.executor.runner.service import ExecutorConfig
+from distop.executor.runner.service import run as run_executor
 from distop.metastore.etcd.config import EtcdConfig
 
 

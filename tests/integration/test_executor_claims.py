@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from distop.executor.place import Place
-from distop.executor.task import TaskSummary
+from distop.executor.host.place import Place
+from distop.executor.task.task import TaskSummary
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.jobs import SUCCESS

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from distop.errors import UnknownOperationType
-from distop.executor.claims import ClaimDesk
-from distop.executor.launch import Launch, LauncherBroken, LaunchFailed, LocalLauncher, LocalTasks
-from distop.executor.ledger import Ledger
-from distop.executor.operation_run import MAX_LAUNCHES
-from distop.executor.oversight import Oversight
-from distop.executor.runner import Runner, RunnerOptions
-from distop.executor.service import ExecutorConfig, serve
-from distop.executor.task import TaskSummary
-from distop.executor.types import ServedTypes
+from distop.executor.launch.launch import Launch, LauncherBroken, LaunchFailed, LocalLauncher, LocalTasks
+from distop.executor.ledger.claims import ClaimDesk
+from distop.executor.ledger.ledger import Ledger
+from distop.executor.ledger.oversight import Oversight
+from distop.executor.runner.operation_run import MAX_LAUNCHES
+from distop.executor.runner.runner import Runner, RunnerOptions
+from distop.executor.runner.service import ExecutorConfig, serve
+from distop.executor.runner.types import ServedTypes
+from distop.executor.task.task import TaskSummary
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from distop.executor import service
-from distop.executor.launch import LocalLauncher
-from distop.executor.place import BASE_VARIABLE, Place
-from distop.executor.scratch import Scratch
-from distop.executor.scratch_sweep import sweep_scratch
-from distop.executor.task import TaskSummary
-from distop.executor.types import ServedTypes
+from distop.executor.host.place import BASE_VARIABLE, Place
+from distop.executor.host.scratch import Scratch
+from distop.executor.host.scratch_sweep import sweep_scratch
+from distop.executor.launch.launch import LocalLauncher
+from distop.executor.runner import service
+from distop.executor.runner.types import ServedTypes
+from distop.executor.task.task import TaskSummary
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from distop.executor import wire
-from distop.executor.connection import HIGH_WATER
-from distop.executor.dial import SidecarUnavailable
-from distop.executor.place import Place
-from distop.executor.sidecar import Sidecar, SidecarConfig
-from distop.executor.sidecar_client import SidecarClient
-from distop.executor.task import TaskSummary
+from distop.executor.host.place import Place
+from distop.executor.sidecar import wire
+from distop.executor.sidecar.client import SidecarClient
+from distop.executor.sidecar.connection import HIGH_WATER
+from distop.executor.sidecar.dial import SidecarUnavailable
+from distop.executor.sidecar.server import Sidecar, SidecarConfig
+from distop.executor.task.task import TaskSummary
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.members.lease import LeaseSession

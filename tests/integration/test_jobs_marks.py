@@ -9,7 +9,7 @@ from typing import Any
 import pytest_asyncio
 
 from distop.errors import DistopError, EtcdUnavailable
-from distop.executor.batcher import MarkBatcher
+from distop.executor.ledger.batcher import MarkBatcher
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Txn

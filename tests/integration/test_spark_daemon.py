@@ -15,7 +15,7 @@ def number(data: bytes) -> int:
 
 
 def test_a_worker_has_loaded_what_jobs_need_before_its_first_task() -> None:
-    command = [sys.executable, "-m", "distop.executor.spark_daemon", "pyspark.worker"]
+    command = [sys.executable, "-m", "distop.executor.launch.spark_daemon", "pyspark.worker"]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHON_UNIX_DOMAIN_ENABLED"}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment) as daemon:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distop.executor.place import Place
+from distop.executor.host.place import Place
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.jobs import FAILED, success_record

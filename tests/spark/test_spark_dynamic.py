@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from distop.client import OperationState
-from distop.executor.place import BASE_VARIABLE
+from distop.executor.host.place import BASE_VARIABLE
 from distop.metastore.etcd.config import EtcdConfig
 from support.dataframe_program import AT_ONCE, PARTITIONS
 from support.dataframe_program import ROWS as ROWS_OF_PROGRAM

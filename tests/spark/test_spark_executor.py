@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from distop.executor.place import BASE_VARIABLE, Place
+from distop.executor.host.place import BASE_VARIABLE, Place
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.operations.jobs import FAILED, SUCCESS
@@ -103,7 +103,7 @@ async def test_runs_jobs_of_a_type_of_the_users(spark_client: LossyClient, tmp_p
     assert files(tmp_path) == sorted(f"{r.attempt}.out" for r in records.values() if r.state == SUCCESS)
     workers = {int(pid) for *_, pid in traces(tmp_path, "began")}
     assert len(workers) == 2
-    assert all("distop.executor.spark_daemon" in command_of(worker) for worker in workers)
+    assert all("distop.executor.launch.spark_daemon" in command_of(worker) for worker in workers)
 
 
 async def test_packs_small_jobs_of_the_users(spark_client: LossyClient, tmp_path: Path) -> None:

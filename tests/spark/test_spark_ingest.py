@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from distop.client import OperationState
-from distop.executor.place import BASE_VARIABLE
+from distop.executor.host.place import BASE_VARIABLE
 from distop.metastore.etcd.config import EtcdConfig
 from support.executing import executor_process, place_in, short_folder, sidecar_pid
 from support.kafka import Brokers

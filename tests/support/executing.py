@@ -15,11 +15,11 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from distop.executor.launch import LocalLauncher
-from distop.executor.ledger import Ledger
-from distop.executor.place import BASE_VARIABLE, Place
-from distop.executor.runner import Runner, RunnerOptions
-from distop.executor.types import ServedTypes
+from distop.executor.host.place import BASE_VARIABLE, Place
+from distop.executor.launch.launch import LocalLauncher
+from distop.executor.ledger.ledger import Ledger
+from distop.executor.runner.runner import Runner, RunnerOptions
+from distop.executor.runner.types import ServedTypes
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Delete, Put, Txn
@@ -262,6 +262,6 @@ async def sidecar_process(
 ) -> AsyncIterator[Child]:
     """A sidecar as a process, at a place of the test's; ready, so that no task starts another one."""
     given = ["--folder", str(place.folder), "--lease-ttl", str(ttl_s), "--idle-exit", str(idle_exit_s)]
-    with Child(etcd, folder, "-m", "distop.executor.sidecar", *given) as sidecar:
+    with Child(etcd, folder, "-m", "distop.executor.sidecar.server", *given) as sidecar:
         await eventually(lambda: sidecar_pid(place) == sidecar.pid, 20.0)
         yield sidecar

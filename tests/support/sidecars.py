@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from distop.executor.place import Place
-from distop.executor.scratch import Scratch
-from distop.executor.sidecar_client import SidecarClient
-from distop.executor.task import TaskSummary, Work, run_task
+from distop.executor.host.place import Place
+from distop.executor.host.scratch import Scratch
+from distop.executor.sidecar.client import SidecarClient
+from distop.executor.task.task import TaskSummary, Work, run_task
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.runs import Taken

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from distop.executor.place import Place
-from distop.executor.scratch import Scratch
-from distop.executor.sidecar_client import client_of_this_process
-from distop.executor.task import Work, decode_arg, run_task
+from distop.executor.host.place import Place
+from distop.executor.host.scratch import Scratch
+from distop.executor.sidecar.client import client_of_this_process
+from distop.executor.task.task import Work, decode_arg, run_task
 from distop.metastore.etcd.config import EtcdConfig
 from distop.operations import Registry
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from distop.errors import InvalidArgument
-from distop.executor.dial import SidecarUnavailable, start_sidecar
-from distop.executor.place import Place
-from distop.executor.spark_task import SparkTask
+from distop.executor.host.place import Place
+from distop.executor.launch.spark_task import SparkTask
+from distop.executor.sidecar.dial import SidecarUnavailable, start_sidecar
 from distop.metastore.etcd.config import EtcdConfig
 
 ENDPOINT = {"DISTOP_ETCD": "10.0.0.1:2379", "DISTOP_ETCD_USER": "distop"}

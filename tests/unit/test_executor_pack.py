@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.executor.launch import JOBS_PER_SMALL_TASK, TASKS_PER_SLOT, pack
-from distop.executor.spark_launcher import with_retries
+from distop.executor.launch.launch import JOBS_PER_SMALL_TASK, TASKS_PER_SLOT, pack
+from distop.executor.launch.spark import with_retries
 
 
 @given(jobs=st.integers(0, 5000), slots=st.integers(1, 64), small=st.booleans())

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import pytest
 
 from distop.errors import Cancelled, InvalidArgument, Unavailable
-from distop.executor.place import Place
-from distop.executor.scratch import Scratch
-from distop.executor.session import Ownership, Session
-from distop.executor.task import Task, TaskJob, TaskSummary, Work
+from distop.executor.host.place import Place
+from distop.executor.host.scratch import Scratch
+from distop.executor.task.session import Ownership, Session
+from distop.executor.task.task import Task, TaskJob, TaskSummary, Work
 from distop.metastore.operations.jobs import WON, Mark, Outcome, Verdict
 from distop.metastore.operations.tries import Tried
 from distop.metastore.records.model import JobRecord, OperationArg, OperationOptions, decode
@@ -170,7 +170,7 @@ class Hours:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr("distop.executor.task.boot_clock", lambda: self.now)
+        monkeypatch.setattr("distop.executor.task.task.boot_clock", lambda: self.now)
 
     def dawdle(self, seconds: float, *, heeds: bool = True) -> Callable[[JobContext], dict[str, Any]]:
         def step(job: JobContext) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distop.errors import CorruptRecord, EtcdUnavailable, InvalidArgument
-from distop.executor import wire
+from distop.executor.sidecar import wire
 from distop.metastore.operations.jobs import Mark, Outcome
 
 MESSAGES: list[wire.FromTask] = [

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from distop.errors import PreconditionFailed
-from distop.executor.place import BASE_VARIABLE, Place, take_lock
-from distop.executor.place_sweep import IDLE_S, IDLE_WITH_SCRATCH_S, sweep_places
+from distop.executor.host.place import BASE_VARIABLE, Place, take_lock
+from distop.executor.host.place_sweep import IDLE_S, IDLE_WITH_SCRATCH_S, sweep_places
 from distop.metastore.records.keyspace import OperationId
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from distop.errors import Cancelled
 from distop.executor import scratch as module
-from distop.executor.place import Place
-from distop.executor.scratch import NOTE, Scratch, read_note
+from distop.executor.host.place import Place
+from distop.executor.host.scratch import NOTE, Scratch, read_note
 from distop.metastore.records.keyspace import OperationId
 
 OPERATION = OperationId("flights", "audit", 1)

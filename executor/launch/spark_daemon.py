@@ -12,7 +12,11 @@ import sys
 from contextlib import redirect_stdout
 from importlib import import_module
 
-LOADED = ("distop.executor.frame_task", "distop.executor.spark_task", "distop.commit.writing.writer")
+LOADED = (
+    "distop.executor.task.frame_task",
+    "distop.executor.launch.spark_task",
+    "distop.commit.writing.writer",
+)
 
 
 def main() -> None:

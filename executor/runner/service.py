@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from distop.errors import DistopError, EtcdDenied
-from distop.executor.launch import Launcher, LauncherBroken, LocalLauncher
-from distop.executor.ledger import Ledger
-from distop.executor.loop import event_loop, settle_heap
-from distop.executor.place import Place
-from distop.executor.runner import Runner, RunnerOptions
-from distop.executor.scratch_sweep import keep_swept
-from distop.executor.types import ServedTypes
+from distop.executor.host.loop import event_loop, settle_heap
+from distop.executor.host.place import Place
+from distop.executor.host.scratch_sweep import keep_swept
+from distop.executor.launch.launch import Launcher, LauncherBroken, LocalLauncher
+from distop.executor.ledger.ledger import Ledger
+from distop.executor.runner.runner import Runner, RunnerOptions
+from distop.executor.runner.types import ServedTypes
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.operations import Registry
@@ -167,6 +167,6 @@ def make_launcher(ledger: Ledger, config: ExecutorConfig, session: SparkSession 
     """What the configuration asks for. Spark is imported only if it is used."""
     if session is None and config.master == NO_SPARK:
         return LocalLauncher(ledger, slots=config.slots)
-    from distop.executor.spark_launcher import SparkLauncher
+    from distop.executor.launch.spark import SparkLauncher
 
     return SparkLauncher(config.etcd, master=config.master, settings=config.settings, session=session)

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from distop.errors import DeadlineExceeded
-from distop.executor.launch import LauncherBroken
-from distop.executor.loop import event_loop
-from distop.executor.runner import RunnerOptions
-from distop.executor.service import ExecutorConfig, serve
-from distop.executor.types import ServedTypes
+from distop.executor.host.loop import event_loop
+from distop.executor.launch.launch import LauncherBroken
+from distop.executor.runner.runner import RunnerOptions
+from distop.executor.runner.service import ExecutorConfig, serve
+from distop.executor.runner.types import ServedTypes
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distop.errors import DistopError
-from distop.executor import wire
-from distop.executor.session import Session
+from distop.executor.sidecar import wire
+from distop.executor.task.session import Session
 from distop.metastore.operations.jobs import Mark
 
 

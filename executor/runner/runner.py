@@ -21,11 +21,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from distop.errors import CorruptRecord, DistopError
-from distop.executor.dynamic_run import DynamicOperationRun
-from distop.executor.launch import Launcher, LauncherBroken
-from distop.executor.ledger import Ledger
-from distop.executor.operation_run import End, OperationRun
-from distop.executor.types import ServedTypes
+from distop.executor.launch.launch import Launcher, LauncherBroken
+from distop.executor.ledger.ledger import Ledger
+from distop.executor.runner.dynamic_run import DynamicOperationRun
+from distop.executor.runner.operation_run import End, OperationRun
+from distop.executor.runner.types import ServedTypes
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import Snapshot
 from distop.metastore.etcd.settle import settle

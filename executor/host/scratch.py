@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from distop.errors import Cancelled
-from distop.executor.place import Place
+from distop.executor.host.place import Place
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.structs import ready
 

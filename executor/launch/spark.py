@@ -14,11 +14,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from distop.errors import DistopError, InvalidArgument, JobFailed
-from distop.executor.dial import dial
-from distop.executor.launch import Launch, LaunchedFrame, LauncherBroken, LaunchFailed, pack
-from distop.executor.place import Place
-from distop.executor.spark_task import SparkTask
-from distop.executor.task import TaskSummary
+from distop.executor.host.place import Place
+from distop.executor.launch.launch import Launch, LaunchedFrame, LauncherBroken, LaunchFailed, pack
+from distop.executor.launch.spark_task import SparkTask
+from distop.executor.sidecar.dial import dial
+from distop.executor.task.task import TaskSummary
 from distop.metastore.etcd.config import PASSWORD, EtcdConfig
 from distop.operations.registry import VARIABLE
 
@@ -36,7 +36,7 @@ SETTINGS = {
     # Operations share the slots instead of queueing behind the first.
     "spark.scheduler.mode": "FAIR",
     # Workers are forked from a process that has loaded what jobs need.
-    "spark.python.daemon.module": "distop.executor.spark_daemon",
+    "spark.python.daemon.module": "distop.executor.launch.spark_daemon",
 }
 """What a session needs to run many small Python tasks fast. The rest is Spark's default."""
 
@@ -105,7 +105,7 @@ class SparkLauncher:
         return SparkTasks(session, launch, task, **self._named(launch))
 
     def launch_frame(self, launch: Launch) -> LaunchedFrame:
-        from distop.executor.spark_frame import SparkFrame
+        from distop.executor.launch.spark_frame import SparkFrame
 
         session, task = self._ready(), self._task(launch)
         return SparkFrame(session, launch, task, **self._named(launch))

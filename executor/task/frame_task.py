@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 
 from distop.errors import AttemptTimeout, InvalidArgument, JobFailed
-from distop.executor.session import Port, Session
-from distop.executor.task import TaskJob, Work, told
+from distop.executor.task.session import Port, Session
+from distop.executor.task.task import TaskJob, Work, told
 from distop.metastore.crashpoints import reached
 from distop.metastore.operations.jobs import Mark, failure_record, success_record
 

@@ -13,11 +13,18 @@ from dataclasses import replace
 from enum import Enum
 
 from distop.errors import DistopError
-from distop.executor.launch import Launch, Launched, LaunchedFrame, Launcher, LauncherBroken, LaunchFailed
-from distop.executor.ledger import Ledger
-from distop.executor.place import Place
-from distop.executor.scratch import Scratch
-from distop.executor.task import Work
+from distop.executor.host.place import Place
+from distop.executor.host.scratch import Scratch
+from distop.executor.launch.launch import (
+    Launch,
+    Launched,
+    LaunchedFrame,
+    Launcher,
+    LauncherBroken,
+    LaunchFailed,
+)
+from distop.executor.ledger.ledger import Ledger
+from distop.executor.task.task import Work
 from distop.metastore.crashpoints import reached
 from distop.metastore.operations.jobs import Mark, Verdict, failure_record
 from distop.metastore.operations.pausing import is_paused
@@ -83,7 +90,7 @@ class OperationRun:
             self._launched.cancel(reason)
 
     def run_over(self, run: Run, reason: str) -> None:
-        """See :class:`~distop.executor.oversight.RunListener`."""
+        """See :class:`~distop.executor.ledger.oversight.RunListener`."""
         log.info("run_over", extra={"operation": str(run.keys.operation), "reason": reason})
         self.cancel(reason)
 
@@ -195,12 +202,12 @@ class OperationRun:
         return Mark(partition, attempt, failure_record(attempt, LaunchFailed.code, reason, self._clock()))
 
     def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
-        """See :class:`~distop.executor.batcher.Submitter`. Whoever was first with a job, it has a result."""
+        """See ``Submitter``. Whoever was first with a job, it has a result."""
         self._given_up_left -= len(answers)
         if self._given_up is not None and self._given_up_left <= 0 and not self._given_up.done():
             self._given_up.set_result(None)
 
     def unanswered(self, numbers: list[int], error: DistopError) -> None:
-        """See :class:`~distop.executor.batcher.Submitter`."""
+        """See :class:`~distop.executor.ledger.batcher.Submitter`."""
         if self._given_up is not None and not self._given_up.done():
             self._given_up.set_exception(error)

@@ -22,8 +22,8 @@ from pathlib import Path
 import msgspec
 
 from distop.errors import AttemptTimeout, Cancelled, DistopError, InvalidArgument, JobCrashed, JobFailed
-from distop.executor.scratch import Scratch
-from distop.executor.session import Port, Session
+from distop.executor.host.scratch import Scratch
+from distop.executor.task.session import Port, Session
 from distop.metastore.crashpoints import reached
 from distop.metastore.members.clocks import boot_clock
 from distop.metastore.operations.jobs import Mark, Outcome, Verdict, failure_record, success_record

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from distop.errors import Unavailable
-from distop.executor.place import Place, take_lock
+from distop.executor.host.place import Place, take_lock
 from distop.metastore.etcd.config import PASSWORD, PASSWORD_FILE, USER
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def start_sidecar(place: Place, environment: Mapping[str, str]) -> subprocess.Po
         if output.tell() > _MAX_LOG_BYTES:
             output.truncate(0)
         child = subprocess.Popen(
-            [sys.executable, "-m", "distop.executor.sidecar", "--folder", str(place.folder)],
+            [sys.executable, "-m", "distop.executor.sidecar.server", "--folder", str(place.folder)],
             env=given,
             stdin=subprocess.DEVNULL,
             stdout=output,

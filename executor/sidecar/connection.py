@@ -8,8 +8,8 @@ from collections.abc import Coroutine
 from typing import Any, cast
 
 from distop.errors import CorruptRecord, DistopError, Exhausted, InvalidArgument
-from distop.executor import wire
-from distop.executor.ledger import Ledger
+from distop.executor.ledger.ledger import Ledger
+from distop.executor.sidecar import wire
 from distop.metastore.operations import claims
 from distop.metastore.operations.jobs import Mark, Verdict
 from distop.metastore.operations.runs import Run
@@ -164,12 +164,12 @@ class Connection(asyncio.Protocol):
     # -- what the ledger tells -----------------------------------------------------------------------
 
     def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
-        """See :class:`~distop.executor.batcher.Submitter`."""
+        """See :class:`~distop.executor.ledger.batcher.Submitter`."""
         self._reply(wire.Verdicts([(number, said.outcome, said.reason) for number, _, said in answers]))
         self._read_on(len(answers))
 
     def unanswered(self, numbers: list[int], error: DistopError) -> None:
-        """See :class:`~distop.executor.batcher.Submitter`."""
+        """See :class:`~distop.executor.ledger.batcher.Submitter`."""
         self._reply(wire.failed(numbers, error))
         self._read_on(len(numbers))
 
@@ -180,12 +180,12 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def run_over(self, run: Run, reason: str) -> None:
-        """See :class:`~distop.executor.oversight.RunListener`."""
+        """See :class:`~distop.executor.ledger.oversight.RunListener`."""
         for number in self._numbers_of(run):
             self._reply(wire.Over(number, reason))
 
     def claim_lost(self, run: Run, partition: str, claim: int, reason: str) -> None:
-        """See :class:`~distop.executor.claims.Claimant`."""
+        """See :class:`~distop.executor.ledger.claims.Claimant`."""
         for number in self._numbers_of(run):
             self._reply(wire.ClaimLost(number, partition, claim, reason))
 

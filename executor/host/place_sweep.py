@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from distop.executor.place import Place, take_lock
+from distop.executor.host.place import Place, take_lock
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from distop.errors import Unavailable
-from distop.executor.batcher import MarkBatcher
-from distop.executor.claims import ClaimDesk
-from distop.executor.oversight import Oversight
-from distop.executor.session import ANSWER_TIMEOUT_S, Ownership, Session
+from distop.executor.ledger.batcher import MarkBatcher
+from distop.executor.ledger.claims import ClaimDesk
+from distop.executor.ledger.oversight import Oversight
+from distop.executor.task.session import ANSWER_TIMEOUT_S, Ownership, Session
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.operations.claims import Busy, Claimed
 from distop.metastore.operations.jobs import Mark, Outcome, Verdict

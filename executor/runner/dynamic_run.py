@@ -7,9 +7,9 @@ import logging
 import math
 
 from distop.errors import DistopError, InvalidArgument, JobFailed
-from distop.executor.frame_task import FrameResult
-from distop.executor.launch import Launch, LaunchedFrame, LauncherBroken, LaunchFailed, NeedsSpark
-from distop.executor.operation_run import MARKS_AT_ONCE, End, OperationRun
+from distop.executor.launch.launch import Launch, LaunchedFrame, LauncherBroken, LaunchFailed, NeedsSpark
+from distop.executor.runner.operation_run import MARKS_AT_ONCE, End, OperationRun
+from distop.executor.task.frame_task import FrameResult
 from distop.metastore.crashpoints import reached
 from distop.metastore.operations.dynamic_runs import DynamicRun
 from distop.metastore.operations.jobs import Mark, Outcome, Verdict, failure_record
@@ -129,7 +129,7 @@ class DynamicOperationRun(OperationRun):
         return self._verdicts
 
     def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
-        """See :class:`~distop.executor.batcher.Submitter`."""
+        """See :class:`~distop.executor.ledger.batcher.Submitter`."""
         self._verdicts += [verdict for _, _, verdict in answers]
         super().answered(answers)
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from distop.errors import DistopError, InvalidArgument, JobFailed
-from distop.executor.frame_task import FrameResult, run_frame_job
-from distop.executor.ledger import Ledger, LocalPort
-from distop.executor.task import TaskSummary, Work, run_task
+from distop.executor.ledger.ledger import Ledger, LocalPort
+from distop.executor.task.frame_task import FrameResult, run_frame_job
+from distop.executor.task.task import TaskSummary, Work, run_task
 from distop.metastore.operations.runs import Run
 
 log = logging.getLogger(__name__)

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from distop.errors import DistopError, JobFailed
-from distop.executor.frame_task import FrameResult, run_frame_job
-from distop.executor.launch import Launch, LaunchFailed
-from distop.executor.spark_launcher import SparkJob
-from distop.executor.spark_task import SparkTask, settle_worker
+from distop.executor.launch.launch import Launch, LaunchFailed
+from distop.executor.launch.spark import SparkJob
+from distop.executor.launch.spark_task import SparkTask, settle_worker
+from distop.executor.task.frame_task import FrameResult, run_frame_job
 from distop.metastore.records.structs import ready
 
 if TYPE_CHECKING:

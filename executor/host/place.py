@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.executor.wire import PROTOCOL
+from distop.executor.sidecar.wire import PROTOCOL
 from distop.metastore.records.keyspace import OperationId
 
 BASE_VARIABLE = "DISTOP_RUNTIME_DIR"

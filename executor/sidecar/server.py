@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distop.errors import DistopError
-from distop.executor.connection import Connection
-from distop.executor.ledger import Ledger
-from distop.executor.loop import event_loop, settle_heap
-from distop.executor.place import Place, take_lock
-from distop.executor.place_sweep import sweep_places
-from distop.executor.scratch_sweep import keep_swept
+from distop.executor.host.loop import event_loop, settle_heap
+from distop.executor.host.place import Place, take_lock
+from distop.executor.host.place_sweep import sweep_places
+from distop.executor.host.scratch_sweep import keep_swept
+from distop.executor.ledger.ledger import Ledger
+from distop.executor.sidecar.connection import Connection
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig

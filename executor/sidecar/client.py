@@ -21,11 +21,11 @@ from typing import Any
 import msgspec
 
 from distop.errors import CorruptRecord, DistopError
-from distop.executor import wire
-from distop.executor.dial import SidecarUnavailable, dial
-from distop.executor.pending import Asked, KnownRun, Sent
-from distop.executor.place import Place
-from distop.executor.session import ANSWER_TIMEOUT_S, Ownership, Session
+from distop.executor.host.place import Place
+from distop.executor.sidecar import wire
+from distop.executor.sidecar.dial import SidecarUnavailable, dial
+from distop.executor.sidecar.pending import Asked, KnownRun, Sent
+from distop.executor.task.session import ANSWER_TIMEOUT_S, Ownership, Session
 from distop.metastore.operations.jobs import WON, Mark, Outcome, Verdict
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ _CHUNK = 1 << 18
 
 
 class SidecarClient:
-    """Speaks to the sidecar for all tasks of a process; a :class:`~distop.executor.session.Port`.
+    """Speaks to the sidecar for all tasks of a process; a :class:`~distop.executor.task.session.Port`.
 
     Parameters
     ----------

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from distop.executor.place import Place
-from distop.executor.scratch import Scratch
-from distop.executor.sidecar_client import SidecarClient, client_of_this_process
-from distop.executor.task import TaskSummary, Work, decode_arg, run_task
+from distop.executor.host.place import Place
+from distop.executor.host.scratch import Scratch
+from distop.executor.sidecar.client import SidecarClient, client_of_this_process
+from distop.executor.task.task import TaskSummary, Work, decode_arg, run_task
 from distop.metastore.etcd.config import PASSWORD_FILE, EtcdConfig
 from distop.metastore.operations.tries import Tried
 from distop.operations import Registry

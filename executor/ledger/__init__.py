@@ -1,0 +1,1 @@
+"""What the jobs of one host need of etcd, on one event loop: claims, runs, and marks in groups."""

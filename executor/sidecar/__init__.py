@@ -1,0 +1,1 @@
+"""The sidecar of a worker host, the client that tasks use, and the protocol between the two."""

@@ -1,0 +1,1 @@
+"""What runs inside a task: its jobs, one after the other, and its session with the ledger."""
