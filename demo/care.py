@@ -9,7 +9,7 @@ from stage import TABLE, Stage
 from distop.client import Operation
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.records.model import Head, IndexRecord, decode
-from distop.spark_jobs.reading import TableSnapshot, open_snapshot
+from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
 
 RULES = [
     "distance > 0",

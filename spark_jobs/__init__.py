@@ -1,5 +1,5 @@
 """The operations that come with distop, and tables as DataFrames of Spark."""
 
-from distop.spark_jobs.frames import read, register, write
+from distop.spark_jobs.dataframes.api import read, register, write
 
 __all__ = ["read", "register", "write"]

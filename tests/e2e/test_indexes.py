@@ -12,8 +12,8 @@ from distop.errors import IncompatibleOperation, InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.model import decode_run_ops
 from distop.metastore.tables.indexes import read_indexes
-from distop.spark_jobs.source_options import read_options
-from distop.spark_jobs.source_read import FileSplit, TableReader, table_schema
+from distop.spark_jobs.dataframes.options import read_options
+from distop.spark_jobs.dataframes.read import FileSplit, TableReader, table_schema
 from support.executing import runner
 from support.lossy import LossyClient
 from support.whole import HEADER, Whole, coordinated, whole, write_csv

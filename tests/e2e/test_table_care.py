@@ -15,7 +15,7 @@ from distop.errors import IncompatibleOperation
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.model import OperationArg, decode
-from distop.spark_jobs.ingest import Ingest
+from distop.spark_jobs.ingest.operation import Ingest
 from support.executing import runner
 from support.ingesting import LocalJob
 from support.lossy import LossyClient

@@ -18,7 +18,7 @@ from distop.errors import (
     SourceUnreadable,
     WatermarkConflict,
 )
-from distop.spark_jobs import kafka_records
+from distop.spark_jobs.kafka import records as kafka_records
 from support.ingesting import Ingesting, LocalJob, quarantined, staged_files
 from support.kafka import Brokers, KafkaTopic, running_brokers
 from support.kafka_batches import compacted, end_of_transaction

@@ -18,7 +18,7 @@ from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.records.model import TableRecord, encode
-from distop.spark_jobs.maintenance import ExpireSnapshots, RemoveOrphans, Rollback
+from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from support.indexing import Indexing
 from support.maintaining import Run
 from support.publishing import ROWS, Staged, Table, rows

@@ -23,8 +23,8 @@ from distop.errors import (
     WriteTooOld,
 )
 from distop.metastore.etcd.config import EtcdConfig
-from distop.spark_jobs.write_commit import Outcome, Publication
-from distop.spark_jobs.write_target import WriteTarget
+from distop.spark_jobs.dataframes.publication import Outcome, Publication
+from distop.spark_jobs.dataframes.target import WriteTarget
 from support.lossy import LossyClient
 from support.waiting import eventually
 from support.whole import Whole, whole

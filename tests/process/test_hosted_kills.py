@@ -10,7 +10,7 @@ import pytest
 from distop.client import OperationState
 from distop.errors import AlreadyIngested, InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
-from distop.spark_jobs.dataframe_ingest import DataFrameIngest
+from distop.spark_jobs.ingest.dataframe import DataFrameIngest
 from support.executing import Child, runner
 from support.hosting_program import ROWS
 from support.lossy import LossyClient

@@ -9,7 +9,7 @@ import pytest
 
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.tables.indexes import read_indexes
-from distop.spark_jobs.reading import open_snapshot
+from distop.spark_jobs.tables.snapshot import open_snapshot
 from support.executing import executor_process, runner
 from support.index_types import FOLDER, HOLD_AT, opened
 from support.lossy import LossyClient

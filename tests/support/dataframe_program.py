@@ -19,7 +19,7 @@ from pyspark.sql.functions import rand
 from distop.cli.logs import configure
 from distop.client import Client
 from distop.executor.launch.spark import SETTINGS
-from distop.spark_jobs.dataframe_ingest import ingest_dataframe
+from distop.spark_jobs.ingest.dataframe import ingest_dataframe
 
 ROWS, PARTITIONS, AT_ONCE = 6000, 12, 3
 

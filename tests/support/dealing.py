@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from distop.metastore.records.model import OperationArg
 from distop.operations import JobContext, Plan, PlanRequest
-from distop.spark_jobs.ingest import Ingest
-from distop.spark_jobs.ingest_plan import IngestPlan
-from distop.spark_jobs.transform import source_of, split_rows
+from distop.spark_jobs.ingest.operation import Ingest
+from distop.spark_jobs.ingest.plan import IngestPlan
+from distop.spark_jobs.ingest.transform import source_of, split_rows
 
 DEALING = "support.dealing:Dealing"
 

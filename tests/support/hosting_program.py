@@ -18,7 +18,7 @@ from distop.client import Client
 from distop.executor.runner.hosted import run_hosted
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId
-from distop.spark_jobs.dataframe_ingest import DataFrameIngest, columns_of
+from distop.spark_jobs.ingest.dataframe import DataFrameIngest, columns_of
 
 ROWS = 500
 

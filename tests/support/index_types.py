@@ -10,8 +10,8 @@ from typing import Any
 
 from distop.commit.index.plan import Build
 from distop.operations import JobContext
-from distop.spark_jobs import index_job
-from distop.spark_jobs.build_index import BuildIndex
+from distop.spark_jobs.index import job as index_job
+from distop.spark_jobs.index.operation import BuildIndex
 
 FOLDER = "DISTOP_TEST_OPENED"
 """Environment variable: where ``opened`` is written."""

@@ -27,7 +27,7 @@ from distop.metastore.records.model import (
     decode,
 )
 from distop.operations.api import OperationView, PlanRequest
-from distop.spark_jobs.build_index import BuildIndex, object_of_column
+from distop.spark_jobs.index.operation import BuildIndex, object_of_column
 from support.ingesting import LocalJob
 from support.publishing import Table
 

@@ -34,8 +34,8 @@ from distop.metastore.records.model import (
 )
 from distop.operations.api import PlanRequest
 from distop.operations.job import JobContext
-from distop.spark_jobs.ingest import Ingest
-from distop.spark_jobs.report import IngestReport
+from distop.spark_jobs.ingest.operation import Ingest
+from distop.spark_jobs.ingest.report import IngestReport
 from support.publishing import Staged, Table
 
 STEPS: dict[str, type[TransactionalStep]] = {

@@ -18,7 +18,7 @@ from distop.errors import HeadConflict, InvalidArgument, PreconditionFailed
 from distop.metastore.records.model import TableRecord, WatermarkMove, decode_watermarks
 from distop.operations.api import PlanRequest
 from distop.operations.registry import Registry
-from distop.spark_jobs.maintenance import ExpireSnapshots, RemoveOrphans, Rollback
+from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from support.maintaining import Run
 from support.publishing import Table, new_table, rows
 

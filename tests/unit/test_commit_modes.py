@@ -21,7 +21,7 @@ from distop.commit.layout.model import Layout
 from distop.errors import HeadConflict, PreconditionFailed, TableNotEmpty
 from distop.metastore.etcd.txn import unchanged
 from distop.metastore.records.model import WatermarkMove
-from distop.spark_jobs.maintenance import ExpireSnapshots
+from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots
 from support.maintaining import Run
 from support.publishing import ROWS, Staged, Table, new_table, rows
 

@@ -39,8 +39,8 @@ from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.records.model import Head, TableRecord, encode
 from distop.operations.api import PlanRequest
 from distop.operations.registry import Registry
-from distop.spark_jobs.compact import Compact
-from distop.spark_jobs.maintenance import ExpireSnapshots, RemoveOrphans, Rollback
+from distop.spark_jobs.compact.operation import Compact
+from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from support.maintaining import Run
 from support.publishing import Table, new_table, rows
 
@@ -260,8 +260,8 @@ def test_what_does_not_fit_into_one_operation_is_left_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O5: a plan is never longer than a start can be; however many files there are, each round does some."""
-    monkeypatch.setattr("distop.spark_jobs.compact_choice.MAX_FILES_PER_JOB", 4)
-    monkeypatch.setattr("distop.spark_jobs.compact_choice.MAX_PLAN_BYTES", 2000)
+    monkeypatch.setattr("distop.spark_jobs.compact.choice.MAX_FILES_PER_JOB", 4)
+    monkeypatch.setattr("distop.spark_jobs.compact.choice.MAX_PLAN_BYTES", 2000)
     table = filled(tmp_path, 12, partition_by=())
     first = compacting(table)
     assert len(msgspec.json.encode(first.staged.arg.argument)) < 2000
@@ -282,7 +282,7 @@ def test_rows_are_sorted_and_the_table_knows_the_order(
     """Sort order, statistics; ``runs``: with as little memory as can be."""
     if runs:
         sizes = {"run_bytes": 1, "batch_bytes": 64, "fan_in": 2}
-        monkeypatch.setattr("distop.spark_jobs.external_sort.sort_rows.__kwdefaults__", sizes)
+        monkeypatch.setattr("distop.spark_jobs.compact.external_sort.sort_rows.__kwdefaults__", sizes)
     table = filled(tmp_path, partition_by=())
     run = compacting(table, sort_by=["kind desc", "id"])
     run.finish()

@@ -18,9 +18,9 @@ from distop.coordinator.metrics.prometheus import PrometheusMetrics
 from distop.errors import DistopError
 from distop.operations.registry import GROUP
 from distop.operations.side_by_side import beside
-from distop.spark_jobs.compact_argument import CompactArgument
-from distop.spark_jobs.ingest_argument import IngestArgument
-from distop.spark_jobs.kafka_argument import KafkaArgument
+from distop.spark_jobs.compact.argument import CompactArgument
+from distop.spark_jobs.ingest.argument import IngestArgument
+from distop.spark_jobs.kafka.argument import KafkaArgument
 from support.repository import ROOT, product_sources
 
 PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())

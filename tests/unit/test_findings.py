@@ -12,7 +12,8 @@ import pytest
 from distop.commit.layout.staging import RULES
 from distop.errors import CorruptRecord, ValidationFailed
 from distop.metastore.records.model import MAX_JOB_RECORD_BYTES, JobRecord, OperationArg, encode
-from distop.spark_jobs.findings import (
+from distop.spark_jobs.rules.checks import Finding
+from distop.spark_jobs.rules.findings import (
     IN_REPORT,
     MAX_SAMPLED_JOBS,
     TOLD_RULES,
@@ -22,9 +23,8 @@ from distop.spark_jobs.findings import (
     table_io,
     write_findings,
 )
-from distop.spark_jobs.row_checks import Finding
-from distop.spark_jobs.rules import Rule, RuleSet
-from distop.spark_jobs.verdict import Verdict
+from distop.spark_jobs.rules.model import Rule, RuleSet
+from distop.spark_jobs.rules.verdict import Verdict
 from support.ingesting import LocalJob
 from support.publishing import Staged, new_table
 

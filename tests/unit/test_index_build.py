@@ -20,9 +20,9 @@ from distop.commit.layout.model import Layout
 from distop.errors import Cancelled, Conflict, CorruptRecord, InvalidArgument, PreconditionFailed
 from distop.metastore.records.keyspace import check_object
 from distop.metastore.records.model import JobRecord
-from distop.spark_jobs import index_job
-from distop.spark_jobs.build_index import MERGE_ABOVE, BuildIndex, cut, object_of_column
-from distop.spark_jobs.maintenance import ExpireSnapshots, RemoveOrphans
+from distop.spark_jobs.index import job as index_job
+from distop.spark_jobs.index.operation import MERGE_ABOVE, BuildIndex, cut, object_of_column
+from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans
 from support.indexing import Indexing
 from support.maintaining import Run
 from support.publishing import Table, new_table, rows

@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.expressions.parser import parse
 
 from distop.commit.index.filters import narrowed_by
-from distop.spark_jobs.reading import TableSnapshot, open_snapshot
+from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
 from support.indexing import Indexing
 from support.publishing import new_table, rows
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from distop.errors import InvalidArgument
-from distop.spark_jobs.ingest_argument import check_format_options, parse_argument
+from distop.spark_jobs.ingest.argument import check_format_options, parse_argument
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pyiceberg.schema import Schema
 
 from distop.commit.layout.model import parse_schema
 from distop.errors import InvalidArgument
-from distop.spark_jobs.row_filter import arrow_filter, filter_columns, parse_filter
+from distop.spark_jobs.tables.filters import arrow_filter, filter_columns, parse_filter
 
 SCHEMA: Schema = parse_schema(
     {"n": "long", "s": "string", "f": "double", "t": "timestamptz", "odd name": "int"}

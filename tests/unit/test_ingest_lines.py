@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.spark_jobs import line_reader
-from distop.spark_jobs.line_reader import LineTooLong, range_blocks, whole_lines
-from distop.spark_jobs.text_rows import LineCounter, split_lines
+from distop.spark_jobs.formats import lines as line_reader
+from distop.spark_jobs.formats.lines import LineTooLong, range_blocks, whole_lines
+from distop.spark_jobs.formats.text_rows import LineCounter, split_lines
 
 contents = st.lists(
     st.sampled_from([b"\n", b"\r\n", b"a", b"bcd", b"ef" * 40, b"\xc3\xa9"]), max_size=40

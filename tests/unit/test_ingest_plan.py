@@ -12,9 +12,9 @@ import pytest
 from distop.errors import AlreadyIngested, ArgumentTooLarge, HeadConflict, InvalidArgument, SourceEmpty
 from distop.metastore.records.model import StepRecord, WatermarkMove
 from distop.operations import PlanRequest, Registry
-from distop.spark_jobs import ingest_plan
-from distop.spark_jobs.ingest import Ingest
-from distop.spark_jobs.ingest_plan import IngestPlan
+from distop.spark_jobs.ingest import plan as ingest_plan
+from distop.spark_jobs.ingest.operation import Ingest
+from distop.spark_jobs.ingest.plan import IngestPlan
 from support.ingesting import Ingesting
 
 
@@ -32,7 +32,7 @@ def write(ingesting: Ingesting, name: str, text: str = "a\n1\n") -> str:
 
 
 def test_the_type_is_found_under_its_name() -> None:
-    operation = Registry(["distop.spark_jobs.ingest:Ingest"]).get("ingest")
+    operation = Registry(["distop.spark_jobs.ingest.operation:Ingest"]).get("ingest")
     assert isinstance(operation, Ingest)
     assert operation.stages_files
     assert not operation.exclusive
@@ -195,7 +195,7 @@ def loaded_by(code: str) -> set[str]:
 
 
 def test_loading_the_type_costs_a_coordinator_nothing() -> None:
-    assert loaded_by("import distop.spark_jobs.ingest") == set()
+    assert loaded_by("import distop.spark_jobs.ingest.operation") == set()
 
 
 def test_planning_never_loads_spark(ingesting: Ingesting) -> None:
@@ -203,7 +203,7 @@ def test_planning_never_loads_spark(ingesting: Ingesting) -> None:
     code = f"""
 from distop.metastore.records.model import TableRecord
 from distop.operations.api import PlanRequest
-from distop.spark_jobs.ingest import Ingest
+from distop.spark_jobs.ingest.operation import Ingest
 
 table = TableRecord(name="t", location="file:///t")
 Ingest().plan(PlanRequest(table=table, head=None, watermarks={{}}, argument={{"paths": {path!r}}}))

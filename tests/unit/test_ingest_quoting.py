@@ -8,8 +8,8 @@ from io import BytesIO, StringIO
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.spark_jobs.csv_quoting import Quoting
-from distop.spark_jobs.line_reader import whole_lines
+from distop.spark_jobs.formats.csv_quoting import Quoting
+from distop.spark_jobs.formats.lines import whole_lines
 
 QUOTING = Quoting(b",", b'"')
 

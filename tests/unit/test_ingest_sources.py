@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from distop.errors import ArgumentTooLarge, InvalidArgument, SourceEmpty, SourceUnreadable
-from distop.spark_jobs import sources
-from distop.spark_jobs.sources import FoundSource, OpenFile, find_files
+from distop.spark_jobs.formats import files as sources
+from distop.spark_jobs.formats.files import FoundSource, OpenFile, find_files
 
 
 def write(path: Path, text: str = "x\n") -> Path:

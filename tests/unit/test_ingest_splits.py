@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.spark_jobs.splits import Extent, Line, Piece, cut
+from distop.spark_jobs.ingest.splits import Extent, Line, Piece, cut
 
 text_files = st.integers(1, 5_000).map(Extent)
 whole_files = st.integers(1, 5_000).map(lambda size: Extent(size, (size,)))

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from distop.errors import JobFailed
-from distop.spark_jobs.bad_rows import Unconvertible
-from distop.spark_jobs.column_types import (
+from distop.spark_jobs.formats.bad_rows import Unconvertible
+from distop.spark_jobs.formats.types import (
     UnsupportedType,
     convert,
     convertible,

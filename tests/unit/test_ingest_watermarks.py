@@ -8,8 +8,8 @@ import pytest
 
 from distop.errors import AlreadyIngested, InvalidArgument
 from distop.metastore.records.model import WatermarkMove
-from distop.spark_jobs.source_watermarks import watermark_moves
-from distop.spark_jobs.sources import FoundFile, FoundSource
+from distop.spark_jobs.formats.files import FoundFile, FoundSource
+from distop.spark_jobs.ingest.watermarks import watermark_moves
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 AT_NOON = "2013-01-01T12:00:00.000000Z"

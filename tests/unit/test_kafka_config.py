@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.spark_jobs.kafka_client import Cluster
-from distop.spark_jobs.kafka_config import consumer_settings, resolved
+from distop.spark_jobs.kafka.client import Cluster
+from distop.spark_jobs.kafka.config import consumer_settings, resolved
 
 
 @pytest.mark.parametrize(

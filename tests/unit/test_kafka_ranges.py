@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from distop.commit.iceberg.watermarks import moved
 from distop.errors import AlreadyIngested, DistopError, InvalidArgument, OffsetsLost
-from distop.spark_jobs.kafka_argument import parse_kafka
-from distop.spark_jobs.kafka_offsets import OffsetRange, Reach, Topic
-from distop.spark_jobs.kafka_ranges import Ranges, new_ranges
+from distop.spark_jobs.kafka.argument import parse_kafka
+from distop.spark_jobs.kafka.offsets import OffsetRange, Reach, Topic
+from distop.spark_jobs.kafka.ranges import Ranges, new_ranges
 
 
 def ranges(

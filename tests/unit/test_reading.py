@@ -15,7 +15,7 @@ from pyiceberg.types import NestedField, StringType
 from distop.commit.iceberg.append import IcebergOverwrite
 from distop.commit.layout.model import file_io, load_metadata
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
-from distop.spark_jobs.reading import TableSnapshot, open_snapshot
+from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
 from support.publishing import Table, new_table, rows
 
 

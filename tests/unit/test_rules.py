@@ -18,10 +18,10 @@ from distop.commit.writing.prepared import new_write
 from distop.errors import InvalidArgument, JobFailed, PreconditionFailed
 from distop.metastore.records.model import TableRecord
 from distop.operations.api import Plan, PlanRequest
-from distop.spark_jobs.row_checks import RowChecks
-from distop.spark_jobs.rule_parsing import parse_rules, shown_columns
-from distop.spark_jobs.rules import RawRules, RuleArgument, RuleSet
-from distop.spark_jobs.write_operation import Write
+from distop.spark_jobs.dataframes.operation import Write
+from distop.spark_jobs.rules.checks import RowChecks
+from distop.spark_jobs.rules.model import RawRules, RuleArgument, RuleSet
+from distop.spark_jobs.rules.parsing import parse_rules, shown_columns
 
 SCHEMA = parse_schema(
     {

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from distop.errors import InvalidArgument
-from distop.spark_jobs.source_options import read_options, split_terms, write_options
-from distop.spark_jobs.source_types import check_writable, widens
+from distop.spark_jobs.dataframes.options import read_options, split_terms, write_options
+from distop.spark_jobs.dataframes.types import check_writable, widens
 
 
 def test_a_write_is_told_by_its_options_however_they_are_spelled() -> None:

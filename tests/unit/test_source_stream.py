@@ -9,7 +9,7 @@ import pytest
 from distop.commit.iceberg.append import IcebergOverwrite
 from distop.commit.layout.model import load_metadata
 from distop.errors import Conflict, PreconditionFailed
-from distop.spark_jobs.source_stream import ALL, History, Offset
+from distop.spark_jobs.dataframes.stream import ALL, History, Offset
 from support.publishing import Table, new_table, rows
 
 

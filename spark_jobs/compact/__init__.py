@@ -1,0 +1,1 @@
+"""``compact``: small files of a table rewritten into files of a target size."""

@@ -1,0 +1,233 @@
+"""Choosing the files that a compaction rewrites, and which of them go together.
+
+The manifests of the snapshot are read some at a time, and of their entries only that is kept which is needed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import FileFormat, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.table import ManifestGroupPlanner
+from pyiceberg.table.metadata import TableMetadata
+
+from distop.commit.iceberg.content import is_live
+from distop.commit.iceberg.replace_files import deleted_from
+from distop.commit.iceberg.rewrite_plan import (
+    RewriteFile,
+    RewriteJob,
+    RewritePartition,
+    RewritePlan,
+    packed_values,
+)
+from distop.commit.iceberg.takeover import manifests_of
+from distop.commit.layout.model import Layout
+from distop.spark_jobs.compact.argument import Sizes
+
+MANIFESTS_AT_A_TIME = 16
+MAX_CANDIDATES = 200_000
+"""Small files that are looked at; others are left to the next compaction."""
+MAX_FILES_PER_JOB = 1000
+MAX_PLAN_BYTES = 900_000
+"""About as long a plan as one start can hold."""
+FILE_OVERHEAD_BYTES = 24
+"""What a file takes in a plan besides its name."""
+
+Values = tuple[str | None, ...]
+
+
+class Candidate(NamedTuple):
+    """A file that may be rewritten."""
+
+    sequence: int
+    """By which files are put together: those that came in one after the other."""
+    path: str
+    size: int
+    rows: int
+    in_order: bool
+    """Whether its rows have the order that is wanted."""
+
+
+@dataclass
+class Choice:
+    """What is to be rewritten."""
+
+    groups: dict[Values, list[list[Candidate]]] = field(default_factory=dict)
+    """Partition -> what its jobs read."""
+    paths: dict[Values, str] = field(default_factory=dict)
+    """Partition -> its path, of all partitions that were looked at."""
+    passed_over: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+
+class Chooser:
+    """Looks at one table.
+
+    Parameters
+    ----------
+    order_id:
+        Of the order that rows are to have; ``None`` if any will do.
+    """
+
+    def __init__(
+        self,
+        metadata: TableMetadata,
+        io: FileIO,
+        sizes: Sizes,
+        *,
+        min_files: int,
+        order_id: int | None = None,
+        row_filter: BooleanExpression | None = None,
+    ) -> None:
+        self._metadata, self._io, self._sizes = metadata, io, sizes
+        self._min_files, self._order_id = min_files, order_id
+        self._planner = ManifestGroupPlanner(
+            metadata, io, row_filter or AlwaysTrue(), options={"include_empty_files": "true"}
+        )
+        self._spec, self._schema = metadata.spec(), metadata.schema()
+        self._choice = Choice()
+
+    def choose(self, partitions: Collection[str] | None = None) -> Choice:
+        """What is to be rewritten; of some partitions only, if they are named by their paths."""
+        live = [one for one in manifests_of(self._metadata.current_snapshot(), self._io) if is_live(one)]
+        deleted = deleted_from(self._io, live, self._spec, self._schema)
+        found = self._candidates(live)
+        for values, candidates in found.items():
+            if partitions is not None and self._choice.paths[values] not in partitions:
+                continue
+            bins = self._bins(sorted(candidates))
+            if not bins or len(candidates) < self._min_files:
+                continue
+            if deleted.intersection((None, values)):
+                self._choice.passed_over["deletes"] += sum(map(len, bins))
+            else:
+                self._choice.groups[values] = bins
+        return self._choice
+
+    def _candidates(self, live: Sequence[ManifestFile]) -> dict[Values, list[Candidate]]:
+        data = [one for one in live if one.content == ManifestContent.DATA]
+        ours = iter([one for one in data if one.partition_spec_id == self._spec.spec_id])
+        for one in data:
+            if one.partition_spec_id != self._spec.spec_id:
+                count = (one.added_files_count or 0) + (one.existing_files_count or 0)
+                self._choice.passed_over["earlierPartitioning"] += count
+        found: dict[Values, list[Candidate]] = defaultdict(list)
+        count = 0
+        while some := list(islice(ours, MANIFESTS_AT_A_TIME)):
+            for entries in self._planner.plan_manifest_entries(some):
+                for entry in entries:
+                    values = self._values(entry)
+                    if not self._is_candidate(entry):
+                        continue
+                    if count >= MAX_CANDIDATES:
+                        self._choice.passed_over["later"] += 1
+                        continue
+                    count += 1
+                    found[values].append(self._candidate(entry))
+        return found
+
+    def _values(self, entry: ManifestEntry) -> Values:
+        values = packed_values(self._spec, self._schema, entry.data_file.partition)
+        if values not in self._choice.paths:
+            record = entry.data_file.partition
+            path = self._spec.partition_to_path(record, self._schema) if self._spec.fields else ""
+            self._choice.paths[values] = path
+        return values
+
+    def _is_candidate(self, entry: ManifestEntry) -> bool:
+        file = entry.data_file
+        if file.file_size_in_bytes >= self._sizes.smaller_than:
+            return False
+        if file.file_format != FileFormat.PARQUET or file.key_metadata is not None:
+            self._choice.passed_over["otherFormats"] += 1
+            return False
+        return True
+
+    def _candidate(self, entry: ManifestEntry) -> Candidate:
+        file = entry.data_file
+        in_order = self._order_id is None or file.sort_order_id == self._order_id
+        return Candidate(
+            entry.sequence_number or 0, file.file_path, file.file_size_in_bytes, file.record_count, in_order
+        )
+
+    def _bins(self, candidates: Iterable[Candidate]) -> list[list[Candidate]]:
+        """Files that go together, in their order; none that would come out as many, and as they are."""
+        bins: list[list[Candidate]] = []
+        size = 0
+        for candidate in candidates:
+            full = size + candidate.size > self._sizes.job
+            if not bins or full or len(bins[-1]) >= MAX_FILES_PER_JOB:
+                bins.append([])
+                size = 0
+            bins[-1].append(candidate)
+            size += candidate.size
+        return [one for one in bins if self._is_worth_it(one)]
+
+    def _is_worth_it(self, together: Sequence[Candidate]) -> bool:
+        comes_out = file_count(sum(one.size for one in together), self._sizes.target_file)
+        return len(together) > comes_out or not all(one.in_order for one in together)
+
+
+def file_count(size: int, target: int) -> int:
+    """How many files of about the target size so many bytes make."""
+    return max(1, round(size / target))
+
+
+def plan_of(choice: Choice, layout: Layout, **fixed: object) -> RewritePlan:
+    """The plan of what was chosen: as much of it as one start can hold, partitions of many files first."""
+    folders: dict[str, int] = {}
+    partitions: list[RewritePartition] = []
+    jobs: list[RewriteJob] = []
+    recorded = layout.to_json()
+    room = MAX_PLAN_BYTES - len(msgspec.json.encode(recorded))
+    passed_over = dict(choice.passed_over)
+    by_files = sorted(choice.groups, key=lambda one: (-sum(map(len, choice.groups[one])), choice.paths[one]))
+    for values in by_files:
+        bins = choice.groups[values]
+        place = len(partitions)
+        partition = RewritePartition(choice.paths[values], list(values))
+        taken = False
+        for together in bins:
+            needed, new = _room_for(together, folders)
+            if needed + len(partition.path) + 100 > room:
+                passed_over["later"] = passed_over.get("later", 0) + len(together)
+                continue
+            room -= needed + len(partition.path) + 100
+            folders |= new
+            jobs.append(RewriteJob(place, list(_files(together, folders))))
+            taken = True
+        if taken:
+            partitions.append(partition)
+    return RewritePlan(
+        layout=recorded,
+        folders=list(folders),
+        partitions=partitions,
+        jobs=jobs,
+        passed_over=passed_over,
+        **fixed,  # type: ignore[arg-type]
+    )
+
+
+def _room_for(together: Sequence[Candidate], folders: dict[str, int]) -> tuple[int, dict[str, int]]:
+    """About how many bytes of a plan files take, and the folders that it must name for them."""
+    new: dict[str, int] = {}
+    needed = 0
+    for one in together:
+        folder, _, name = one.path.rpartition("/")
+        if folder not in folders and folder not in new:
+            new[folder] = len(folders) + len(new)
+            needed += len(folder.encode()) + 4
+        needed += len(name.encode()) + FILE_OVERHEAD_BYTES
+    return needed, new
+
+
+def _files(together: Sequence[Candidate], folders: dict[str, int]) -> Iterator[RewriteFile]:
+    for one in together:
+        folder, _, name = one.path.rpartition("/")
+        yield RewriteFile(folders[folder], name, one.size, one.rows)

@@ -1,0 +1,122 @@
+"""One job of a compaction: read some files of a partition, sort their rows if asked, write them anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table import FileScanTask
+
+from distop.commit.iceberg.replace_files import MISSING
+from distop.commit.iceberg.rewrite_plan import RewriteJob, RewritePlan, unpacked_values
+from distop.commit.layout.model import Layout
+from distop.commit.writing.file_lists import IcebergFileList
+from distop.commit.writing.writer import ROW_GROUP_BYTES, StagedWriter
+from distop.errors import JobFailed
+from distop.operations.job import JobContext
+from distop.spark_jobs.compact.choice import file_count
+from distop.spark_jobs.compact.external_sort import sort_rows
+from distop.spark_jobs.compact.sort_orders import keys_of
+from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot
+
+MAX_PATH_SHOWN = 400
+SLACK = 1.05
+"""Files come out a little larger or smaller than what they are made of; the last is not to be a crumb."""
+
+
+def run_job(job: JobContext) -> dict[str, Any]:
+    """Do one job; see ``start_or_resume_job`` for its result."""
+    plan = RewritePlan.of(job.operation)
+    layout, order = plan.table_layout, plan.order
+    task = plan.by_name(job.operation)[job.partition]
+    reading = _Reading(job, plan, task, layout)
+
+    def path_for(suffix: str, folder: str) -> str:
+        return job.staging_path(suffix, folder=folder)
+
+    target = _target(task, plan.target_file_bytes)
+    writer = StagedWriter(
+        layout,
+        path_for,
+        storage=job.operation.storage,
+        files=IcebergFileList(layout, sort_order_id=None if order is None else order.order_id),
+        inline=True,
+        target_file_bytes=target,
+        # Files end where a row group does.
+        row_group_bytes=min(ROW_GROUP_BYTES, target),
+    )
+    with writer:
+        try:
+            rows = reading.batches()
+            if order is not None:
+                scratch = job.scratch_path()
+                rows = sort_rows(rows, keys_of(order, layout.schema), scratch)
+            for batch in rows:
+                job.raise_if_cancelled()
+                writer.write(batch)
+        except _Gone as error:
+            # Who took it out of the table may have removed it as well: the commit looks into that.
+            writer.abort()
+            return {"rows": 0, "files": 0, "bytes": 0, MISSING: str(error)[-MAX_PATH_SHOWN:]}
+        if writer.rows != reading.expected:
+            raise JobFailed(
+                f"the {len(task.files)} files hold {writer.rows} rows, the table says {reading.expected}",
+                hint="distop doctor --deep; nothing was changed",
+            )
+        return writer.finish()
+
+
+def _target(task: RewriteJob, target: int) -> int:
+    """Bytes of a file, so that the files of a job become about equally large."""
+    size = sum(file.size for file in task.files)
+    return max(1, int(SLACK * size / file_count(size, target)))
+
+
+class _Gone(Exception):
+    """A file that was to be read does not exist."""
+
+
+class _Reading:
+    """The rows of a job's files as the table has them: by field id, whatever columns a file has."""
+
+    def __init__(self, job: JobContext, plan: RewritePlan, task: RewriteJob, layout: Layout) -> None:
+        self._job, self._plan, self._task, self._layout = job, plan, task, layout
+        self.expected = sum(file.rows for file in task.files)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        layout, location = self._layout, self._job.operation.location
+        # Of the table's metadata a reader needs what the layout holds.
+        snapshot = TableSnapshot(layout.new_metadata(location), None, self._job.operation.storage)
+        values = self._plan.partitions[self._task.partition].values
+        wanted = layout.arrow_schema
+        for file, path in zip(self._task.files, self._plan.paths(self._task), strict=True):
+            data_file = DataFile.from_args(
+                content=DataFileContent.DATA,
+                file_path=path,
+                file_format=FileFormat.PARQUET,
+                partition=unpacked_values(layout.spec, layout.schema, values),
+                record_count=file.rows,
+                file_size_in_bytes=file.size,
+            )
+            data_file.spec_id = layout.spec.spec_id
+            batches = snapshot.batches([PlannedFile.of(FileScanTask(data_file))])
+            while (batch := _next(batches, path)) is not None:
+                self._job.raise_if_cancelled()
+                yield _as(batch, wanted)
+
+
+def _next(batches: Iterator[pa.RecordBatch], path: str) -> pa.RecordBatch | None:
+    try:
+        return next(batches, None)
+    except FileNotFoundError as error:
+        raise _Gone(path) from error
+
+
+def _as(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """Files of different writers differ in how they hold texts and lists; runs of a sort may not."""
+    if batch.schema.equals(wanted):
+        return batch
+    columns = [batch.column(column.name).cast(column.type) for column in wanted]
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)

@@ -1,0 +1,144 @@
+"""``compact``: small files of a table's partitions rewritten into files of a target size, sorted if asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from distop.errors import InvalidName, PreconditionFailed
+from distop.metastore.records.keyspace import check_partition
+from distop.metastore.records.model import OperationArg, StepRecord
+from distop.operations.api import DistributedOperation, Plan, PlanRequest
+from distop.operations.job import JobContext
+from distop.operations.side_by_side import beside
+from distop.spark_jobs.compact.argument import CompactArgument, invalid, parse_argument, sizes_of
+
+MAX_NAMED = 5
+"""Partitions that an error shows as examples."""
+
+
+class Compact(DistributedOperation):
+    """Rewrites small files. The rows of the table stay as they are, whatever else happens to it meanwhile.
+
+    The snapshot and its files are fixed at the start. What others append meanwhile is not touched; where they
+    have removed one of the files, what was made of it is left out, and said. See
+    :class:`~distop.spark_jobs.compact.argument.CompactArgument` for the argument.
+    """
+
+    type = "compact"
+    compatible_types = beside("compact")
+    stages_files = True
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """See :meth:`DistributedOperation.plan`.
+
+        Raises
+        ------
+        InvalidArgument
+            A field is malformed, or names a column or a partition that the table does not have.
+        PreconditionFailed
+            The table has no files that could be replaced: its format is another one.
+        """
+        from distop.commit.iceberg.rewrite_plan import RewritePlan
+
+        if request.table.format != "iceberg":
+            raise PreconditionFailed(
+                f"table {request.table.name!r} has format {request.table.format}, this is for Iceberg tables",
+                hint="Delta has OPTIMIZE for this" if request.table.format == "delta" else "",
+            )
+        argument = parse_argument(request.argument)
+        if request.head is None:
+            return Plan(argument=msgspec.to_builtins(RewritePlan(layout={})))
+        plan = _chosen(request, argument)
+        return Plan(argument=msgspec.to_builtins(plan), partitions=_names(plan))
+
+    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
+        """One: the snapshot that has the new files instead of the old ones."""
+        return [StepRecord(step="iceberg.replace")] if operation.argument.get("layout") else []
+
+    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
+        """Rewrite some files of a partition.
+
+        Returns
+        -------
+        The writer's result (``rows``, ``files``, ``bytes``, its manifest); or ``missing``: a file that is
+        gone. The commit says whether the table still has it.
+
+        Raises
+        ------
+        JobFailed
+            The files do not hold as many rows as the table says.
+        """
+        from distop.spark_jobs.compact.job import run_job
+
+        return run_job(job)
+
+    def cancel_job_and_cleanup(self, job: JobContext) -> None:
+        """Remove the attempt's files."""
+        from distop.commit.cleanup.sweep import remove_attempt
+
+        remove_attempt(job.operation, job.partition, job.attempt)
+
+
+def _chosen(request: PlanRequest, argument: CompactArgument) -> Any:
+    from distop.commit.files.storage import storage_of
+    from distop.commit.iceberg.metadata_files import TableFile
+    from distop.commit.layout.model import Layout, file_io
+    from distop.commit.layout.partitioning import Partitioner
+    from distop.commit.writing.writer import table_file_bytes
+    from distop.spark_jobs.compact.choice import Chooser, plan_of
+    from distop.spark_jobs.compact.sort_orders import sort_order
+    from distop.spark_jobs.tables.filters import arrow_filter, parse_filter
+
+    assert request.head is not None
+    storage = storage_of(request.table)
+    metadata = TableFile.read(request.head.metadata_location, storage=storage).metadata
+    layout = Layout.of(metadata)
+    Partitioner(layout.schema, layout.spec)  # raises if rows cannot be split as the table has it
+    sizes = sizes_of(argument, table_file_bytes(layout))
+    order = sort_order(argument.sort_by, metadata)
+    row_filter = None if argument.filter is None else parse_filter(argument.filter)
+    if row_filter is not None:
+        arrow_filter(row_filter, layout.schema)  # raises if it does not fit the columns
+    chooser = Chooser(
+        metadata,
+        file_io(metadata.location, layout.properties, storage),
+        sizes,
+        min_files=argument.min_files,
+        order_id=None if order is None else order.order_id,
+        row_filter=row_filter,
+    )
+    choice = chooser.choose(request.partitions)
+    unknown = set(request.partitions or ()) - set(choice.paths.values())
+    if unknown:
+        raise invalid(
+            "partitions",
+            f"the table has no files in partition {min(unknown)!r}",
+            f"it has {', '.join(sorted(choice.paths.values())[:MAX_NAMED])}",
+        )
+    return plan_of(
+        choice,
+        layout,
+        snapshot_id=None if metadata.current_snapshot_id is None else str(metadata.current_snapshot_id),
+        target_file_bytes=sizes.target_file,
+        sort_order=None if order is None else msgspec.json.decode(order.model_dump_json()),
+    )
+
+
+def _names(plan: Any) -> list[str]:
+    """A name for each job: its partition, and a number where that has several."""
+    counted: Counter[int] = Counter()
+    names = []
+    for place, job in enumerate(plan.jobs):
+        counted[job.partition] += 1
+        number = counted[job.partition]
+        path = plan.partitions[job.partition].path or "all"
+        name = path if number == 1 else f"{path}#{number}"
+        try:
+            names.append(check_partition(name))
+        except InvalidName:
+            names.append(str(place))
+    return names

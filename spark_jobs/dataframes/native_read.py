@@ -1,0 +1,139 @@
+"""A snapshot's files for Spark's own Parquet reader.
+
+That reader finds columns by name and knows neither Iceberg's field ids nor its deletes. So files are handed
+to it only if that makes no difference: none has deleted rows, and each has its columns under the names, and
+in the types, that the table has for their ids. Whether that is so is known from the schema that a file was
+written with, which stands in the manifest that lists it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNaN,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    NotEqualTo,
+    NotIn,
+    NotNaN,
+    NotNull,
+    NotStartsWith,
+    Or,
+    StartsWith,
+    UnboundPredicate,
+)
+
+from distop.errors import InvalidArgument, PreconditionFailed
+from distop.spark_jobs.dataframes.options import ReadOptions
+from distop.spark_jobs.dataframes.read import find_snapshot
+from distop.spark_jobs.dataframes.target import connect
+from distop.spark_jobs.dataframes.types import spark_schema
+from distop.spark_jobs.tables.snapshot import TableSnapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+def native_frame(session: SparkSession, options: ReadOptions, columns: Sequence[str] | None) -> DataFrame:
+    """The rows that the options ask for; raises as :func:`distop.spark_jobs.dataframes.api.read`."""
+    with connect(options) as client:
+        snapshot = find_snapshot(client, options)
+    wanted = spark_schema(snapshot.projection(columns))
+    expression = snapshot.expression(options.filter)
+    files = snapshot.plan_files(expression)
+    _check_schemas(snapshot)
+    if any(file.delete_files for file in files):
+        raise PreconditionFailed(
+            f"rows of {snapshot.metadata.location} are deleted by files that Spark's reader does not know",
+            hint='read it with spark.read.format("distop")',
+        )
+    if not files:
+        return session.createDataFrame([], wanted)
+    frame = session.read.schema(spark_schema(snapshot.schema)).parquet(*(file.path for file in files))
+    if not isinstance(expression, AlwaysTrue):
+        frame = frame.where(as_column(expression))
+    return frame.select(*(f"`{name}`" for name in wanted.fieldNames()))
+
+
+def _check_schemas(snapshot: TableSnapshot) -> None:
+    """Refuse a table that has had other names or types for its columns."""
+    present = {field.field_id: (field.name, field.field_type) for field in snapshot.schema.columns}
+    names = {name: field_id for field_id, (name, _) in present.items()}
+    for schema in snapshot.metadata.schemas:
+        for field in schema.columns:
+            now = present.get(field.field_id)
+            if now not in (None, (field.name, field.field_type)) or names.get(field.name) not in (
+                None,
+                field.field_id,
+            ):
+                raise PreconditionFailed(
+                    f"column {field.name!r} of {snapshot.metadata.location} had another name or type before",
+                    hint='read it with spark.read.format("distop")',
+                    details={"column": field.name},
+                )
+
+
+_COMPARED = {
+    EqualTo: "__eq__",
+    NotEqualTo: "__ne__",
+    LessThan: "__lt__",
+    LessThanOrEqual: "__le__",
+    GreaterThan: "__gt__",
+    GreaterThanOrEqual: "__ge__",
+    StartsWith: "startswith",
+}
+
+
+def as_column(expression: BooleanExpression) -> Column:
+    """A filter as Spark has it. Of both, an unknown answer leaves a row out."""
+    from pyspark.sql import functions as f
+
+    match expression:
+        case AlwaysTrue() | AlwaysFalse():
+            return f.lit(isinstance(expression, AlwaysTrue))
+        case And():
+            return as_column(expression.left) & as_column(expression.right)
+        case Or():
+            return as_column(expression.left) | as_column(expression.right)
+        case Not():
+            return ~as_column(expression.child)
+        case UnboundPredicate():
+            return _predicate(expression)
+    raise InvalidArgument(f"Spark has no {expression!r}", details={"field": "filter"})
+
+
+def _predicate(expression: UnboundPredicate) -> Column:
+    from pyspark.sql import functions as f
+
+    column = f.col(f"`{getattr(expression.term, 'name', expression.term)}`")
+    match expression:
+        case IsNull():
+            return column.isNull()
+        case NotNull():
+            return column.isNotNull()
+        case IsNaN():
+            return f.isnan(column)
+        case NotNaN():
+            return ~f.isnan(column)
+        case In() | NotIn():
+            found = column.isin([literal.value for literal in expression.literals])
+            return found if isinstance(expression, In) else ~found
+        case NotStartsWith():
+            return ~column.startswith(expression.literal.value)
+    for kind, method in _COMPARED.items():
+        if isinstance(expression, kind):
+            compared: Column = getattr(column, method)(expression.literal.value)
+            return compared
+    raise InvalidArgument(f"Spark has no {expression!r}", details={"field": "filter"})

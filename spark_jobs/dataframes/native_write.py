@@ -1,0 +1,272 @@
+"""A DataFrame into a table through Spark's own Parquet writer: no row passes through Python.
+
+Spark writes into a folder that is this write's alone, and its commit protocol decides there which attempts of
+its tasks count: with version 1 of the file committer, files come into the folder when the whole job commits.
+The files that are there when Spark says that the job is done are what is published, described by their
+footers; what a task that nobody waits for any more adds later is not. As a check, the rows in the footers are
+counted against those that Spark has counted on their way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.transforms import DayTransform, IdentityTransform, MonthTransform, YearTransform
+from pyiceberg.types import DateType, FixedType, TimestampType, TimestamptzType, TimeType, UUIDType
+
+from distop.commit.files.listing import entries
+from distop.commit.layout.model import Layout
+from distop.commit.layout.partitioning import Partitioner, PartitionKey
+from distop.commit.writing.file_lists import IcebergFileList
+from distop.commit.writing.prepared import PreparedTask, folder_of
+from distop.errors import BadRow, CorruptRecord, PreconditionFailed
+from distop.spark_jobs.dataframes.options import WriteOptions
+from distop.spark_jobs.dataframes.publication import (
+    GIVE_UP_S,
+    Deadline,
+    Outcome,
+    Publication,
+    give_up,
+    publish,
+)
+from distop.spark_jobs.dataframes.target import WriteTarget, connect, open_target
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+FOOTER_READERS = 16
+FIELD_ID = "parquet.field.id"
+"""Metadata of a column by which Spark writes Iceberg's field ids into its files."""
+STEM = "part"
+"""What the names of all files of Spark begin with."""
+LIST = "files"
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+_IN_PARTITION = "__distop_partition_"
+
+
+def write_frame(frame: DataFrame, options: WriteOptions) -> Outcome:
+    """Write and publish; raises as :func:`distop.spark_jobs.dataframes.api.write`."""
+    with connect(options) as client:
+        target = open_target(client, options, frame.schema)
+        check_native(target.layout)
+        publication = Publication(
+            target=target,
+            request_id=options.request_id or target.write,
+            mode=options.mode,
+            on_conflict=options.on_conflict,
+        )
+        try:
+            rows = _write_files(frame, target)
+            tasks = describe(target, rows)
+        except BaseException:
+            give_up(client, publication, Deadline(GIVE_UP_S))
+            raise
+        return publish(client, publication, tasks, Deadline(options.commit_timeout_s))
+
+
+def check_native(layout: Layout) -> None:
+    """Refuse a table whose files Spark cannot write by itself."""
+    for column in layout.schema.columns:
+        kind = column.field_type
+        if not kind.is_primitive or isinstance(kind, FixedType | UUIDType | TimeType):
+            raise _not_native(f"column {column.name!r} has the type {kind}")
+    for term in layout.spec.fields:
+        kind = layout.schema.find_type(term.source_id)
+        of_date = isinstance(term.transform, YearTransform | MonthTransform | DayTransform)
+        if not isinstance(term.transform, IdentityTransform) and not (of_date and isinstance(kind, DateType)):
+            raise _not_native(f"it is partitioned by {term.transform}({term.name})")
+
+
+def _not_native(why: str) -> PreconditionFailed:
+    return PreconditionFailed(
+        f"Spark cannot write the files of this table by itself: {why}",
+        hint='write to it with df.write.format("distop")',
+    )
+
+
+# -- Spark -------------------------------------------------------------------------------------------
+
+
+def _write_files(frame: DataFrame, target: WriteTarget) -> int:
+    """Have Spark write; how many rows it has counted."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    from distop.spark_jobs.dataframes.types import spark_schema
+
+    layout = target.layout
+    types = spark_schema(layout.schema)
+    columns = []
+    for column in layout.schema.columns:
+        wanted = types[column.name].dataType
+        given = f.col(f"`{column.name}`")
+        if frame.schema[column.name].dataType != wanted:
+            given = given.cast(wanted)
+        columns.append(given.alias(column.name, metadata={FIELD_ID: column.field_id}))
+    places = [
+        _place(term.transform, f.col(f"`{layout.schema.find_column_name(term.source_id)}`")).alias(
+            f"{_IN_PARTITION}{number}"
+        )
+        for number, term in enumerate(layout.spec.fields)
+    ]
+    counted = Observation()
+    selected = frame.select(*columns, *places).observe(counted, f.count(f.lit(1)).alias("rows"))
+    writer = (
+        selected.write.mode("error")
+        .option("mapreduce.fileoutputcommitter.algorithm.version", "1")
+        .option("compression", "zstd")
+    )
+    if places:
+        writer = writer.partitionBy(*(f"{_IN_PARTITION}{number}" for number in range(len(places))))
+    with _micros(frame, layout):
+        writer.parquet(f"{target.location}/data/{folder_of(target.write)}")
+    return int(counted.get["rows"])
+
+
+def _place(transform: Any, column: Column) -> Column:
+    """What tells the partition of a row, for Spark's folders. The footers say which one it is."""
+    from pyspark.sql import functions as f
+
+    match transform:
+        case YearTransform():
+            return f.year(column)
+        case MonthTransform():
+            return f.year(column) * 12 + f.month(column)
+    return column
+
+
+@contextmanager
+def _micros(frame: DataFrame, layout: Layout) -> Iterator[None]:
+    """Timestamps as Iceberg has them; Spark's default is a type of its own."""
+    kinds = (column.field_type for column in layout.schema.columns)
+    settings = frame.sparkSession.conf
+    before = settings.get(_TIMESTAMPS, None)
+    if before == "TIMESTAMP_MICROS" or not any(
+        isinstance(kind, TimestampType | TimestamptzType) for kind in kinds
+    ):
+        yield
+        return
+    settings.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        if before is None:
+            settings.unset(_TIMESTAMPS)
+        else:
+            settings.set(_TIMESTAMPS, before)
+
+
+# -- the files ---------------------------------------------------------------------------------------
+
+
+def describe(target: WriteTarget, rows: int) -> list[PreparedTask]:
+    """List the files that Spark has written, as one task's.
+
+    Raises
+    ------
+    CorruptRecord
+        They are not what was to be written, or hold other than so many rows: something else was in the way.
+    BadRow
+        A required column holds a NULL.
+    """
+    layout, io = target.layout, target.io()
+    files = IcebergFileList(layout)
+    found = sorted(_found(target))
+    written = size = 0
+    with ThreadPoolExecutor(FOOTER_READERS, thread_name_prefix="footers") as pool:
+        footers = pool.map(lambda path: _footer(io, path), found)
+        for path, (footer, length) in zip(found, footers, strict=True):
+            if not footer.num_rows:
+                continue
+            _check_footer(layout, path, footer)
+            files.add(path, _partition(layout, path, footer), length, "", footer)
+            written, size = written + footer.num_rows, size + length
+    if written != rows:
+        raise CorruptRecord(
+            f"Spark has counted {rows} rows, and its files in {folder_of(target.write)} hold {written}",
+            hint="is another commit protocol configured? write with format('distop')",
+        )
+    result: dict[str, Any] = {"rows": written, "files": len(found), "bytes": size}
+    if not files.empty:
+        manifest = target.path(STEM, f"-{LIST}.avro", "metadata")
+        result |= {**files.write(io, manifest)}
+    return [PreparedTask(stem=STEM, result=result)] if written else []
+
+
+def _found(target: WriteTarget) -> Iterator[str]:
+    """All data files, in partition folders too; not what is temporary."""
+    folders = [f"{target.location}/data/{folder_of(target.write)}"]
+    while folders:
+        folder = folders.pop()
+        for name, is_folder, _ in entries(folder, target.storage):
+            if is_folder and not name.startswith((".", "_temporary")):
+                folders.append(f"{folder}/{name}")
+            elif name.startswith(STEM) and name.endswith(".parquet"):
+                yield f"{folder}/{name}"
+
+
+def _footer(io: FileIO, path: str) -> tuple[pq.FileMetaData, int]:
+    file = io.new_input(path)
+    with file.open() as stream:
+        return pq.read_metadata(stream), len(file)
+
+
+def _check_footer(layout: Layout, path: str, footer: pq.FileMetaData) -> None:
+    schema = pyarrow_to_schema(footer.schema.to_arrow_schema())
+    for column in layout.schema.columns:
+        found = schema.find_field(column.field_id)
+        if found.name != column.name or found.field_type != column.field_type:
+            raise CorruptRecord(
+                f"{path} has {found.name} {found.field_type} where the table has {column.name} "
+                f"{column.field_type}"
+            )
+    for position, column in enumerate(layout.schema.columns):
+        for group in range(footer.num_row_groups) if column.required else ():
+            statistics = footer.row_group(group).column(position).statistics
+            if statistics is None or statistics.null_count:
+                raise BadRow(f"column {column.name!r} is required, and some rows have no value for it")
+
+
+def _partition(layout: Layout, path: str, footer: pq.FileMetaData) -> PartitionKey:
+    """The partition of a file, by the least and the greatest values of its columns, which must agree.
+
+    Transforms that keep the order of values, and no others, allow that.
+    """
+    if layout.spec.is_unpartitioned():
+        return ()
+    names = [column.name for column in layout.schema.columns]
+    sources = {str(layout.schema.find_column_name(term.source_id)) for term in layout.spec.fields}
+    extremes: dict[str, list[Any]] = {name: [] for name in names}
+    for group in range(footer.num_row_groups):
+        chunk = footer.row_group(group)
+        for position, name in enumerate(names):
+            least = greatest = None
+            statistics = chunk.column(position).statistics
+            if name in sources and (statistics is None or statistics.null_count != chunk.num_rows):
+                if statistics is None or statistics.null_count or not statistics.has_min_max:
+                    raise _mixed(path, name)
+                least, greatest = statistics.min, statistics.max
+            extremes[name] += [least, greatest]
+    schema = layout.arrow_schema
+    rows = pa.record_batch(
+        [pa.array(extremes[field.name], field.type) for field in schema], schema=_nullable(schema)
+    )
+    keys = [key for key, _ in Partitioner(layout.schema, layout.spec).split(rows)]
+    if len(keys) != 1:
+        raise _mixed(path, ", ".join(sorted(sources)))
+    return keys[0]
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+def _mixed(path: str, column: str) -> CorruptRecord:
+    return CorruptRecord(f"the footer of {path} does not tell which partition it is of, by {column}")

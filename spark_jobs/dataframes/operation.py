@@ -1,0 +1,181 @@
+"""``write``: publishes what the tasks of a write through Spark's own interface have left aside.
+
+It has no jobs: the rows were written before it began (``prepared``). What it does is one
+snapshot, exactly once, in the way that the save mode says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from distop.commit.cleanup.sweep import IGNORED
+from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
+from distop.commit.writing.prepared import LIST, MAX_AGE_S, TYPE, age_of
+from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed, WriteTooOld
+from distop.metastore.records.model import OperationArg, StepRecord, WatermarkMove, Watermarks
+from distop.metastore.records.structs import ready
+from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
+from distop.operations.job import JobContext
+from distop.operations.side_by_side import beside
+from distop.spark_jobs.ingest.modes import DEFAULT_ON_CONFLICT, steps_of
+from distop.spark_jobs.rules.gate import refuse_unchecked
+
+GAVE_UP = "gaveUp"
+"""Fact of an operation that publishes nothing: its write was given up."""
+WRITE = "write"
+"""Fact: the name of the write."""
+PARTITION = "batch"
+"""The one partition that the watermark of a stream has."""
+
+
+class WriteArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What is to be published."""
+
+    write: str
+    """The name of the write; its files lie in folders of this name."""
+    give_up: bool = False
+    """Publish nothing: the files are removed, and nobody can publish them under the same request id."""
+    mode: Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"] = "append"
+    on_conflict: Literal["rebase", "refuse"] | None = None
+    """Whether an overwrite is put on what others have written since the write began, or is refused. Default:
+    ``rebase`` for append, ``refuse`` for what overwrites."""
+    base_snapshot: str | None = None
+    """The table's snapshot when the write began; ``None``: it had none."""
+    layout: dict[str, Any] = {}
+    """What the files were written with, as ``Layout.to_json`` has it."""
+    files: str = ""
+    """Name of the list of what counts."""
+    source: str = ""
+    """Of a stream: the watermark source that counts its batches."""
+    batch: str = ""
+    """Of a stream: the number of the batch."""
+
+
+class Write(DistributedOperation):
+    """Publishes files that were written before. Started by the Spark data source, not by people.
+
+    The object of an operation is the name of its write, so that writes of one table do not wait for each
+    other.
+    """
+
+    type = TYPE
+    scope = Scope.PER_OBJECT
+    compatible_types = beside(TYPE)
+    stages_files = True
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """See :meth:`DistributedOperation.plan`.
+
+        Raises
+        ------
+        AlreadyIngested
+            The batch of a stream is in the table already.
+        WriteTooOld
+            The write began so long ago that its files may have been removed.
+        PreconditionFailed
+            The table has rules that its rows must keep.
+        """
+        argument = _parsed(request)
+        if argument.give_up:
+            recorded = {"output": "iceberg", "layout": argument.layout or None, WRITE: argument.write}
+            return Plan(argument={**recorded, GAVE_UP: True}, uuid=argument.write)
+        if (age_of(argument.write, time.time()) or 0.0) > MAX_AGE_S:
+            raise WriteTooOld(
+                f"write {argument.write} began more than {MAX_AGE_S / 86_400:.0f} days ago",
+                details={"write": argument.write},
+            )
+        _check_layout(argument)
+        refuse_unchecked(request.table.name, request.table.options)
+        default = DEFAULT_ON_CONFLICT.get(argument.mode, "")
+        return Plan(
+            argument={
+                WRITE: argument.write,
+                "mode": argument.mode,
+                "output": "iceberg",
+                "onConflict": argument.on_conflict or default,
+                "expectedSnapshotId": argument.base_snapshot,
+                "layout": argument.layout,
+                LIST: argument.files,
+            },
+            watermarks=_moves(argument, request.watermarks),
+            uuid=argument.write,
+        )
+
+    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
+        """As the mode has it; and a note of which write it was."""
+        note = StepRecord(step="write.note")
+        return [note] if operation.argument.get(GAVE_UP) else [*steps_of(operation), note]
+
+    def start_or_resume_job(self, job: JobContext) -> None:
+        """It has no jobs."""
+
+
+class WriteNote(TransactionalStep):
+    """Adds to the facts which write an operation has published, or given up. Changes nothing."""
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        """See :class:`TransactionalStep`."""
+        argument = context.view.arg.argument
+        facts: dict[str, Any] = {WRITE: argument[WRITE]}
+        return Contribution(facts=facts | ({GAVE_UP: True, IGNORED: True} if argument.get(GAVE_UP) else {}))
+
+
+def _parsed(request: PlanRequest) -> WriteArgument:
+    if request.table.format != "iceberg":
+        raise PreconditionFailed(
+            f"table {request.table.name!r} has format {request.table.format}: only Iceberg tables can be "
+            "written to through Spark's own interface",
+            hint="use ingest",
+        )
+    if request.partitions is not None:
+        raise _invalid("partitions", "a write has no jobs")
+    try:
+        argument = msgspec.convert(dict(request.argument), ready(WriteArgument))
+    except msgspec.ValidationError as error:
+        raise _invalid("argument", f"argument of write: {error}") from None
+    if age_of(argument.write, 0.0) is None:
+        raise _invalid("write", f"{argument.write!r} is not the name of a write")
+    if not argument.give_up and (not argument.files or "/" in argument.files):
+        raise _invalid("files", f"{argument.files!r} is not the name of a list")
+    if bool(argument.source) != bool(argument.batch):
+        raise _invalid("batch", "source and batch go together")
+    if argument.source and argument.mode in ("error_if_exists", "ignore"):
+        raise _invalid("mode", f"a stream cannot be written with mode {argument.mode}")
+    if argument.on_conflict is not None and argument.mode not in DEFAULT_ON_CONFLICT:
+        raise _invalid("on_conflict", f"mode {argument.mode} goes by whether the table holds data")
+    return argument
+
+
+def _check_layout(argument: WriteArgument) -> None:
+    from distop.commit.layout.model import Layout
+    from distop.errors import CorruptRecord
+
+    try:
+        Layout.from_json(argument.layout)
+    except CorruptRecord as error:
+        raise _invalid("layout", str(error)) from None
+
+
+def _moves(argument: WriteArgument, standing: Watermarks) -> dict[str, dict[str, WatermarkMove]]:
+    """The batch of a stream, counted. Nothing says that the one before it was written by this query: batches
+    without rows are not written at all."""
+    if not argument.source:
+        return {}
+    before = standing.get(argument.source, {}).get(PARTITION)
+    if not argument.batch.isdecimal():
+        raise _invalid("batch", f"{argument.batch!r} is not the number of a batch")
+    if before is not None and int(argument.batch) <= int(before):
+        raise AlreadyIngested(
+            f"batch {argument.batch} of {argument.source} is in the table already, which has {before}",
+            hint="nothing needs to be done",
+            details={"source": argument.source, "partition": PARTITION, "watermark": before},
+        )
+    return {argument.source: {PARTITION: WatermarkMove(before=before, after=argument.batch)}}
+
+
+def _invalid(field: str, message: str) -> InvalidArgument:
+    return InvalidArgument(message, details={"field": field})

@@ -1,0 +1,242 @@
+"""Publishing a write once, and giving one up: what Spark's driver tells a coordinator.
+
+Everything goes by request ids. A start under a request id happens once, whoever sends it and however often;
+so the first answer to one is a fence between all who use it:
+
+- Two attempts at the same thing (a batch of a stream before and after its driver was killed) have the same
+  request id. The first one that starts is the one; the other finds it, and gives its own files up.
+- Giving up starts an operation as well, one that publishes nothing, under the request id that publishing
+  would have used. From then on nobody can publish, not even a process that sleeps and wakes up late; so its
+  files may go. If publishing came first, nothing is given up and no file is touched.
+
+An operation under a request id that ended without publishing leaves the id used. The next attempt goes by the
+id with ``.2`` appended, and so on: all attempts walk the same way and stop at the first that was published.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, TypeVar
+
+from distop.client import Client, Operation, OperationState
+from distop.commit.writing.prepared import TYPE, PreparedTask, write_list
+from distop.errors import (
+    AlreadyIngested,
+    DeadlineExceeded,
+    DistopError,
+    Exhausted,
+    RequestIdReused,
+    WriteGivenUp,
+)
+from distop.spark_jobs.dataframes.operation import GAVE_UP
+from distop.spark_jobs.dataframes.target import WriteTarget
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+MAX_TURNS = 1000
+"""Attempts at one thing that may end without being published."""
+GIVE_UP_S = 20.0
+"""Longest time that giving up may take; what is not given up is found by its age."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publication:
+    """What is published, and in which way."""
+
+    target: WriteTarget
+    request_id: str
+    """Of all attempts at the same thing; of a write that nobody repeats: its name."""
+    mode: str = "append"
+    on_conflict: str | None = None
+    source: str = ""
+    """Of a stream: the watermark source that counts its batches."""
+    batch: str = ""
+
+    def argument(self, files: str) -> dict[str, Any]:
+        """Of the operation that publishes a list of files."""
+        argument: dict[str, Any] = {
+            "write": self.target.write,
+            "mode": self.mode,
+            "layout": self.target.layout_json,
+            "base_snapshot": self.target.base_snapshot,
+            "files": files,
+        }
+        if self.on_conflict is not None:
+            argument["on_conflict"] = self.on_conflict
+        if self.source:
+            argument |= {"source": self.source, "batch": self.batch}
+        return argument
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How publishing ended."""
+
+    ours: bool
+    """``False``: an earlier attempt had published the same already, and these files are not wanted."""
+    operation: Operation | None = None
+    """The one that published; ``None`` if only the watermark remembers it."""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Deadline:
+    """Until when to try again what may pass."""
+
+    def __init__(
+        self,
+        seconds: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._clock, self._sleep = clock, sleep
+        self._end = clock() + seconds
+
+    @property
+    def left(self) -> float:
+        return max(self._end - self._clock(), 0.0)
+
+    def insist(self, call: Callable[[], T]) -> T:
+        """Call until it works or raises what another try will meet again, or the time is over."""
+        for tries in count():
+            try:
+                return call()
+            except DistopError as error:
+                if not error.retryable or not self.left:
+                    raise
+                log.info("write_waits", extra={"code": error.code, "error": error.message})
+            pause = min(FIRST_PAUSE_S * 2**tries, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
+            self._sleep(min(pause, self.left))
+        raise AssertionError("unreachable")
+
+
+def publish(
+    client: Client, publication: Publication, tasks: Sequence[PreparedTask], deadline: Deadline
+) -> Outcome:
+    """Publish what the tasks that count have written, unless that was done before.
+
+    Safe to call again, from any process, with the same request id: what was published first stays the answer.
+
+    Raises
+    ------
+    WriteGivenUp
+        This write was given up.
+    OperationFailed, Cancelled
+        It was not published; ``details["cause"]`` says why. Its files are gone.
+    DistopError
+        What a coordinator refuses; or, once the time is over, what stood in the way. Whether it was published
+        is not known then if ``retryable``; trying again with the same request id is safe.
+    """
+    target = publication.target
+    # A name of its own: nobody may find another list under the name that an operation has recorded.
+    name = f"list-{random.getrandbits(64):016x}.json"
+    write_list(target.io(), target.path("", name, "metadata"), tasks)
+    argument = publication.argument(name)
+    try:
+        for request_id in _turns(publication.request_id):
+            operation, first = _start(client, target, request_id, argument, deadline)
+            ended = _end_of(client, operation, deadline)
+            if first or ended.object == target.write:
+                if ended.facts.get(GAVE_UP):
+                    raise WriteGivenUp(f"write {target.write} was given up", details={"write": target.write})
+                ended.raise_for_outcome()
+                return Outcome(ours=True, operation=ended, facts=ended.facts)
+            if ended.state is OperationState.SUCCEEDED and not ended.facts.get(GAVE_UP):
+                give_up(client, publication, Deadline(GIVE_UP_S), request_id=target.write)
+                return Outcome(ours=False, operation=ended, facts=ended.facts)
+    except AlreadyIngested as error:
+        give_up(client, publication, Deadline(GIVE_UP_S), request_id=target.write)
+        return Outcome(ours=False, facts={"watermark": error.details.get("watermark", "")})
+    raise _exhausted(publication.request_id)
+
+
+def give_up(
+    client: Client, publication: Publication, deadline: Deadline, *, request_id: str | None = None
+) -> bool:
+    """See to it that a write is never published, and have its files removed; whether that is certain now.
+
+    Does nothing to a write that is published, or may be. Never raises: what is left is found by its age.
+
+    Parameters
+    ----------
+    request_id:
+        The only one under which the write may still be published, where that is known.
+    """
+    target = publication.target
+    argument = {"write": target.write, "give_up": True, "layout": target.layout_json}
+    try:
+        for turn in _turns(request_id or publication.request_id):
+            operation, first = _start(client, target, turn, argument, deadline)
+            if first:
+                return True
+            if operation.object == target.write:
+                return bool(operation.facts.get(GAVE_UP))
+            ended = _end_of(client, operation, deadline)
+            if ended.state is OperationState.SUCCEEDED and not ended.facts.get(GAVE_UP):
+                # Another attempt was published: all that follow this way stop there.
+                return request_id is None and give_up(client, publication, deadline, request_id=target.write)
+    except DistopError as error:
+        log.warning("write_not_given_up", extra={"write": target.write, "error": str(error)})
+    return False
+
+
+def _turns(request_id: str) -> list[str]:
+    return [request_id, *(f"{request_id}.{turn}" for turn in range(2, MAX_TURNS))]
+
+
+def _start(
+    client: Client, target: WriteTarget, request_id: str, argument: dict[str, Any], deadline: Deadline
+) -> tuple[Operation, bool]:
+    """The operation of a request id, and whether it is this very request that made it."""
+
+    def start() -> tuple[Operation, bool]:
+        try:
+            started = client.start(
+                target.table,
+                TYPE,
+                argument,
+                object=target.write,
+                request_id=request_id,
+                timeout_s=max(1.0, min(deadline.left, 30.0)),
+            )
+            return started, True
+        except RequestIdReused as error:
+            other = client.get(str(error.details["operation"]))
+            if other.type != TYPE:
+                raise
+            return other, False
+
+    return deadline.insist(start)
+
+
+def _end_of(client: Client, operation: Operation, deadline: Deadline) -> Operation:
+    """An operation once it is over."""
+    if operation.done:
+        return operation
+
+    def wait() -> Operation:
+        return client.wait(operation.name, timeout_s=max(1.0, deadline.left))
+
+    try:
+        return deadline.insist(wait)
+    except DeadlineExceeded as error:
+        raise DeadlineExceeded(
+            f"whether {operation.name} publishes the write is not known yet",
+            hint=f"see distop why {operation.table}; writing again with the same request id is safe",
+            details=error.details,
+        ) from error
+
+
+def _exhausted(request_id: str) -> Exhausted:
+    return Exhausted(
+        f"{MAX_TURNS} attempts at {request_id!r} ended without being published",
+        hint="look at why they failed",
+    )

@@ -1,0 +1,160 @@
+"""Reading a snapshot of a table, for Spark's data source interface.
+
+Which files are read is planned once, on the driver, from the table's metadata: so a query reads one snapshot,
+whatever is published meanwhile. Spark's own filters are not pushed down here (in Spark 4.3 that leaks filters
+of one query into the next); the option ``filter`` is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from distop.client import Client, Table
+from distop.commit.layout.model import Layout, parse_schema
+from distop.errors import DistopError, InvalidArgument, PreconditionFailed
+from distop.metastore.records.model import IndexRecord
+from distop.spark_jobs.dataframes.options import ReadOptions
+from distop.spark_jobs.dataframes.target import connect, find_table, storage_options
+from distop.spark_jobs.dataframes.types import as_spark, spark_schema
+from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot, open_snapshot
+
+log = logging.getLogger(__name__)
+
+FILES_PER_SPLIT = 200
+"""Small files that one task reads one after the other."""
+
+
+@dataclass
+class FileSplit(InputPartition):
+    """What one task reads."""
+
+    files: list[PlannedFile]
+
+
+def find_snapshot(client: Client, options: ReadOptions) -> TableSnapshot:
+    """The snapshot that the options name.
+
+    Raises
+    ------
+    TableNotFound
+        There is no such table.
+    PreconditionFailed
+        There is no such snapshot, or nothing at all: the table has no columns yet.
+    """
+    table = find_table(client, options)
+    storage = storage_options(table, options)
+    if not table.metadata_location:
+        if options.snapshot_id is not None or options.as_of or options.branch:
+            raise PreconditionFailed(f"nothing was published to table {table.name!r} yet")
+        return _empty(table, storage)
+    return open_snapshot(
+        table.metadata_location,
+        storage,
+        snapshot_id=options.snapshot_id,
+        as_of_ms=_milliseconds(options.as_of) if options.as_of else None,
+        branch=options.branch,
+        indexes=_indexes(client, table.name) if options.filter and options.use_indexes else (),
+    )
+
+
+def _indexes(client: Client, table: str) -> list[IndexRecord]:
+    """The table's indexes. If they cannot be told, the table is read without them."""
+    try:
+        found = client.indexes(table)
+    except DistopError as error:
+        log.warning("indexes_not_told", extra={"table": table, "error": str(error)})
+        return []
+    return [
+        IndexRecord(
+            column=index.column,
+            field_id=index.field_id,
+            manifest=index.manifest,
+            snapshot_id=index.snapshot_id,
+            sequence_number=index.sequence_number,
+            operation=index.operation,
+        )
+        for index in found
+    ]
+
+
+def _empty(table: Table, storage: dict[str, object]) -> TableSnapshot:
+    schema = table.options.get("schema")
+    if schema is None:
+        raise PreconditionFailed(
+            f"nothing was published to table {table.name!r} yet, so it has no columns",
+            hint="write to it first, or make it with a schema",
+        )
+    layout = Layout.create(parse_schema(schema), table.options.get("partitionBy", ()))
+    return TableSnapshot(layout.new_metadata(table.location), None, storage)
+
+
+def _milliseconds(text: str) -> int:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"{text!r} is no time", hint="write 2024-05-01T08:00:00Z", details={"field": "asOf"}
+        ) from None
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def table_schema(options: ReadOptions) -> StructType:
+    """The columns that a read has."""
+    with connect(options) as client:
+        snapshot = find_snapshot(client, options)
+    return spark_schema(snapshot.projection(options.columns))
+
+
+def splits_of(files: Iterable[PlannedFile], split_bytes: int) -> list[FileSplit]:
+    """Files for tasks: large ones alone, small ones together."""
+    splits: list[FileSplit] = []
+    room = 0
+    for file in files:
+        if not splits or file.size > room or len(splits[-1].files) >= FILES_PER_SPLIT:
+            splits.append(FileSplit([]))
+            room = split_bytes
+        splits[-1].files.append(file)
+        room -= file.size
+    return splits
+
+
+def read_files(
+    snapshot: TableSnapshot,
+    files: Sequence[PlannedFile],
+    schema: StructType,
+    where: str | None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of some files, as Spark wants them."""
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    for batch in snapshot.batches(files, columns=wanted.names, where=where):
+        if batch.num_rows:
+            yield as_spark(batch, wanted)
+
+
+class TableReader(DataSourceReader):
+    """One ``spark.read``. Its copies read in tasks."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options, self._schema = options, schema
+        with connect(options) as client:
+            self._snapshot = find_snapshot(client, options)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """See :meth:`DataSourceReader.partitions`."""
+        files = self._snapshot.plan_files(self._options.filter)
+        # Without any partition Spark would make one that says nothing.
+        return list(splits_of(files, self._options.split_bytes)) or [FileSplit([])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """See :meth:`DataSourceReader.read`."""
+        if not isinstance(partition, FileSplit):
+            raise TypeError(f"{partition!r} is no split of this reader")
+        return read_files(self._snapshot, partition.files, self._schema, self._options.filter)

@@ -1,0 +1,58 @@
+"""``format("distop")``: the Spark data source. What it does is in the modules beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from distop.spark_jobs.dataframes.options import read_options, write_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class DistopDataSource(DataSource):
+    """Tables of distop in Spark. See docs/spark-data-source.md for the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "distop"
+
+    def schema(self) -> StructType:
+        """The columns of the table, or of those that are asked for."""
+        from distop.spark_jobs.dataframes.read import table_schema
+
+        return table_schema(read_options(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from distop.spark_jobs.dataframes.read import TableReader
+
+        return TableReader(read_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from distop.spark_jobs.dataframes.stream import SnapshotStreamReader
+
+        return SnapshotStreamReader(read_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from distop.spark_jobs.dataframes.write import BatchWriter
+
+        return BatchWriter(write_options(self.options, overwrite=overwrite), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from distop.spark_jobs.dataframes.write import StreamWriter
+
+        return StreamWriter(write_options(self.options, overwrite=overwrite), schema)
+
+
+def register(session: SparkSession) -> None:
+    """Make ``format("distop")`` known to a session."""
+    session.dataSource.register(DistopDataSource)

@@ -1,0 +1,262 @@
+"""Reading what is published to a table as it is published, for Structured Streaming.
+
+An offset is a place in the table's history: a snapshot, and how many of its files were read. Spark keeps
+offsets in the query's checkpoint and asks for the same range again after a crash; snapshots and their files
+never change, so it gets the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from distop.client import Client
+from distop.commit.layout.model import load_metadata
+from distop.errors import Conflict, PreconditionFailed
+from distop.spark_jobs.dataframes.options import ReadOptions
+from distop.spark_jobs.dataframes.read import FileSplit, read_files, splits_of
+from distop.spark_jobs.dataframes.target import connect, find_table, storage_options
+from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot, snapshot_of
+
+ALL = -1
+"""Of an offset: all files of its snapshot were read."""
+MAX_REMEMBERED = 64
+"""Snapshots whose files a query remembers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offset:
+    """How far a query has read."""
+
+    snapshot: int | None = None
+    """``None``: nothing yet."""
+    files: int = ALL
+    """How many of its files, in the order of their paths."""
+    whole: bool = False
+    """Whether these are all files that the snapshot consists of; else those that it has added."""
+
+    def to_json(self) -> dict[str, Any]:
+        # A string: 64 bits do not survive every reader of JSON.
+        snapshot = "" if self.snapshot is None else str(self.snapshot)
+        return {"snapshot": snapshot, "files": self.files, "whole": self.whole}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Offset:
+        snapshot = str(value["snapshot"])
+        return cls(
+            snapshot=int(snapshot) if snapshot else None,
+            files=int(value["files"]),
+            whole=bool(value["whole"]),
+        )
+
+
+@dataclass
+class StreamSplit(FileSplit):
+    """What one task reads of a batch."""
+
+    table: TableSnapshot
+
+
+class History:
+    """The snapshots of a table, as one metadata file tells them."""
+
+    def __init__(self, metadata: TableMetadata, storage: dict[str, Any], *, ignore_overwrites: bool) -> None:
+        self.metadata = metadata
+        self._storage = storage
+        self._ignore_overwrites = ignore_overwrites
+        self._files: dict[Offset, list[PlannedFile]] = {}
+
+    def between(self, start: int | None, end: int | None) -> list[Snapshot]:
+        """The snapshots after ``start`` up to ``end``, oldest first.
+
+        Raises :class:`~distop.errors.PreconditionFailed` if the one does not lead to the other.
+        """
+        found: list[Snapshot] = []
+        at = end
+        while at is not None and at != start:
+            snapshot = self.metadata.snapshot_by_id(at)
+            if snapshot is None:
+                break
+            found.append(snapshot)
+            at = snapshot.parent_snapshot_id
+        if at != start:
+            raise PreconditionFailed(
+                f"what was published to {self.metadata.location} since snapshot {start} cannot be told: "
+                "it was rolled back, or has expired",
+                hint="begin a new query, with a new checkpoint",
+                details={"snapshot": str(start)},
+            )
+        return found[::-1]
+
+    def files(self, place: Offset) -> list[PlannedFile]:
+        """The files of an offset's snapshot, whether read or not."""
+        key = replace(place, files=ALL)
+        if key not in self._files:
+            while len(self._files) >= MAX_REMEMBERED:
+                del self._files[next(iter(self._files))]
+            self._files[key] = self._planned(key)
+        return self._files[key]
+
+    def _planned(self, place: Offset) -> list[PlannedFile]:
+        if place.snapshot is None:
+            return []
+        snapshot = self.metadata.snapshot_by_id(place.snapshot)
+        if snapshot is None:
+            raise PreconditionFailed(
+                f"snapshot {place.snapshot} of {self.metadata.location} has expired before it was read",
+                hint="begin a new query, with a new checkpoint",
+                details={"snapshot": str(place.snapshot)},
+            )
+        table = snapshot_of(self.metadata, snapshot, self._storage)
+        if place.whole:
+            return table.plan_files()
+        operation = None if snapshot.summary is None else snapshot.summary.operation
+        if operation is Operation.APPEND:
+            return table.plan_added()
+        if operation is Operation.REPLACE or self._ignore_overwrites:
+            return []
+        raise Conflict(
+            f"snapshot {place.snapshot} of {self.metadata.location} has changed or removed rows that were "
+            "there before: a stream cannot say that",
+            hint='option("ignoreOverwrites", "true") passes over such snapshots',
+            details={"snapshot": str(place.snapshot)},
+        )
+
+    def advance(self, start: Offset, end: int | None, most: int | None) -> Offset:
+        """The offset behind the next files, at most so many, up to a snapshot."""
+        place, left = start, most
+        for following in [None, *self.between(start.snapshot, end)]:
+            if following is not None:
+                place = Offset(snapshot=following.snapshot_id, files=0)
+            if place.files == ALL:
+                continue
+            unread = len(self.files(place)) - place.files
+            if left is not None and unread > left:
+                return replace(place, files=place.files + left)
+            place = replace(place, files=ALL)
+            left = None if left is None else left - unread
+        return place
+
+    def range(self, start: Offset, end: Offset) -> Iterator[PlannedFile]:
+        """The files after one offset up to another."""
+        for place in self._places(start, end):
+            first = place.files if place == start else 0
+            if first == ALL:
+                continue
+            last = end.files if (place.snapshot, place.whole) == (end.snapshot, end.whole) else ALL
+            yield from self.files(place)[first : None if last == ALL else last]
+
+    def _places(self, start: Offset, end: Offset) -> Iterator[Offset]:
+        yield start
+        for snapshot in self.between(start.snapshot, end.snapshot):
+            yield Offset(snapshot=snapshot.snapshot_id, files=0)
+
+
+class SnapshotStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One ``spark.readStream``."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        for name, given in (("snapshotId", options.snapshot_id), ("asOf", options.as_of)):
+            if given:
+                raise PreconditionFailed(
+                    f"{name} names one snapshot, and a stream reads what follows",
+                    hint='say where to begin: option("startingSnapshot", ID)',
+                    details={"field": name},
+                )
+        self._options, self._schema = options, schema
+        self._forget()
+
+    def _forget(self) -> None:
+        self._client: Client | None = None
+        self._read: tuple[str, History | None] = ("", None)
+        self._storage: dict[str, Any] = {}
+        self._until: tuple[int | None] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_schema": self._schema}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    # -- where it stands -------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """See :meth:`DataSourceStreamReader.initialOffset`."""
+        present, starting = self._present(), self._options.starting_snapshot
+        if starting == "present":
+            return Offset(snapshot=present, files=0, whole=True).to_json()
+        return Offset(snapshot=present if starting == "latest" else int(starting)).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """See :meth:`DataSourceStreamReader.getDefaultReadLimit`."""
+        return ReadMaxFiles(self._options.files_per_trigger)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """See :meth:`DataSourceStreamReader.latestOffset`."""
+        present = self._present()
+        history = self._read[1]
+        if history is None:
+            return start
+        end = present if self._until is None else self._until[0]
+        most = limit.max_files if isinstance(limit, ReadMaxFiles) else None
+        return history.advance(Offset.from_json(start), end, most).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """See :class:`SupportsTriggerAvailableNow`."""
+        self._until = (self._present(),)
+
+    def _present(self) -> int | None:
+        """The table's present snapshot; what there is to know of it is read if it has changed."""
+        if self._client is None:
+            self._client = connect(self._options)
+        table = find_table(self._client, self._options)
+        if table.metadata_location and table.metadata_location != self._read[0]:
+            self._storage = storage_options(table, self._options)
+            metadata = load_metadata(table.metadata_location, storage=self._storage)
+            history = History(metadata, self._storage, ignore_overwrites=self._options.ignore_overwrites)
+            self._read = (table.metadata_location, history)
+        return table.snapshot_id
+
+    # -- rows ------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """See :meth:`DataSourceStreamReader.partitions`."""
+        self._present()
+        history = self._read[1]
+        if history is None:
+            return []
+        metadata = history.metadata
+        snapshot = metadata.current_snapshot()
+        if snapshot is None:
+            return []
+        table = snapshot_of(metadata, snapshot, self._storage)
+        files = list(history.range(Offset.from_json(start), Offset.from_json(end)))
+        return [StreamSplit(split.files, table) for split in splits_of(files, self._options.split_bytes)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """See :meth:`DataSourceStreamReader.read`."""
+        if not isinstance(partition, StreamSplit):
+            raise TypeError(f"{partition!r} is no split of this reader")
+        return read_files(partition.table, partition.files, self._schema, self._options.filter)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """See :meth:`DataSourceStreamReader.commit`: the checkpoint says it all."""
+
+    def stop(self) -> None:
+        """See :meth:`DataSourceStreamReader.stop`."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None

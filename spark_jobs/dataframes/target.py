@@ -1,0 +1,151 @@
+"""The table that a write goes to, as it is when the write begins."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from distop.client import Client, Table
+from distop.commit.layout.model import DEFAULT_PROPERTIES, Layout, file_io
+from distop.commit.writing.prepared import folder_of, new_write
+from distop.commit.writing.writer import StagedWriter
+from distop.errors import InvalidArgument, PreconditionFailed, TableExists, TableNotFound
+from distop.spark_jobs.dataframes.options import Common, WriteOptions
+from distop.spark_jobs.dataframes.types import arrow_schema_of, check_writable, table_columns
+from distop.spark_jobs.rules.gate import refuse_unchecked
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyspark.sql.types import StructType
+
+ICEBERG = "iceberg"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteTarget:
+    """Where the tasks of one write put their files. Can be pickled; needs no coordinator."""
+
+    write: str
+    """The name of the write."""
+    table: str
+    location: str
+    layout_json: dict[str, Any]
+    base_snapshot: str | None
+    storage: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.from_json(self.layout_json)
+
+    def path(self, stem: str, suffix: str, folder: str) -> str:
+        """A file of this write: ``folder`` is ``data`` or ``metadata``."""
+        return f"{self.location}/{folder}/{folder_of(self.write)}/{stem}{suffix}"
+
+    def writer(self, stem: str) -> StagedWriter:
+        """For the rows of one task; what the names of its files begin with is nobody else's."""
+
+        def path_for(suffix: str, folder: str) -> str:
+            return self.path(stem, suffix, folder)
+
+        return StagedWriter(self.layout, path_for, storage=self.storage, inline=True)
+
+    def io(self) -> FileIO:
+        return file_io(self.location, self.layout.properties, self.storage)
+
+
+def connect(options: Common) -> Client:
+    """A client of the coordinators that the options name; to be closed."""
+    return Client(options.coordinator, timeout_s=30.0, connect_timeout_s=10.0)
+
+
+def find_table(client: Client, options: Common) -> Table:
+    """The table.
+
+    Raises
+    ------
+    TableNotFound
+        There is none of this name.
+    PreconditionFailed
+        It is not an Iceberg table.
+    """
+    table = client.get_table(options.table)
+    if table.format != ICEBERG:
+        raise PreconditionFailed(
+            f"table {table.name!r} has format {table.format}: Spark reads it as it is, at {table.location}; "
+            "only Iceberg tables go through format('distop')",
+            hint="write to it with ingest",
+        )
+    return table
+
+
+def storage_options(table: Table, options: Common) -> dict[str, Any]:
+    """How the table's files are reached. Keys in its own options are hidden from clients, and left out."""
+    own = {name: value for name, value in dict(table.options.get("storage") or {}).items() if value != "***"}
+    return {**own, **options.storage}
+
+
+def open_target(client: Client, options: WriteOptions, struct: StructType) -> WriteTarget:
+    """The target of a write that begins now.
+
+    Makes the table if that is asked for and there is none.
+
+    Raises
+    ------
+    InvalidArgument
+        The columns are not those of the table; names the column and the reason.
+    PreconditionFailed
+        The table has rules that its rows must keep.
+    """
+    frame = arrow_schema_of(struct)
+    table = _table(client, options)
+    refuse_unchecked(table.name, table.options)
+    storage = storage_options(table, options)
+    layout = _layout(table, options, storage) or Layout.create(
+        table_columns(frame),
+        table.options.get("partitionBy", ()),
+        {**DEFAULT_PROPERTIES, **(table.options.get("properties") or {})},
+    )
+    check_writable(frame, layout.arrow_schema)
+    return WriteTarget(
+        write=new_write(time.time()),
+        table=table.name,
+        location=table.location.rstrip("/"),
+        layout_json=layout.to_json(),
+        base_snapshot=None if table.snapshot_id is None else str(table.snapshot_id),
+        storage=storage,
+    )
+
+
+def _table(client: Client, options: WriteOptions) -> Table:
+    try:
+        return find_table(client, options)
+    except TableNotFound as error:
+        if not options.create:
+            hint = f'{error.hint}, or let this write make it: option("create", "true")'
+            raise TableNotFound(error.message, hint=hint, details=error.details) from None
+    if not options.location:
+        raise InvalidArgument(
+            f"table {options.table!r} is to be made, and nobody says where", details={"field": "location"}
+        )
+    made: dict[str, Any] = {"partitionBy": list(options.partition_by)} if options.partition_by else {}
+    if options.storage:
+        made["storage"] = options.storage
+    try:
+        return client.create_table(options.table, options.location, options=made)
+    except TableExists:
+        return find_table(client, options)  # another writer was first
+
+
+def _layout(table: Table, options: WriteOptions, storage: dict[str, Any]) -> Layout | None:
+    """The columns that the table has, if anything has fixed them."""
+    from distop.commit.iceberg.metadata_files import TableFile
+    from distop.commit.layout.model import parse_schema
+
+    if table.metadata_location:
+        return Layout.of(TableFile.read(table.metadata_location, storage=storage).metadata)
+    schema = table.options.get("schema")
+    if schema is None:
+        return None
+    properties = {**DEFAULT_PROPERTIES, **(table.options.get("properties") or {})}
+    return Layout.create(parse_schema(schema), table.options.get("partitionBy", ()), properties)

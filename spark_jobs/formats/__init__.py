@@ -1,0 +1,1 @@
+"""File formats of sources: finding files, reading raw rows, and turning them into typed columns."""

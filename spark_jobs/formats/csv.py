@@ -1,0 +1,222 @@
+"""CSV: headers, and records into columns.
+
+What counts as a row is the same wherever a file is cut and whatever stands beside it: one record is one
+row. Arrow's parser alone would not keep to that (it accepts a quoted value that is never closed, and reads
+on over newlines within the text it is given), so records are counted before they are believed.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
+
+from distop.spark_jobs.formats.bad_rows import Unconvertible
+from distop.spark_jobs.formats.csv_options import CsvOptions
+from distop.spark_jobs.formats.files import OpenFile
+from distop.spark_jobs.formats.lines import last_line_end
+from distop.spark_jobs.formats.reader import FileUnusable, Wanted
+from distop.spark_jobs.formats.text_file import TextFile, has_lone_return
+from distop.spark_jobs.formats.text_rows import Lines, TextRows, split_lines
+from distop.spark_jobs.formats.types import convert, text_type
+
+_FIELD_COUNT = re.compile(
+    r"CSV parse error: Row #(?P<row>\d+): Expected (?P<expected>\d+) columns, got (?P<found>\d+)"
+)
+_CONVERSION = re.compile(
+    r"In CSV column #(?P<column>\d+): (?:Row #(?P<row>\d+): )?"
+    r"(?:CSV conversion error to (?P<type>[^:]+): )?(?P<what>.*)",
+    re.DOTALL,
+)
+
+
+def parse_options(options: CsvOptions, *, skip_ragged: bool = False) -> ParseOptions:
+    """Arrow's view of the options; ``skip_ragged``: pass over rows with too few or too many values."""
+    return ParseOptions(
+        delimiter=options.delimiter,
+        quote_char=options.quote or False,
+        newlines_in_values=options.multiline,
+        invalid_row_handler=(lambda _: "skip") if skip_ragged else None,
+    )
+
+
+def convert_options(
+    options: CsvOptions, columns: Sequence[str], types: Mapping[str, pa.DataType] | None = None
+) -> ConvertOptions:
+    """Which columns to convert, and to what; without ``types`` Arrow guesses."""
+    return ConvertOptions(
+        column_types=types,
+        include_columns=columns,
+        null_values=options.null_values,
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+
+
+def is_blank(record: bytes) -> bool:
+    """Whether a record is an empty line, which is no row."""
+    return not record.strip(b"\r\n")
+
+
+def csv_text(file: OpenFile, options: CsvOptions) -> TextFile:
+    """The records of a CSV file."""
+    quoting = options.quoting
+    if options.multiline:
+        return TextFile(file, is_blank=is_blank, split=quoting.records, last_end=quoting.end_of_last_record)
+    return TextFile(file, is_blank=is_blank, split=split_lines, last_end=last_line_end)
+
+
+def read_header(text: TextFile, options: CsvOptions) -> tuple[list[str], int]:
+    """The names of a file's columns, and where its data begins. An empty file has no names.
+
+    Raises
+    ------
+    FileUnusable
+        The header is not UTF-8 or no CSV, or names a column twice.
+    """
+    record, begin, end = text.first_record()
+    if isinstance(options.header, list):
+        return options.header, begin
+    if not record:
+        return [], end
+    try:
+        line = record.decode().rstrip("\r\n")
+        names = next(csv.reader([line], _dialect(options)))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise FileUnusable(f"has a header that cannot be read: {error}") from None
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice is not None:
+        raise FileUnusable(f"has two columns {twice!r}")
+    return names, end
+
+
+def _dialect(options: CsvOptions) -> type[csv.Dialect]:
+    class Header(csv.Dialect):
+        delimiter = options.delimiter
+        quotechar = options.quote or None
+        quoting = csv.QUOTE_MINIMAL if options.quote else csv.QUOTE_NONE
+        doublequote = True
+        lineterminator = "\n"
+
+    return Header
+
+
+class CsvReader:
+    """Reads CSV files."""
+
+    row_unit = "line"
+
+    def __init__(self, options: CsvOptions, wanted: Wanted) -> None:
+        self._options = options
+        self._wanted = wanted
+
+    @contextmanager
+    def open(self, file: OpenFile) -> Iterator[CsvFile]:
+        text = csv_text(file.text(), self._options)
+        names, first = read_header(text, self._options)
+        if names:
+            self._wanted.check(names)
+        yield CsvFile(text, names, first, self._options, self._wanted.schema)
+
+
+class CsvFile:
+    """One CSV file."""
+
+    def __init__(
+        self, text: TextFile, names: list[str], first: int, options: CsvOptions, schema: pa.Schema
+    ) -> None:
+        self._text = text
+        self._first = first
+        self._records = CsvRecords(names, options, schema)
+
+    def blocks(self, start: int, end: int | None) -> Iterator[TextRows]:
+        """Rows of a range of bytes."""
+        return self._text.blocks(start, end, first=self._first)
+
+    def convert(self, rows: TextRows) -> pa.Table:
+        """The wanted columns of some rows."""
+        return self._records.convert(rows)
+
+
+class CsvRecords:
+    """Converts records of text, wherever they come from.
+
+    Parameters
+    ----------
+    names:
+        All columns of a record.
+    schema:
+        The wanted ones.
+    """
+
+    def __init__(self, names: list[str], options: CsvOptions, schema: pa.Schema) -> None:
+        # Columns without a name are never wanted, but Arrow must be able to tell them apart.
+        self._arrow_names = [name or f"\0{index}" for index, name in enumerate(names)]
+        self._quoting = options.quoting
+        self._multiline = options.multiline
+        self._schema = schema
+        self._parse_options = parse_options(options)
+        types = {field.name: text_type(field.type) for field in schema}
+        self._convert_options = convert_options(options, schema.names, types)
+
+    def convert(self, rows: Lines) -> pa.Table:
+        """The wanted columns of some rows.
+
+        Raises
+        ------
+        Unconvertible
+        """
+        data = rows.data
+        self._check_closed(data)
+        table = self._parsed(data)
+        self._check_count(table.num_rows, rows)
+        columns = [convert(table.column(field.name), field.type, field.name) for field in self._schema]
+        return pa.table(columns, schema=self._schema)
+
+    def _check_closed(self, data: bytes) -> None:
+        """Where lines are records, only the last line can swallow nothing and still be open."""
+        text = data if self._multiline else data[data.rfind(b"\n", 0, -1) + 1 :]
+        if self._quoting.unclosed(text):
+            hint = "" if self._multiline else ", or not on this line (see the option multiline)"
+            raise Unconvertible(f"a quoted value is never closed{hint}")
+
+    def _parsed(self, data: bytes) -> pa.Table:
+        read_options = ReadOptions(
+            column_names=self._arrow_names, use_threads=False, block_size=len(data) + 1
+        )
+        try:
+            return read_csv(
+                pa.BufferReader(data),
+                read_options=read_options,
+                parse_options=self._parse_options,
+                convert_options=self._convert_options,
+            )
+        except pa.ArrowInvalid as error:
+            raise self._explained(str(error)) from None
+
+    def _check_count(self, parsed: int, rows: Lines) -> None:
+        """Every record is one row: neither more, at a carriage return, nor less, at a quoted newline."""
+        data = rows.data
+        lone_return = has_lone_return(data)
+        lines = data.count(b"\n") + (not data.endswith(b"\n"))
+        if parsed == lines and not lone_return and not self._multiline:
+            return
+        if parsed > len(rows):
+            raise Unconvertible("a carriage return stands alone within the line")
+        if parsed < len(rows) or (lone_return and not self._multiline and self._quoting.holds_newline(data)):
+            raise Unconvertible("a quoted value holds a newline (see the option multiline)")
+
+    def _explained(self, message: str) -> Unconvertible:
+        """An error of Arrow in terms of the file."""
+        if match := _FIELD_COUNT.match(message):
+            reason = f"{match['expected']} columns expected, {match['found']} found"
+            return Unconvertible(reason, int(match["row"]) - 1)
+        if match := _CONVERSION.match(message):
+            target = f" for {match['type']}" if match["type"] else ""
+            reason = f"column {self._arrow_names[int(match['column'])]!r}: {match['what']}{target}"
+            return Unconvertible(reason, int(match["row"]) - 1 if match["row"] else None)
+        return Unconvertible(message)

@@ -1,0 +1,21 @@
+"""How the CSV files of a source are written, as a plan records it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from distop.spark_jobs.formats.csv_quoting import Quoting
+
+
+class CsvOptions(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """See :class:`~distop.spark_jobs.ingest.argument.IngestArgument`."""
+
+    header: bool | list[str] = True
+    delimiter: str = ","
+    quote: str = '"'
+    null_values: list[str] = []
+    multiline: bool = False
+
+    @property
+    def quoting(self) -> Quoting:
+        return Quoting(self.delimiter.encode(), self.quote.encode())

@@ -1,0 +1,359 @@
+"""Finding the files of a source, recognising them again, and opening them. Any file system fsspec knows.
+
+Credentials come from the environment of the process (or fsspec's own configuration), never from an
+operation's argument: that is kept in etcd, where operators read it.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, BinaryIO, Protocol, cast
+
+from distop.errors import ArgumentTooLarge, SourceEmpty, SourceUnreadable
+from distop.spark_jobs.ingest.argument import invalid
+
+MAX_FILES = 100_000
+MAX_PATHS = 1_000
+MAX_DEPTH = 32
+LISTING_SECONDS = 20.0
+"""Longest time that finding the files may take."""
+
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd", ".lz4": "lz4"}
+"""Endings of compressed text files."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MAGIC = frozenset("*?[")
+_MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+_TAGS = ("ETag", "etag", "version_id", "md5Hash")
+
+
+class FileSystem(Protocol):
+    """The part of fsspec's ``AbstractFileSystem`` that is used."""
+
+    protocol: Any
+
+    def info(self, path: str) -> dict[str, Any]: ...
+    def ls(self, path: str, detail: bool) -> list[dict[str, Any]]: ...
+    def glob(self, path: str) -> list[str]: ...
+    def exists(self, path: str) -> bool: ...
+    def invalidate_cache(self) -> None: ...
+    def unstrip_protocol(self, path: str) -> str: ...
+    def open(self, path: str, mode: str) -> BinaryIO: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file as it was when it was found."""
+
+    path: str
+    """Below the source's folder."""
+    size: int
+    version: int | str
+    """Changes when the file does: microseconds of its modification time, or its entity tag."""
+    modified: datetime | None
+    """UTC; ``None`` if the file system cannot tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSource:
+    """The files of a source, by the paths they were found under."""
+
+    url: str
+    """Of the folder that holds all paths, without a slash at the end."""
+    partitions: dict[str, list[FoundFile]]
+    """Path relative to that folder -> its files; both sorted by name."""
+
+    @property
+    def files(self) -> list[FoundFile]:
+        return [file for files in self.partitions.values() for file in files]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A file of a source that can be opened, several times over."""
+
+    fs: FileSystem
+    path: str
+    url: str
+    compression: str | None = None
+
+    @classmethod
+    def at(cls, folder_url: str, path: str) -> OpenFile:
+        """The file at ``path`` below a folder."""
+        url = f"{folder_url}/{path}"
+        fs, full = resolve(url)
+        return cls(fs, full, url)
+
+    def text(self) -> OpenFile:
+        """The same file, to be decompressed as its name says."""
+        return OpenFile(
+            self.fs, self.path, self.url, COMPRESSIONS.get(posixpath.splitext(self.path)[1].lower())
+        )
+
+    def identity(self) -> tuple[int, int | str]:
+        """Size and version as they are now. Raises ``FileNotFoundError``."""
+        self.fs.invalidate_cache()
+        info = self.fs.info(self.path)
+        return int(info["size"]), _version(info)
+
+    def open(self) -> BinaryIO:
+        """The file's content, decompressed."""
+        raw = self.fs.open(self.path, "rb")
+        if self.compression is None:
+            return raw
+        if self.compression == "xz":
+            import lzma
+
+            return cast(BinaryIO, lzma.LZMAFile(raw))
+        import pyarrow as pa
+
+        # Reads on behind the end of a member, and tells a cut-off file from a whole one, for all of these.
+        return cast(BinaryIO, pa.CompressedInputStream(pa.PythonFile(raw, "r"), self.compression))
+
+
+def resolve(url: str) -> tuple[FileSystem, str]:
+    """The file system of a URL or absolute local path, and the path within it.
+
+    Raises
+    ------
+    SourceUnreadable
+        The URL's scheme is unknown, or the package for it is not installed.
+    """
+    import fsspec
+    from fsspec.core import url_to_fs
+
+    if url.startswith(("/", "file://")):
+        return fsspec.filesystem("file"), os.path.normpath("/" + url.removeprefix("file://").lstrip("/"))
+    try:
+        fs, path = url_to_fs(url)
+    except (ValueError, ImportError) as error:
+        raise SourceUnreadable(
+            f"{url}: {error}",
+            hint="install the fsspec package for it on every coordinator and executor",
+            details={"field": "paths", "path": url},
+        ) from None
+    return fs, path.rstrip("/")
+
+
+def find_files(paths: list[str], *, clock: Callable[[], float] = time.monotonic) -> FoundSource:
+    """List the files of all paths: files themselves, folders with all below them, what globs match.
+
+    Passed over inside folders: names that begin with ``_`` or ``.`` (at any depth), and empty files.
+
+    Raises
+    ------
+    InvalidArgument
+        A relative path, paths of several file systems, a file found twice.
+    SourceUnreadable
+        A path that does not exist or cannot be read; names it.
+    SourceEmpty
+        No path has a file with anything in it.
+    ArgumentTooLarge
+        More than :data:`MAX_FILES` files or :data:`MAX_PATHS` paths, or listing takes too long.
+    """
+    search = _Search(clock() + LISTING_SECONDS, clock)
+    fs, roots = _expand(paths, search)
+    folder = _common_folder(roots)
+    found: dict[str, list[FoundFile]] = {}
+    seen: set[str] = set()
+    for root in sorted(roots):
+        entries = sorted(search.below(fs, root), key=lambda info: str(info["name"]))
+        for info in entries:
+            if info["name"] in seen:
+                raise invalid("paths", f"{info['name']} is named twice")
+            seen.add(info["name"])
+        found[_below(folder, root)] = [_found(folder, info) for info in entries]
+    if not seen:
+        empty = " and ".join(paths[:3]) + (" …" if len(paths) > 3 else "")
+        raise SourceEmpty(
+            f"there is no file to ingest in {empty}",
+            hint="empty files, and names in folders that begin with '_' or '.', are passed over",
+            details={"field": "paths"},
+        )
+    return FoundSource(fs.unstrip_protocol(folder).removesuffix("/"), found)
+
+
+@dataclass
+class _Search:
+    """Lists folders within limits."""
+
+    deadline: float
+    clock: Callable[[], float]
+    files: int = 0
+
+    def below(self, fs: FileSystem, root: str) -> Iterator[dict[str, Any]]:
+        """What is known of each file at or below ``root``."""
+        info = _tried(root, fs.info, root)
+        if info["type"] != "directory":
+            if info["type"] != "file":
+                raise _unreadable(root, "it is neither a file nor a folder")
+            yield from self._checked(fs, {**info, "name": root})
+            return
+        folders = [(root, 0)]
+        while folders:
+            folder, depth = folders.pop()
+            if depth > MAX_DEPTH:
+                raise invalid(
+                    "paths",
+                    f"{folder} is nested deeper than {MAX_DEPTH} folders",
+                    "is there a link in a loop?",
+                )
+            for entry in self._listed(fs, folder):
+                if entry["type"] == "directory":
+                    folders.append((entry["name"], depth + 1))
+                else:
+                    yield from self._checked(fs, entry)
+
+    def _listed(self, fs: FileSystem, folder: str) -> Iterator[dict[str, Any]]:
+        for entry in _tried(folder, fs.ls, folder, True):
+            name = entry["name"].rstrip("/")
+            # Object stores list a folder's own marker among its content.
+            if name == folder or posixpath.basename(name).startswith(("_", ".")):
+                continue
+            if entry.get("islink"):
+                entry = _tried(name, fs.info, name)
+            yield {**entry, "name": name}
+
+    def _checked(self, fs: FileSystem, info: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        if self.clock() > self.deadline:
+            raise ArgumentTooLarge(
+                f"listing the files takes longer than {LISTING_SECONDS:.0f} s, after {self.files} files",
+                hint="name fewer paths in one operation",
+                details={"field": "paths"},
+            )
+        if info["type"] != "file" or not info["size"]:
+            return
+        _check_name(info["name"])
+        self.files += 1
+        if self.files > MAX_FILES:
+            raise ArgumentTooLarge(
+                f"there are more than {MAX_FILES} files",
+                hint="name fewer paths in one operation",
+                details={"field": "paths"},
+            )
+        if getattr(fs, "local_file", False) and not os.access(info["name"], os.R_OK):
+            raise _unreadable(info["name"], "permission denied")
+        yield info
+
+
+def _check_name(path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = path.encode(errors="backslashreplace").decode()
+        raise _unreadable(shown, "its name is not valid UTF-8") from None
+
+
+def _expand(paths: list[str], search: _Search) -> tuple[FileSystem, list[str]]:
+    """The one file system of all paths, and the paths within it with globs replaced by what they match."""
+    file_system: FileSystem | None = None
+    roots: list[str] = []
+    for path in paths:
+        fs, root = resolve(_checked_url(path))
+        if file_system is None:
+            # A coordinator lives long, and lists what may have changed since the last time.
+            fs.invalidate_cache()
+            file_system = fs
+        elif fs is not file_system:
+            raise invalid(
+                "paths", f"{path} lies on another file system than {paths[0]}", "start one operation for each"
+            )
+        if _MAGIC.intersection(root) and not _tried(root, fs.exists, root):
+            roots.extend(_matches(fs, root))
+        else:
+            roots.append(root)
+        if len(roots) > MAX_PATHS:
+            raise ArgumentTooLarge(
+                f"there are more than {MAX_PATHS} paths, and each would have a watermark of its own",
+                hint="name the folders that hold them",
+                details={"field": "paths"},
+            )
+    if file_system is None or not all(root.strip("/") for root in roots):
+        raise invalid("paths", "a path names no file and no folder")
+    twice = next((root for root in roots if roots.count(root) > 1), None)
+    if twice is not None:
+        raise invalid("paths", f"{twice} is named twice")
+    return file_system, roots
+
+
+def _checked_url(path: str) -> str:
+    if path.startswith("/"):
+        return path
+    if "://" not in path:
+        raise invalid(
+            "paths",
+            f"{path!r} is a relative path, and jobs run in other folders than you",
+            f"write {os.path.abspath(os.path.expanduser(path))!r}",
+        )
+    if "::" in path:
+        raise invalid("paths", f"{path!r} is a chain of file systems, which is not supported")
+    return path
+
+
+def _matches(fs: FileSystem, pattern: str) -> list[str]:
+    if "**" in pattern:
+        raise invalid(
+            "paths", f"'**' in {pattern!r} is not supported", "folders are read with all below them"
+        )
+    names = _tried(pattern, fs.glob, pattern)
+    matched = [name for name in names if not posixpath.basename(name).startswith(("_", "."))]
+    if not matched:
+        raise SourceEmpty(f"nothing matches {pattern}", details={"field": "paths", "path": pattern})
+    return matched
+
+
+def _common_folder(roots: list[str]) -> str:
+    folder = posixpath.commonpath([posixpath.dirname(root) for root in roots])
+    if not folder:
+        raise invalid("paths", f"no folder holds {' and '.join(roots[:3])}", "name folders of one bucket")
+    return folder
+
+
+def _below(folder: str, path: str) -> str:
+    return path.removeprefix(folder).lstrip("/")
+
+
+def _found(folder: str, info: dict[str, Any]) -> FoundFile:
+    return FoundFile(_below(folder, info["name"]), int(info["size"]), _version(info), _modified(info))
+
+
+def _version(info: dict[str, Any]) -> int | str:
+    for key in _TAGS:
+        if info.get(key):
+            return str(info[key]).strip('"')
+    modified = _modified(info)
+    return (modified - _EPOCH) // timedelta(microseconds=1) if modified else 0
+
+
+def _modified(info: dict[str, Any]) -> datetime | None:
+    """File systems of fsspec tell it under many names, as seconds, text or ``datetime``."""
+    value = next((info[key] for key in _MODIFIED if info.get(key) is not None), None)
+    if isinstance(value, int | float):
+        return datetime.fromtimestamp(value, UTC)
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+    if not isinstance(value, datetime):
+        return None
+    return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+def _tried(path: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of one call of a file system, whose errors can be of any class."""
+    try:
+        return call(*arguments)
+    except FileNotFoundError:
+        raise _unreadable(path, "it does not exist") from None
+    except Exception as error:
+        raise _unreadable(path, str(error) or type(error).__name__) from error
+
+
+def _unreadable(path: str, reason: str) -> SourceUnreadable:
+    return SourceUnreadable(f"{path} cannot be read: {reason}", details={"field": "paths", "path": path})

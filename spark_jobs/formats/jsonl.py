@@ -1,0 +1,152 @@
+"""JSON lines: one object per line.
+
+Every line is checked to be one JSON object before Arrow's parser sees it. Arrow would take several values
+on a line, and some of what is no object (a lone ``null``) ends its process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pyarrow as pa
+from pyarrow.json import ParseOptions, ReadOptions, read_json
+
+from distop.spark_jobs.formats.bad_rows import Unconvertible
+from distop.spark_jobs.formats.files import OpenFile
+from distop.spark_jobs.formats.reader import FileUnusable, Wanted
+from distop.spark_jobs.formats.text_file import TextFile
+from distop.spark_jobs.formats.text_rows import Lines, TextRows
+from distop.spark_jobs.formats.types import convert, json_type
+
+_IN_ROW = re.compile(r" in row \d+$")
+_OTHER_KIND = re.compile(r"Column\(/(?P<column>.*)\) changed from (?P<wanted>\w+) to (?P<found>\w+)")
+_WHERE = re.compile(r" - at `.*`$")
+
+
+class _Object(msgspec.Struct):
+    """Any JSON object; decoding it checks it and keeps nothing."""
+
+
+_objects = msgspec.json.Decoder(_Object)
+
+
+def is_blank(record: bytes) -> bool:
+    """Whether a line is no row."""
+    return not record.strip()
+
+
+def json_text(file: OpenFile) -> TextFile:
+    """The lines of a JSON lines file."""
+    return TextFile(file, is_blank=is_blank)
+
+
+def first_of_data(text: TextFile) -> int:
+    """Where the first object begins.
+
+    Raises
+    ------
+    FileUnusable
+        The file is one JSON array.
+    """
+    record, begin, _ = text.first_record()
+    if record.lstrip().startswith(b"["):
+        raise FileUnusable(
+            "holds a JSON array, not one object per line; convert it, for example with jq -c '.[]'"
+        )
+    return begin
+
+
+class JsonLinesReader:
+    """Reads files of JSON lines. A key that an object lacks is NULL."""
+
+    row_unit = "line"
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+
+    @contextmanager
+    def open(self, file: OpenFile) -> Iterator[JsonLinesFile]:
+        text = json_text(file.text())
+        yield JsonLinesFile(text, first_of_data(text), self._wanted)
+
+
+class JsonLinesFile:
+    """One file of JSON lines."""
+
+    def __init__(self, text: TextFile, first: int, wanted: Wanted) -> None:
+        self._text = text
+        self._first = first
+        self._objects = JsonObjects(wanted)
+
+    def blocks(self, start: int, end: int | None) -> Iterator[TextRows]:
+        """Rows of a range of bytes."""
+        return self._text.blocks(start, end, first=self._first)
+
+    def convert(self, rows: TextRows) -> pa.Table:
+        """The wanted columns of some rows."""
+        return self._objects.convert(rows)
+
+
+class JsonObjects:
+    """Converts lines of text, wherever they come from."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._schema = wanted.schema
+        self._parse_options = ParseOptions(
+            explicit_schema=pa.schema([(field.name, json_type(field.type)) for field in wanted.schema]),
+            unexpected_field_behavior="error" if wanted.strict else "ignore",
+        )
+
+    def convert(self, rows: Lines) -> pa.Table:
+        """The wanted columns of some rows.
+
+        Raises
+        ------
+        Unconvertible
+        """
+        data = rows.data
+        count = _checked_objects(data)
+        lines = data.count(b"\n") + (not data.endswith(b"\n"))
+        if count != lines and count != len(rows):
+            raise Unconvertible("a line must hold one JSON object")
+        if not count:
+            return self._schema.empty_table()
+        table = self._parsed(data)
+        if table.num_rows != count:
+            raise Unconvertible("a line must hold one JSON object")
+        columns = [convert(table.column(field.name), field.type, field.name) for field in self._schema]
+        return pa.table(columns, schema=self._schema)
+
+    def _parsed(self, data: bytes) -> pa.Table:
+        try:
+            return read_json(
+                pa.BufferReader(data),
+                read_options=ReadOptions(use_threads=False, block_size=len(data) + 1),
+                parse_options=self._parse_options,
+            )
+        except pa.ArrowInvalid as error:
+            raise Unconvertible(_explained(str(error))) from None
+
+
+def _checked_objects(data: bytes) -> int:
+    """How many JSON objects there are."""
+    if not data.isascii():
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            raise Unconvertible(f"not UTF-8: {error}") from None
+    try:
+        return len(_objects.decode_lines(data))
+    except msgspec.MsgspecError as error:
+        raise Unconvertible(f"no JSON object: {_WHERE.sub('', str(error))}") from None
+
+
+def _explained(message: str) -> str:
+    """An error of Arrow in terms of the line."""
+    message = _IN_ROW.sub("", message.removeprefix("JSON parse error: "))
+    if match := _OTHER_KIND.match(message):
+        return f"column {match['column']!r}: {match['found']} instead of {match['wanted']}"
+    return message

@@ -1,0 +1,126 @@
+"""Parquet: row groups into columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from distop.spark_jobs.formats.files import OpenFile
+from distop.spark_jobs.formats.reader import FileUnusable, Wanted
+from distop.spark_jobs.formats.types import convert, convertible
+
+BATCH_ROWS = 64 * 1024
+
+
+@contextmanager
+def opened_parquet(file: OpenFile) -> Iterator[pq.ParquetFile]:
+    """A Parquet file. Raises :class:`FileUnusable` if it is none."""
+    with closing(file.open()) as stream:
+        try:
+            opened = pq.ParquetFile(stream)
+        except pa.ArrowInvalid as error:
+            raise FileUnusable(f"is no Parquet file: {error}") from None
+        with opened:
+            yield opened
+
+
+def row_group_sizes(file: OpenFile) -> tuple[int, ...]:
+    """The compressed sizes in bytes of a file's row groups."""
+    with opened_parquet(file) as opened:
+        metadata = opened.metadata
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        return tuple(
+            sum(group.column(column).total_compressed_size for column in range(group.num_columns))
+            for group in groups
+        )
+
+
+class ParquetRows:
+    """Some rows of a Parquet file.
+
+    Parameters
+    ----------
+    first:
+        Number of the first row within its file, counted from 1.
+    """
+
+    def __init__(self, table: pa.Table, first: int) -> None:
+        self.table = table
+        self._first = first
+
+    def __len__(self) -> int:
+        rows: int = self.table.num_rows
+        return rows
+
+    def part(self, start: int, stop: int) -> Self:
+        return type(self)(self.table.slice(start, stop - start), self._first + start)
+
+    def number(self) -> int:
+        return self._first
+
+    def raw(self) -> str:
+        return json.dumps(self.table.to_pylist()[0], default=str, ensure_ascii=False)
+
+
+class ParquetReader:
+    """Reads Parquet files."""
+
+    row_unit = "row"
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+
+    @contextmanager
+    def open(self, file: OpenFile) -> Iterator[ParquetFile]:
+        with opened_parquet(file) as opened:
+            schema = opened.schema_arrow
+            self._wanted.check(schema.names)
+            for field in self._wanted.schema:
+                found = schema.field(field.name).type
+                if not convertible(found, field.type):
+                    raise FileUnusable(
+                        f"has {found} in column {field.name!r}, which cannot become {field.type}"
+                    )
+            yield ParquetFile(opened, self._wanted.schema)
+
+
+class ParquetFile:
+    """One Parquet file."""
+
+    def __init__(self, file: pq.ParquetFile, schema: pa.Schema) -> None:
+        self._file = file
+        self._schema = schema
+
+    def blocks(self, start: int, end: int | None) -> Iterator[ParquetRows]:
+        """Rows of a range of row groups."""
+        metadata = self._file.metadata
+        first = 1 + sum(metadata.row_group(group).num_rows for group in range(start))
+        groups = range(start, metadata.num_row_groups if end is None else end)
+        batches = self._file.iter_batches(
+            batch_size=BATCH_ROWS, row_groups=groups, columns=self._schema.names, use_threads=False
+        )
+        while (batch := self._next(batches)) is not None:
+            yield ParquetRows(pa.Table.from_batches([batch]), first)
+            first += batch.num_rows
+
+    @staticmethod
+    def _next(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        try:
+            return next(batches, None)
+        except pa.ArrowInvalid as error:
+            raise FileUnusable(f"is damaged: {error}") from error
+        except OSError as error:
+            # Errors of the operating system carry a number, and may go away when tried again.
+            if error.errno is not None:
+                raise
+            raise FileUnusable(f"is damaged: {error}") from error
+
+    def convert(self, rows: ParquetRows) -> pa.Table:
+        """The wanted columns of some rows."""
+        columns = [convert(rows.table.column(field.name), field.type, field.name) for field in self._schema]
+        return pa.table(columns, schema=self._schema)

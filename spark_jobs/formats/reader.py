@@ -1,0 +1,110 @@
+"""What the reader of a file format is: files in, raw rows out, and raw rows into columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from distop.errors import CorruptRecord
+from distop.spark_jobs.formats.bad_rows import Rows
+from distop.spark_jobs.formats.files import OpenFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from distop.spark_jobs.ingest.plan import IngestPlan
+
+
+class FileUnusable(Exception):
+    """A file as a whole is not what it should be. Its text says why, without naming the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which columns to read from the files of a source.
+
+    Parameters
+    ----------
+    schema:
+        Arrow names and types of the columns, in the types of an Iceberg table.
+    strict:
+        Whether columns that are not wanted are an error.
+    """
+
+    schema: pa.Schema
+    strict: bool
+
+    def check(self, names: list[str]) -> None:
+        """Check the columns of a file that lists them.
+
+        Raises
+        ------
+        FileUnusable
+        """
+        missing = [name for name in self.schema.names if name not in names]
+        if missing:
+            raise FileUnusable(f"has no column {missing[0]!r}, only {describe(names)}")
+        extra = [name for name in names if name not in self.schema.names] if self.strict else []
+        if extra:
+            raise FileUnusable(
+                f"has a column {extra[0]!r} that is not wanted; name columns, or ignore extra_columns"
+            )
+
+
+R = TypeVar("R", bound=Rows)
+
+
+class FileReader(Protocol[R]):
+    """One opened file of a source."""
+
+    def blocks(self, start: int, end: int | None) -> Iterator[R]:
+        """The raw rows of units ``start`` to ``end`` (``None``: the end), in blocks of bounded size.
+
+        Raises
+        ------
+        FileUnusable
+        """
+
+    def convert(self, rows: R) -> pa.Table:
+        """The wanted columns of raw rows of this file, one row each.
+
+        Raises
+        ------
+        Unconvertible
+        """
+
+
+class FormatReader(Protocol):
+    """Reads the files of one format."""
+
+    row_unit: str
+    """What the number of a row counts: ``line`` or ``row``."""
+
+    def open(self, file: OpenFile) -> AbstractContextManager[FileReader[Any]]:
+        """Open one file. Raises :class:`FileUnusable` if its columns are not the wanted ones."""
+
+
+def reader_for(plan: IngestPlan) -> FormatReader:
+    """The reader of a plan's files."""
+    wanted = Wanted(plan.source_columns, strict=plan.extra_columns == "error")
+    if plan.format == "csv":
+        from distop.spark_jobs.formats.csv import CsvReader
+
+        return CsvReader(plan.csv, wanted)
+    if plan.format == "jsonl":
+        from distop.spark_jobs.formats.jsonl import JsonLinesReader
+
+        return JsonLinesReader(wanted)
+    if plan.format == "parquet":
+        from distop.spark_jobs.formats.parquet import ParquetReader
+
+        return ParquetReader(wanted)
+    raise CorruptRecord(f"the plan names the format {plan.format!r}, which this version cannot read")
+
+
+def describe(names: list[str], limit: int = 30) -> str:
+    """Some names, for a message."""
+    shown = ", ".join(repr(name) for name in names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

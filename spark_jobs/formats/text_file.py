@@ -1,0 +1,123 @@
+"""An opened line-oriented file: where its data begins, and its rows range by range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from typing import BinaryIO
+
+from distop.spark_jobs.formats.files import OpenFile
+from distop.spark_jobs.formats.lines import (
+    TAIL_BYTES,
+    Block,
+    LineTooLong,
+    last_line_end,
+    range_blocks,
+    whole_lines,
+)
+from distop.spark_jobs.formats.reader import FileUnusable
+from distop.spark_jobs.formats.text_rows import LineCounter, TextRows, split_lines
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@contextmanager
+def opened_text(file: OpenFile) -> Iterator[BinaryIO]:
+    """The file's decompressed content. Damaged data raises :class:`FileUnusable`."""
+    import lzma
+
+    try:
+        with closing(file.open()) as stream:
+            yield stream
+    except LineTooLong as error:
+        raise FileUnusable(str(error)) from None
+    except (lzma.LZMAError, EOFError) as error:
+        raise FileUnusable(f"its compressed data is damaged: {error}") from error
+    except OSError as error:
+        # Errors of the operating system carry a number, and may go away when tried again.
+        if file.compression is None or error.errno is not None:
+            raise
+        raise FileUnusable(f"its compressed data is damaged: {error}") from error
+
+
+class TextFile:
+    """A text file, decompressed, seen as records.
+
+    Parameters
+    ----------
+    split:
+        Takes text apart into records.
+    last_end:
+        Where the last record of a text ends. If records are not simply lines, the file is read as one whole.
+    """
+
+    def __init__(
+        self,
+        file: OpenFile,
+        *,
+        is_blank: Callable[[bytes], bool],
+        split: Callable[[bytes], Iterable[bytes]] = split_lines,
+        last_end: Callable[[bytes], int] = last_line_end,
+    ) -> None:
+        self._file = file
+        self._is_blank = is_blank
+        self._split = split
+        self._last_end = last_end
+
+    def first_record(self) -> tuple[bytes, int, int]:
+        """The first record that is not blank, where it begins, and where it ends; of an empty file ``b""``.
+
+        A byte order mark belongs to no record.
+        """
+        end = 0
+        with opened_text(self._file) as stream:
+            for block in whole_lines(stream, 0, block_bytes=TAIL_BYTES, last_end=self._last_end):
+                begin, text = block.offset, block.data
+                if begin == 0:
+                    begin = _size_of_mark(text)
+                for record in self._split(text[begin - block.offset :]):
+                    end = begin + len(record)
+                    if not self._is_blank(record):
+                        return record, begin, end
+                    begin = end
+        return b"", end, end
+
+    def head(self, first: int, size: int) -> bytes:
+        """Whole records from byte ``first`` on, about ``size`` bytes of them; more if the first is longer."""
+        with opened_text(self._file) as stream:
+            _skip(stream, first)
+            blocks = whole_lines(stream, first, block_bytes=size, last_end=self._last_end)
+            return next(blocks, Block(first, b"")).data
+
+    def blocks(self, start: int, end: int | None, *, first: int) -> Iterator[TextRows]:
+        """Rows of a range of bytes; of a file that is read as a whole: all rows.
+
+        Parameters
+        ----------
+        first:
+            Where the data begins.
+        """
+        with opened_text(self._file) as stream, closing(LineCounter(self._file.open)) as counter:
+            if self._file.compression is None and self._last_end is last_line_end:
+                blocks = range_blocks(stream, start, end, first=first)
+            else:
+                _skip(stream, first)
+                blocks = whole_lines(stream, first, last_end=self._last_end)
+            for block in blocks:
+                yield TextRows(block, counter, split=self._split, is_blank=self._is_blank)
+
+
+def _size_of_mark(text: bytes) -> int:
+    if text.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise FileUnusable("is written in UTF-16, and only UTF-8 is read")
+    return len(_BYTE_ORDER_MARK) if text.startswith(_BYTE_ORDER_MARK) else 0
+
+
+def _skip(stream: BinaryIO, size: int) -> None:
+    while size > 0 and (data := stream.read(min(size, TAIL_BYTES))):
+        size -= len(data)
+
+
+def has_lone_return(text: bytes) -> bool:
+    """Whether there is a carriage return that no newline follows."""
+    return b"\r" in text and text.count(b"\r") != text.count(b"\r\n")

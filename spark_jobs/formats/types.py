@@ -1,0 +1,212 @@
+"""Types of columns: what a source's types become in a table, which conversions lose nothing, and doing them.
+
+The rule is one: a conversion gives the same value in another type, or it is an error. Nothing is rounded,
+cut off or moved to another time zone behind the user's back. One case is settled by convention: a time
+without a zone that meets a ``timestamptz`` column is taken as UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as is_
+
+from distop.errors import JobFailed
+from distop.spark_jobs.formats.bad_rows import Unconvertible
+
+UTC = "UTC"
+
+
+class UnsupportedType(Exception):
+    """A type that no Iceberg table can hold, or that a text format cannot carry. Its text says which."""
+
+
+def _is_uuid(dtype: pa.DataType) -> bool:
+    return isinstance(dtype, pa.UuidType)
+
+
+def table_type(dtype: pa.DataType) -> pa.DataType:
+    """The type that stands for ``dtype`` in an Iceberg table: the narrowest that holds all its values.
+
+    Nanoseconds are the exception: they become microseconds, and a value that is not whole is a bad row.
+
+    Raises
+    ------
+    UnsupportedType
+    """
+    if is_.is_dictionary(dtype):
+        return table_type(dtype.value_type)
+    if is_.is_null(dtype) or is_.is_string(dtype) or is_.is_large_string(dtype) or is_.is_string_view(dtype):
+        return pa.large_string()
+    if is_.is_uint64(dtype):
+        return pa.decimal128(20, 0)
+    if is_.is_integer(dtype):
+        fits_int = dtype.bit_width < 32 or (dtype.bit_width == 32 and is_.is_signed_integer(dtype))
+        return pa.int32() if fits_int else pa.int64()
+    if is_.is_floating(dtype):
+        return pa.float64() if is_.is_float64(dtype) else pa.float32()
+    if is_.is_date(dtype):
+        return pa.date32()
+    if is_.is_time(dtype):
+        return pa.time64("us")
+    if is_.is_timestamp(dtype):
+        return pa.timestamp("us", tz=UTC if dtype.tz else None)
+    if is_.is_decimal(dtype) and dtype.precision <= 38 and dtype.scale >= 0:
+        return pa.decimal128(dtype.precision, dtype.scale)
+    if is_.is_binary(dtype) or is_.is_large_binary(dtype) or is_.is_binary_view(dtype):
+        return pa.large_binary()
+    if is_.is_boolean(dtype) or is_.is_fixed_size_binary(dtype) or _is_uuid(dtype):
+        return dtype
+    return _nested(dtype, table_type)
+
+
+def text_type(dtype: pa.DataType) -> pa.DataType:
+    """The type as which a CSV file is to be read, so that :func:`convert` can make ``dtype`` of it.
+
+    Raises
+    ------
+    UnsupportedType
+        The type cannot be written in CSV.
+    """
+    if is_.is_timestamp(dtype) and dtype.tz:
+        return pa.large_string()
+    if is_.is_nested(dtype) or _family(dtype) == "bytes":
+        raise UnsupportedType(f"CSV cannot hold values of type {dtype}")
+    return dtype
+
+
+def json_type(dtype: pa.DataType) -> pa.DataType:
+    """The type as which JSON is to be read, so that :func:`convert` can make ``dtype`` of it.
+
+    Raises
+    ------
+    UnsupportedType
+        The type cannot be written in JSON.
+    """
+    if is_.is_temporal(dtype):
+        return pa.large_string()
+    if is_.is_map(dtype) or _family(dtype) == "bytes":
+        raise UnsupportedType(f"JSON cannot hold values of type {dtype}")
+    if is_.is_list(dtype) or is_.is_large_list(dtype):
+        return pa.list_(json_type(dtype.value_type))
+    return _nested(dtype, json_type) if is_.is_struct(dtype) else dtype
+
+
+def _nested(dtype: pa.DataType, inner: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    if is_.is_struct(dtype):
+        return pa.struct([field.with_type(inner(field.type)).remove_metadata() for field in dtype])
+    if is_.is_map(dtype):
+        return pa.map_(inner(dtype.key_type), inner(dtype.item_type))
+    if is_.is_list(dtype) or is_.is_large_list(dtype) or is_.is_fixed_size_list(dtype):
+        return pa.large_list(inner(dtype.value_type))
+    raise UnsupportedType(f"values of type {dtype} have no place in an Iceberg table")
+
+
+def convertible(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether :func:`convert` goes from ``source`` to ``target`` without losing anything unnoticed.
+
+    What may fail for single values is convertible: such a value is a bad row.
+    """
+    if is_.is_dictionary(source):
+        return convertible(source.value_type, target)
+    if source.equals(target) or is_.is_null(source):
+        return True
+    family = _family(source)
+    if _family(target) not in _CONVERSIONS[family]:
+        return False
+    if family == "float":
+        return bool(is_.is_integer(target) or target.bit_width >= source.bit_width)
+    if family == "timestamp":
+        return bool(target.tz or not source.tz)
+    if family == "list":
+        return convertible(source.value_type, target.value_type)
+    if family == "map":
+        keys = convertible(source.key_type, target.key_type)
+        return keys and convertible(source.item_type, target.item_type)
+    if family == "struct":
+        names = [field.name for field in source]
+        return names == [field.name for field in target] and all(
+            convertible(source.field(name).type, target.field(name).type) for name in names
+        )
+    return family != "bytes" or bool(table_type(source).equals(target))
+
+
+_FAMILIES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
+    "text": (is_.is_string, is_.is_large_string, is_.is_string_view),
+    "integer": (is_.is_integer,),
+    "float": (is_.is_floating,),
+    "decimal": (is_.is_decimal,),
+    "boolean": (is_.is_boolean,),
+    "timestamp": (is_.is_timestamp,),
+    "date": (is_.is_date,),
+    "time": (is_.is_time,),
+    "list": (is_.is_list, is_.is_large_list, is_.is_fixed_size_list),
+    "map": (is_.is_map,),
+    "struct": (is_.is_struct,),
+    "bytes": (is_.is_binary, is_.is_large_binary, is_.is_binary_view, is_.is_fixed_size_binary, _is_uuid),
+}
+_CONVERSIONS: dict[str, frozenset[str]] = {
+    **{family: frozenset({family}) for family in _FAMILIES},
+    "text": frozenset({"text", "integer", "float", "decimal", "boolean", "timestamp", "date", "time"}),
+    "integer": frozenset({"integer", "float", "decimal", "text"}),
+    "float": frozenset({"float", "integer"}),
+    "date": frozenset({"date", "timestamp"}),
+    "other": frozenset(),
+}
+
+
+def _family(dtype: pa.DataType) -> str:
+    return next((name for name, tests in _FAMILIES.items() if any(test(dtype) for test in tests)), "other")
+
+
+def convert(values: pa.ChunkedArray, target: pa.DataType, column: str) -> pa.ChunkedArray:
+    """``values`` as ``target``.
+
+    Raises
+    ------
+    Unconvertible
+        A value has no equal in ``target``; names the column.
+    JobFailed
+        No value could have; :func:`convertible` says so beforehand, except for what is nested.
+    """
+    source = values.type
+    if source.equals(target):
+        return values
+    is_text = _family(source) == "text"
+    try:
+        if is_text and is_.is_timestamp(target) and target.tz:
+            return _instants(values, target)
+        if is_text and is_.is_time(target):
+            return _times_of_day(values, target)
+        if is_.is_integer(source) and is_.is_decimal(target):
+            # Arrow asks for room for every value of the type, not for the ones that are there.
+            values = values.cast(pa.decimal128(38, target.scale))
+        return values.cast(target)
+    except pa.ArrowInvalid as error:
+        raise Unconvertible(f"column {column!r}: {error}") from None
+    except pa.ArrowNotImplementedError as error:
+        raise JobFailed(f"column {column!r}: {source} cannot become {target}: {error}") from error
+
+
+def _instants(texts: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    """Text to points in time: with a zone, without one (taken as UTC), or some of each."""
+    local = pa.timestamp(target.unit)
+    for attempt in (target, local):
+        try:
+            return texts.cast(attempt).cast(target)
+        except pa.ArrowInvalid:
+            continue
+    zoned = pc.match_substring_regex(texts, r":\d\d.*(Z|[+-]\d\d(:?\d\d)?)$")
+    nothing = pa.scalar(None, texts.type)
+    with_zone = pc.if_else(zoned, texts, nothing).cast(target)
+    without_zone = pc.if_else(zoned, nothing, texts).cast(local).cast(target)
+    return pc.coalesce(with_zone, without_zone)
+
+
+def _times_of_day(texts: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    """Arrow knows no cast from text to a time of day, but one to a timestamp."""
+    day, nothing = (pa.scalar(text, pa.large_string()) for text in ("1970-01-01 ", ""))
+    moments = pc.binary_join_element_wise(day, texts.cast(pa.large_string()), nothing)
+    return moments.cast(pa.timestamp("us")).cast(target)

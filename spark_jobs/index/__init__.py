@@ -1,0 +1,1 @@
+"""``build_index``: a secondary index of one column."""

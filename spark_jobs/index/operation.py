@@ -1,0 +1,219 @@
+"""``build_index``: a secondary index of one column of an Iceberg table.
+
+The object of such an operation is the column, so several indexes of a table are built side by side. See
+``docs/indexes.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from distop.errors import InvalidArgument, InvalidName, PreconditionFailed
+from distop.metastore.records.keyspace import check_object
+from distop.metastore.records.model import OperationArg, StepRecord
+from distop.metastore.records.structs import ready
+from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
+from distop.operations.job import JobContext
+from distop.operations.side_by_side import beside
+
+if TYPE_CHECKING:
+    from distop.commit.index.manifest import IndexManifest
+    from distop.commit.index.plan import DataFileSeen
+
+FILES_PER_JOB = 256
+"""Data files of a job, by default."""
+MOST_FILES_PER_JOB = 1000
+ROWS_PER_JOB = 32_000_000
+"""A job of several files has no more rows than this: its Bloom filters are in memory together."""
+
+MERGE_ABOVE = 16
+"""So many small parts may an index have; if there are more, the next build makes fewer of them."""
+SMALL_ENTRIES = 8_000_000
+"""A part with fewer entries is small."""
+MERGED_ENTRIES = 32_000_000
+"""So many entries, at most, does a part have that was made of others."""
+
+_MARKED = "column="
+"""What objects of columns begin with whose names cannot be objects."""
+
+
+class BuildIndexArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The argument of ``build_index``."""
+
+    column: str
+    """Which column. It must be of a primitive type, and not within a struct."""
+    full: bool = False
+    """Index all files anew, instead of those that the index does not cover yet."""
+    files_per_job: int = FILES_PER_JOB
+    """Most data files that one job indexes."""
+
+
+def object_of_column(column: str) -> str:
+    """What an operation is about that builds the index of a column: its name, if that can be an object."""
+    try:
+        return check_object(column) if not column.startswith(_MARKED) else _MARKED + column
+    except InvalidName:
+        return _MARKED + column
+
+
+class BuildIndex(DistributedOperation):
+    """Makes an index of a column, or brings it up to the table's present snapshot.
+
+    Cannot fail: what a job cannot do now is tried again. A job that is killed is resumed behind the last file
+    that it has finished.
+    """
+
+    type = "build_index"
+    scope = Scope.PER_OBJECT
+    compatible_types = beside("build_index")
+    can_fail = False
+    resumable = True
+    stages_files = True
+
+    def object_of(self, argument: Mapping[str, Any]) -> str:
+        """The column."""
+        column = argument.get("column")
+        return object_of_column(column) if isinstance(column, str) and column else ""
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """See :meth:`DistributedOperation.plan`.
+
+        Raises
+        ------
+        InvalidArgument
+            There is no such column, or it cannot be indexed.
+        PreconditionFailed
+            The table is no Iceberg table, or nothing was published to it.
+        """
+        from distop.commit.files.storage import storage_of
+        from distop.commit.iceberg.metadata_files import TableFile
+        from distop.commit.index.keys import encoding_of
+        from distop.commit.index.lookup import load_manifest
+        from distop.commit.index.plan import IndexPlan, not_covered, snapshot_files
+        from distop.commit.layout.model import file_io
+
+        argument = _parsed(request)
+        head, storage = request.head, storage_of(request.table)
+        metadata = None if head is None else TableFile.read(head.metadata_location, storage=storage).metadata
+        snapshot = None if metadata is None else metadata.current_snapshot()
+        if metadata is None or snapshot is None:
+            raise PreconditionFailed(
+                f"nothing was published to table {request.table.name!r} yet",
+                hint="ingest something first, then build the index",
+            )
+        schema = metadata.schema()
+        column = next((field for field in schema.columns if field.name == argument.column), None)
+        if column is None:
+            known = ", ".join(field.name for field in schema.columns)
+            raise _invalid("column", f"the table has no column {argument.column!r}; it has {known}")
+        encoding = encoding_of(column.name, column.field_type)
+        io = file_io(request.table.location, metadata.properties, storage)
+        stands = request.index
+        base: IndexManifest | None = None
+        if stands is not None and not argument.full and stands.field_id == column.field_id:
+            base = load_manifest(io, stands.manifest, request.table.location.rstrip("/"))
+            if base is not None and not base.fits(schema, column.field_id):
+                base = None
+        present = snapshot_files(io, snapshot.manifest_list)
+        mapping = metadata.name_mapping()
+        plan = IndexPlan(
+            column=column.name,
+            field_id=column.field_id,
+            type=str(column.field_type),
+            names=[] if mapping is None else _names(mapping, column.field_id),
+            encoding=encoding,
+            snapshot_id=str(snapshot.snapshot_id),
+            sequence_number=snapshot.sequence_number or 0,
+            manifest_list=snapshot.manifest_list,
+            replaces="" if stands is None else stands.manifest,
+            base=stands.manifest if stands is not None and base is not None else "",
+            cuts=cut(not_covered(present, base), argument.files_per_job),
+            merges=[] if base is None else parts_to_merge(base, {file.path for file in present}),
+            layout={"properties": dict(metadata.properties)},
+        )
+        jobs = plan.slices + len(plan.merges)
+        return Plan(argument=plan.to_argument(), partition_count=jobs, partitions=plan.partitions())
+
+    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
+        """One: the pointer."""
+        return [StepRecord(step="index.publish")]
+
+    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
+        """Index some files, or merge some parts; the result is a
+        :class:`~distop.commit.index.publish.PartResult`."""
+        from distop.spark_jobs.index.job import run_job
+
+        return run_job(job)
+
+
+def cut(files: Sequence[DataFileSeen], most_files: int) -> list[int]:
+    """Where a list of files is cut, so that no job has too many of them, or (with more than one) too many
+    rows."""
+    cuts, rows = [0], 0
+    for place, file in enumerate(files):
+        if place > cuts[-1] and (place - cuts[-1] >= most_files or rows + file.rows > ROWS_PER_JOB):
+            cuts.append(place)
+            rows = 0
+        rows += file.rows
+    return [*cuts, len(files)] if files else cuts
+
+
+def parts_to_merge(index: IndexManifest, present: set[str]) -> list[list[int]]:
+    """Parts of which one is to be made: small ones, if there are many; and those that have lost most files.
+
+    Parameters
+    ----------
+    present:
+        The files of the snapshot that is to be covered.
+    """
+    from distop.commit.index.runs import MERGED_AT_ONCE
+
+    small, worn = [], []
+    for place, part in enumerate(index.parts):
+        live = sum(1 for file in part.files if file in present)
+        if live and part.entries < SMALL_ENTRIES:
+            small.append(place)
+        if live and live * 2 < len(part.files):
+            worn.append(place)
+    groups: list[list[int]] = []
+    if len(small) > MERGE_ABOVE:
+        entries = 0
+        for place in small:
+            entries += index.parts[place].entries
+            if not groups or len(groups[-1]) >= MERGED_AT_ONCE or entries > MERGED_ENTRIES:
+                groups.append([])
+                entries = index.parts[place].entries
+            groups[-1].append(place)
+    merged = {place for group in groups if len(group) > 1 for place in group}
+    groups = [group for group in groups if len(group) > 1]
+    return groups + [[place] for place in worn if place not in merged]
+
+
+def _parsed(request: PlanRequest) -> BuildIndexArgument:
+    if request.table.format != "iceberg":
+        raise PreconditionFailed(
+            f"table {request.table.name!r} has format {request.table.format}, indexes are for Iceberg tables"
+        )
+    try:
+        argument = msgspec.convert(dict(request.argument), ready(BuildIndexArgument))
+    except msgspec.ValidationError as error:
+        raise _invalid("argument", f"argument of build_index: {error}") from None
+    if request.partitions is not None:
+        raise _invalid("partitions", "build_index makes its own partitions")
+    if not 1 <= argument.files_per_job <= MOST_FILES_PER_JOB:
+        raise _invalid("files_per_job", f"files_per_job must lie between 1 and {MOST_FILES_PER_JOB}")
+    wanted = object_of_column(argument.column)
+    if request.object != wanted:
+        raise _invalid("object", f"the index of column {argument.column!r} is object {wanted!r}")
+    return argument
+
+
+def _names(mapping: Any, field_id: int) -> list[str]:
+    return [name for field in mapping for name in field.names if field.field_id == field_id]
+
+
+def _invalid(field: str, message: str) -> InvalidArgument:
+    return InvalidArgument(message, details={"field": field})

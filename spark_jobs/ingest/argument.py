@@ -1,0 +1,229 @@
+"""The argument of ``ingest``, as a caller writes it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from distop.errors import InvalidArgument
+from distop.metastore.records.structs import ready
+from distop.spark_jobs.rules.model import AuditArgument
+
+Format: TypeAlias = Literal["csv", "jsonl", "parquet"]
+Mode: TypeAlias = Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"]
+
+DEFAULT_SPLIT_BYTES = 64 << 20
+MIN_SPLIT_BYTES = 1 << 10
+MAX_SPLIT_BYTES = 1 << 40
+MAX_FILTER_CHARACTERS = 4096
+MAX_TRANSFORM_CHARACTERS = 100_000
+DEFAULT_NULL_VALUES = ("", "NA", "NULL", "null")
+
+CSV_OPTIONS = frozenset({"header", "delimiter", "quote", "null_values", "encoding", "multiline"})
+"""Fields that mean something for CSV only; given with another format they are refused."""
+
+
+class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What to ingest, and how."""
+
+    paths: str | list[str] = []
+    """Files, folders (read with all their sub-folders) and globs: absolute local paths or URLs that fsspec
+    knows. Inside folders, names that begin with ``_`` or ``.`` and empty files are passed over."""
+    kafka: dict[str, Any] | None = None
+    """A Kafka topic in place of ``paths``; see :class:`~distop.spark_jobs.kafka.argument.KafkaArgument`."""
+    format: Format | None = None
+    """Default: what the file names say (``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson``, ``.json``, ``.parquet``,
+    the text ones also with ``.gz``, ``.bz2``, ``.xz``, ``.zst`` or ``.lz4`` behind)."""
+
+    header: bool | list[str] = True
+    """CSV. ``true``: the first line of every file names its columns, in any order. A list: there is no such
+    line, and these are the columns."""
+    delimiter: str | None = None
+    """CSV. One character; default ``,`` (a tab if every file is called ``.tsv``)."""
+    quote: str = '"'
+    """CSV. One character, doubled inside a quoted value; empty: nothing is quoted."""
+    null_values: list[str] = msgspec.field(default_factory=lambda: list(DEFAULT_NULL_VALUES))
+    """CSV. What stands for NULL, in columns of every type. A quoted value is never NULL: ``""`` is the empty
+    string."""
+    encoding: str = "utf-8"
+    """CSV. Only UTF-8 is read."""
+    multiline: bool | None = None
+    """CSV. ``true``: quoted values may hold newlines, and a file is never split. ``false``: they do not.
+    Default: as ``false``, and refused at the start if the first lines show otherwise."""
+
+    schema: dict[str, str] | None = None
+    """Columns of the source and their Iceberg types, such as ``{"day": "date", "fare": "decimal(9,2)"}``.
+    Default: the types of the table's columns, or, if it has none yet, what a sample of the files suggests."""
+    columns: list[str] | None = None
+    """Which columns go into the table; default: those of ``schema``, or else all."""
+    extra_columns: Literal["error", "ignore"] = "error"
+    """What a column (a key, in JSON) means that ``schema`` does not name or that was not in the sample. With
+    ``columns`` given, others are always ignored."""
+    transform: str | None = None
+    """A query of Spark SQL whose rows go into the table, such as ``SELECT day, sum(fare) AS fares FROM source
+    GROUP BY day``; ``source`` is what the files hold. Default: their rows as they are."""
+    filter: str | None = None
+    """Only rows for which this holds, such as ``distance > 100 and origin == 'JFK'``. Sees all columns of the
+    source, also those that are not taken over."""
+    on_bad_rows: Literal["fail", "quarantine"] = "fail"
+    """What becomes of a row that cannot be read: the operation fails and says where it stands, or the row
+    goes into a quarantine file and the others into the table."""
+
+    audit: AuditArgument | None = None
+    """Rules that all rows must keep, or nothing is published. Those of the table hold besides."""
+
+    split_bytes: int = DEFAULT_SPLIT_BYTES
+    """About how many bytes one job reads."""
+    mode: Mode = "append"
+    """``overwrite`` replaces all rows of the table; ``overwrite_partitions`` those of the partitions that the
+    new rows fall into. ``error_if_exists`` and ``ignore`` append to a table without data, and refuse any
+    other, or leave it as it is."""
+    on_conflict: Literal["rebase", "refuse"] | None = None
+    """What happens when others write to the table meanwhile: the operation is put on top of that, or fails.
+    Default: ``rebase`` for ``append``, ``refuse`` for the modes that overwrite."""
+
+    branch: str | None = None
+    """Write to this branch of an Iceberg table: its readers see nothing of it before the branch is published.
+    One that does not exist begins at what the table holds."""
+
+    source: str | None = None
+    """Name under which watermarks are kept; default: the URL of the folder that holds all ``paths``."""
+    watermark: dict[str, str] | None = None
+    """Path relative to the source's folder -> its new watermark; default: the time its newest file was
+    modified."""
+    reingest: bool = False
+    """Ingest also what the watermarks say was ingested before."""
+
+    def path_list(self) -> list[str]:
+        return [self.paths] if isinstance(self.paths, str) else self.paths
+
+
+def invalid(field: str, message: str, hint: str = "") -> InvalidArgument:
+    """The error for one field of the argument."""
+    return InvalidArgument(message, hint=hint, details={"field": field})
+
+
+def parse_argument(raw: Mapping[str, Any]) -> IngestArgument:
+    """Check what can be checked without looking at files or at the table.
+
+    Raises
+    ------
+    InvalidArgument
+        ``details["field"]`` names the field.
+    """
+    given = dict(raw)
+    # Numbers of a protobuf Struct are floats.
+    split_bytes = given.get("split_bytes")
+    if isinstance(split_bytes, float) and split_bytes.is_integer():
+        given["split_bytes"] = int(split_bytes)
+    try:
+        argument = msgspec.convert(given, ready(IngestArgument))
+    except msgspec.ValidationError as error:
+        field = _field_of(str(error))
+        raise invalid(
+            field, f"argument of ingest: {error}", _list_hint(given.get(field), str(error))
+        ) from None
+    _check_source(argument)
+    _check_csv(argument)
+    _check_columns(argument)
+    _check_transform(argument)
+    if not MIN_SPLIT_BYTES <= argument.split_bytes <= MAX_SPLIT_BYTES:
+        raise invalid("split_bytes", f"split_bytes must lie between {MIN_SPLIT_BYTES} and {MAX_SPLIT_BYTES}")
+    return argument
+
+
+def check_format_options(raw: Mapping[str, Any], file_format: Format) -> None:
+    """Refuse options of CSV that were given for another format."""
+    misplaced = sorted(CSV_OPTIONS.intersection(raw)) if file_format != "csv" else []
+    if misplaced:
+        raise invalid(misplaced[0], f"{misplaced[0]} is an option of csv, and the files are {file_format}")
+
+
+def _field_of(message: str) -> str:
+    """The field that an error of msgspec is about."""
+    found = re.search(r"at `\$\.?([^`.\[]*)", message) or re.search(r"field `([^`]*)`", message)
+    return (found.group(1) if found else "") or "argument"
+
+
+def _list_hint(value: Any, message: str) -> str:
+    """One name where several may stand is easily written as if it were no list."""
+    if not isinstance(value, str) or "Expected `array" not in message:
+        return ""
+    return f"a list is meant: {json.dumps([value])}; on the command line quote it, as JSON"
+
+
+def _check_source(argument: IngestArgument) -> None:
+    paths = argument.path_list()
+    if argument.kafka is not None:
+        if paths:
+            raise invalid("paths", "paths and kafka are both given", "start one operation for each")
+    elif not paths or not all(paths):
+        raise invalid("paths", "paths is empty" if not paths else "a path is empty")
+    if argument.source is not None and not argument.source.strip():
+        raise invalid("source", "source is empty")
+    for partition, value in (argument.watermark or {}).items():
+        if not value:
+            raise invalid("watermark", f"the watermark of {partition!r} is empty")
+
+
+def _check_csv(argument: IngestArgument) -> None:
+    for field, text, allow_empty in (
+        ("delimiter", argument.delimiter, False),
+        ("quote", argument.quote, True),
+    ):
+        if text is None or (allow_empty and not text):
+            continue
+        if len(text) != 1 or not text.isascii() or text in "\r\n\0":
+            raise invalid(field, f"{field} must be one ASCII character, not {text!r}")
+    if argument.delimiter is not None and argument.delimiter == argument.quote:
+        raise invalid("quote", "quote and delimiter are the same character")
+    if argument.encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
+        raise invalid(
+            "encoding",
+            f"encoding {argument.encoding!r} is not supported",
+            "convert the files to UTF-8, for example with iconv",
+        )
+    if argument.header is False:
+        raise invalid("header", "header is false", "give the names of the columns as a list")
+    if isinstance(argument.header, list):
+        _check_names("header", argument.header)
+
+
+def _check_columns(argument: IngestArgument) -> None:
+    if argument.columns is not None:
+        _check_names("columns", argument.columns)
+    if argument.schema is not None:
+        _check_names("schema", list(argument.schema))
+    if argument.filter is not None and len(argument.filter) > MAX_FILTER_CHARACTERS:
+        raise invalid("filter", f"filter is longer than {MAX_FILTER_CHARACTERS} characters")
+
+
+def _check_transform(argument: IngestArgument) -> None:
+    if argument.transform is None:
+        return
+    if not argument.transform.strip():
+        raise invalid("transform", "transform is empty")
+    if len(argument.transform) > MAX_TRANSFORM_CHARACTERS:
+        raise invalid("transform", f"transform is longer than {MAX_TRANSFORM_CHARACTERS:,} characters")
+    for field, given, instead in (
+        ("filter", argument.filter, "write it as WHERE"),
+        ("columns", argument.columns, "select them"),
+    ):
+        if given is not None:
+            raise invalid(field, f"with transform, {field} has no meaning of its own", instead)
+    if argument.kafka is not None:
+        raise invalid("transform", "a query is over files", "ingest the topic, and query the table")
+    if argument.on_bad_rows != "fail":
+        raise invalid("on_bad_rows", "with transform, a row that cannot be read fails the operation")
+
+
+def _check_names(field: str, names: list[str]) -> None:
+    if not names or not all(names):
+        raise invalid(field, f"{field} is empty" if not names else f"{field} holds an empty name")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise invalid(field, f"{field} names {twice!r} twice")

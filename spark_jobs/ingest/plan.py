@@ -1,0 +1,164 @@
+"""The frozen plan of an ingest: everything a job needs to know, as it stands in the operation's argument.
+
+It is made once, when the operation starts, and never again: jobs of a later version, or of a runner that
+took the operation over, cut the files where the first one did and read the columns as the first one did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from distop.errors import ArgumentTooLarge
+from distop.metastore.records.model import OperationArg
+from distop.operations.plans import Shared, plan_of
+from distop.spark_jobs.formats.csv_options import CsvOptions
+from distop.spark_jobs.ingest.splits import Line, Piece
+from distop.spark_jobs.kafka.offsets import OffsetRange
+from distop.spark_jobs.rules.model import RuleSet
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from distop.commit.layout.model import Layout
+
+MAX_PLAN_BYTES = 1_000_000
+"""Longest plan, as JSON. etcd takes values of 1.5 MiB, and an operation's record holds more than the plan."""
+
+
+class FileEntry(msgspec.Struct, array_like=True, frozen=True):
+    """One file: ``[path below the source's folder, bytes, version, units]``."""
+
+    path: str
+    size: int
+    version: int | str
+    """See ``FoundFile``; a job reads the file only if it is still this."""
+    units: int | None = None
+    """Into how many it could be cut, see ``splits``; ``None``: as many as bytes."""
+
+    @property
+    def length(self) -> int:
+        """Units of the file."""
+        return self.size if self.units is None else self.units
+
+
+class KafkaSource(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """What is read of a topic; see :class:`~distop.spark_jobs.kafka.argument.KafkaArgument`."""
+
+    url: str
+    """Names the topic and its cluster, to people."""
+    servers: str
+    topic: str
+    ranges: list[OffsetRange]
+    value: str
+    """The format of the values."""
+    value_column: str = "value"
+    metadata: dict[str, str] = {}
+    skip_gaps: bool = False
+    skipped: int = 0
+    """How many offsets were gone at the start."""
+    keep_tombstones: bool = False
+    timeout_s: float = 30.0
+    config: dict[str, Any] = {}
+    """As it was given: secrets by reference."""
+
+
+class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
+    """See the module."""
+
+    format: str
+    csv: CsvOptions = msgspec.field(default_factory=CsvOptions)
+    folder: str = ""
+    """URL of the folder that holds all files."""
+    files: list[FileEntry] = []
+    kafka: KafkaSource | None = None
+    """In place of files."""
+    cuts: list[int]
+    """Where splits begin on the line of all files' units (or offsets), and where the last one ends."""
+    columns: dict[str, Any]
+    """The Iceberg schema of the columns that are read from the files."""
+    extra_columns: str
+    filter: str | None = None
+    transform: str | None = None
+    """The query that makes rows of the table out of the files' rows. The plan is dynamic then."""
+    layout: dict[str, Any]
+    """The table's; see :meth:`distop.commit.layout.model.Layout.to_json`."""
+    targets: list[str]
+    """Which of ``columns`` go into the table. The table's other columns become NULL."""
+    on_bad_rows: str
+    mode: str
+    output: str = "iceberg"
+    """The table's format."""
+    rules: RuleSet | None = None
+    """What the rows must keep."""
+    branch: str = ""
+    """The branch that is written to; empty: the table itself."""
+    on_conflict: str = ""
+    expected_snapshot_id: str | None = None
+    """The snapshot at the start, to be compared if ``on_conflict`` is ``refuse``. A string, since it is
+    larger than other JSON readers' numbers."""
+
+    def to_argument(self) -> dict[str, Any]:
+        """The JSON to be recorded.
+
+        Raises
+        ------
+        ArgumentTooLarge
+        """
+        size = len(msgspec.json.encode(self))
+        if size > MAX_PLAN_BYTES:
+            field, parts, hint = "paths", "files", "name fewer paths in one operation, or raise split_bytes"
+            if self.kafka is not None:
+                field, parts, hint = "kafka", "ranges", "raise kafka.records_per_job, or take less at a time"
+            raise ArgumentTooLarge(
+                f"the plan of {len(self._parts)} {parts} in {len(self.cuts) - 1} splits takes {size} bytes, "
+                f"at most {MAX_PLAN_BYTES} are kept",
+                hint=hint,
+                details={"field": field},
+            )
+        argument: dict[str, Any] = msgspec.to_builtins(self)
+        return argument
+
+    @classmethod
+    def of(cls, operation: OperationArg) -> IngestPlan:
+        """The plan of an operation. Jobs of one operation in one process share it.
+
+        Raises
+        ------
+        CorruptRecord
+        """
+        return _shared(operation)
+
+    def pieces(self, partition: str) -> list[Piece]:
+        """What the job of a partition is to read."""
+        return self._line.pieces(self.cuts, int(partition))
+
+    @cached_property
+    def _line(self) -> Line:
+        return Line(part.length for part in self._parts)
+
+    @property
+    def _parts(self) -> Sequence[FileEntry | OffsetRange]:
+        return self.files if self.kafka is None else self.kafka.ranges
+
+    @cached_property
+    def source_columns(self) -> pa.Schema:
+        """Arrow's view of ``columns``: names and types, all nullable."""
+        import pyarrow as pa
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+        from pyiceberg.schema import Schema
+
+        schema = schema_to_pyarrow(Schema.model_validate(self.columns), include_field_ids=False)
+        return pa.schema([pa.field(field.name, field.type) for field in schema])
+
+    @cached_property
+    def table_layout(self) -> Layout:
+        from distop.commit.layout.model import Layout
+
+        return Layout.from_json(self.layout)
+
+
+_shared = Shared(lambda operation: plan_of(operation, IngestPlan, "plan of an ingest"))

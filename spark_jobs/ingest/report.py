@@ -1,0 +1,39 @@
+"""What an ingest reports beyond what it published: the rows that it could not read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distop.commit.layout.staging import format_of, quarantine_folder
+from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
+from distop.operations.job import staging_folder
+from distop.spark_jobs.ingest.job import QUARANTINE
+from distop.spark_jobs.ingest.target import NOTHING
+
+
+class IngestReport(TransactionalStep):
+    """Adds to the facts of an operation how many rows were bad, and in which folder its quarantine files are;
+    of a topic also how many records had no value, and how many offsets were gone.
+
+    Changes nothing; facts become visible with everything else in the transaction that finishes the operation.
+    """
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        operation = context.view.arg
+        results = [job.result for job in context.view.jobs.values() if job.state == "success"]
+
+        def total(name: str) -> int:
+            return sum(int(result.get(name, 0)) for result in results)
+
+        bad = total("badRows")
+        facts: dict[str, Any] = {"badRows": bad}
+        if operation.argument.get(NOTHING):
+            facts["rows"] = 0
+        if (source := operation.argument.get("kafka")) is not None:
+            facts["tombstones"] = total("tombstones")
+            facts["offsetsSkipped"] = total("offsetsSkipped") + int(source.get("skipped", 0))
+        # With mode "ignore" nobody can say here whether the files are kept.
+        if bad and operation.argument.get("mode") != "ignore":
+            folder = staging_folder(operation, quarantine_folder(format_of(operation)))
+            facts[QUARANTINE] = folder.removeprefix(operation.location).lstrip("/")
+        return Contribution(facts=facts)

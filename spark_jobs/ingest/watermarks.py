@@ -1,0 +1,130 @@
+"""How far a source was ingested, and how far it will be. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+
+from distop.commit.iceberg.watermarks import is_after
+from distop.errors import AlreadyIngested
+from distop.metastore.records.model import WatermarkMove, Watermarks
+from distop.spark_jobs.formats.files import FoundFile, FoundSource
+from distop.spark_jobs.ingest.argument import invalid
+
+
+def watermark_moves(
+    found: FoundSource,
+    standing: Watermarks,
+    *,
+    source: str | None = None,
+    values: Mapping[str, str] | None = None,
+    reingest: bool = False,
+) -> dict[str, dict[str, WatermarkMove]]:
+    """The moves of an ingest: one for every path that has files.
+
+    Parameters
+    ----------
+    standing:
+        All watermarks of the table.
+    source:
+        Name of the source, if it is not to be the URL of its folder.
+    values:
+        Path -> new value, for those where it is not the time of the newest file.
+    reingest:
+        Whether what was ingested before may be ingested again. Its watermark moves on if the files are newer,
+        and otherwise stays.
+
+    Raises
+    ------
+    AlreadyIngested
+        A path was ingested before, itself or with a folder around or below it; says which, and how far.
+    InvalidArgument
+        A given value is not beyond the present one, or none is given where files have no time.
+    """
+    values = values or {}
+    for path in values:
+        if path not in found.partitions:
+            raise invalid("watermark", f"{path!r} is not one of the paths: {', '.join(found.partitions)}")
+    name = source or found.url
+    if not reingest:
+        _check_overlap(name, found, standing)
+    present = standing.get(name, {})
+    return {
+        name: {
+            path: _move(path, files, present.get(path), values.get(path), reingest)
+            for path, files in found.partitions.items()
+            if files
+        }
+    }
+
+
+def _move(
+    path: str, files: Iterable[FoundFile], before: str | None, given: str | None, reingest: bool
+) -> WatermarkMove:
+    if given is not None:
+        if before is not None and not is_after(given, before):
+            raise invalid(
+                "watermark", f"the watermark of {path!r} stands at {before!r}, {given!r} is not beyond it"
+            )
+        return WatermarkMove(before=before, after=given)
+    if before is not None and not reingest:
+        raise AlreadyIngested(
+            f"{path!r} was ingested already, up to {before!r}",
+            hint="pass a watermark beyond it if there is more, or reingest: true to ingest it again",
+            details={"field": "paths", "partition": path, "watermark": before},
+        )
+    newest = _newest(path, files)
+    return WatermarkMove(
+        before=before, after=newest if before is None or is_after(newest, before) else before
+    )
+
+
+def _newest(path: str, files: Iterable[FoundFile]) -> str:
+    """When the newest file was modified: ISO 8601, UTC, microseconds."""
+    times: list[datetime] = []
+    for file in files:
+        if file.modified is None:
+            raise invalid(
+                "watermark",
+                f"the file system does not tell when {file.path} was modified",
+                f"give a watermark for {path!r}",
+            )
+        times.append(file.modified)
+    return max(times).astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _check_overlap(name: str, found: FoundSource, standing: Watermarks) -> None:
+    """Refuse paths around or below one that was ingested under another name: their rows would be there twice.
+
+    Sources that have a name of their own say nothing about where their files are.
+    """
+    before = {
+        f"{source}/{path}": (source, path)
+        for source, partitions in standing.items()
+        if "://" in source
+        for path in partitions
+        if (source, path) != (name, path) or path not in found.partitions
+    }
+    urls = sorted(before)
+    for path, files in found.partitions.items():
+        url = f"{found.url}/{path}"
+        below = bisect_left(urls, f"{url}/")
+        other = next((around for around in _upwards(url) if around in before), None)
+        if other is None and below < len(urls) and urls[below].startswith(f"{url}/"):
+            other = urls[below]
+        if files and other is not None:
+            source, partition = before[other]
+            value = standing[source][partition]
+            raise AlreadyIngested(
+                f"{url} was ingested already, as a whole or in part: {other} up to {value!r}",
+                hint="name what is new, or pass reingest: true to ingest all of it",
+                details={"field": "paths", "partition": partition, "source": source, "watermark": value},
+            )
+
+
+def _upwards(url: str) -> Iterator[str]:
+    """A URL, and those of the folders around it."""
+    while url:
+        yield url
+        url = url.rpartition("/")[0]

@@ -1,0 +1,274 @@
+"""Planning an ingest from Kafka: which offsets, cut into which jobs, into which columns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyarrow import types as is_
+
+from distop.errors import KafkaUnavailable
+from distop.operations.api import Plan, PlanRequest
+from distop.spark_jobs.formats.bad_rows import Unconvertible
+from distop.spark_jobs.formats.csv_options import CsvOptions
+from distop.spark_jobs.formats.inference import SAMPLE_BYTES, CsvSample, JsonSample, Sample
+from distop.spark_jobs.formats.types import convertible
+from distop.spark_jobs.ingest.argument import CSV_OPTIONS, Format, IngestArgument, invalid
+from distop.spark_jobs.ingest.partial import with_jobs
+from distop.spark_jobs.ingest.plan import IngestPlan, KafkaSource
+from distop.spark_jobs.ingest.splits import Extent, check_count, cut
+from distop.spark_jobs.ingest.target import layout_of_table, nothing, target_of
+from distop.spark_jobs.kafka.argument import KafkaArgument, wrong
+from distop.spark_jobs.kafka.client import Cluster
+from distop.spark_jobs.kafka.offsets import OffsetRange
+from distop.spark_jobs.kafka.ranges import new_ranges
+from distop.spark_jobs.kafka.reader import RangeReader
+from distop.spark_jobs.kafka.records import NATURAL_TYPES, RAW_TYPE, csv_line, json_line
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.schema import Schema
+
+    from distop.commit.layout.model import Layout
+
+LOOK_SECONDS = 6.0
+"""Longest time that looking at a topic may take; a caller's own deadline is 10 s by default."""
+SAMPLE_SECONDS = 3.0
+SAMPLE_RANGES = 8
+SAMPLE_RECORDS = 200
+"""So many records of each of so many ranges tell the columns, where nothing else does."""
+
+_ONLY_FILES = ("paths", "format", "split_bytes", "watermark", "multiline", "encoding", "transform")
+
+
+def plan_kafka(
+    request: PlanRequest, argument: IngestArgument, kafka: KafkaArgument, *, in_part: bool
+) -> Plan:
+    """What an ingest from a topic reads, fixed for good.
+
+    Parameters
+    ----------
+    in_part:
+        Whether what succeeds is to be published although other jobs fail.
+
+    Raises
+    ------
+    InvalidArgument, SourceUnreadable, AlreadyIngested, OffsetsLost, KafkaUnavailable, ArgumentTooLarge
+    """
+    options = _checked_options(request, argument, kafka)
+    table = layout_of_table(request)
+    _check_columns(kafka, table)
+    with Cluster(kafka.servers, kafka.config, min(kafka.timeout_s, LOOK_SECONDS)) as cluster:
+        topic = cluster.topic(kafka.topic)
+        name = argument.source or topic.url
+        found = new_ranges(kafka, topic, request.watermarks.get(name, {}), reingest=argument.reingest)
+        moves = {name: found.moves}
+        if not found.ranges:
+            record = nothing(request, table, argument.branch or "") | {
+                "kafka": {"url": topic.url, "skipped": found.skipped}
+            }
+            return Plan(argument=record, watermarks=moves)
+        cuts = _cuts(found.ranges, kafka.records_per_job, apart=in_part)
+        sample = KafkaSample(
+            cluster,
+            kafka,
+            found.ranges,
+            options,
+            None if table is None else table.schema,
+            declared=argument.schema is not None and argument.columns is None,
+        )
+        if argument.schema is None and not sample.names:
+            raise invalid(
+                "schema", f"the new records of {topic.url} tell no columns", "say which there are with schema"
+            )
+        target = target_of(
+            request, argument, _WRITTEN[kafka.format], sample, table=table, beside=_beside(kafka)
+        )
+    plan = IngestPlan(
+        format=f"kafka/{kafka.format}",
+        csv=options,
+        kafka=KafkaSource(
+            url=topic.url,
+            servers=kafka.servers,
+            topic=kafka.topic,
+            ranges=found.ranges,
+            value=kafka.format,
+            value_column=kafka.value_column,
+            metadata={str(what): column for what, column in kafka.metadata.items()},
+            skip_gaps=kafka.on_gap == "skip",
+            skipped=found.skipped,
+            keep_tombstones=kafka.tombstones == "keep",
+            timeout_s=kafka.timeout_s,
+            config=dict(kafka.config),
+        ),
+        cuts=cuts,
+        **target,
+    )
+    _check_types(kafka, plan)
+    if in_part:
+        lengths = {str(one.partition): one.length for one in found.ranges}
+        moves = {name: with_jobs(found.moves, lengths, cuts)}
+    return Plan(argument=plan.to_argument(), partition_count=len(cuts) - 1, watermarks=moves)
+
+
+_WRITTEN: dict[str, Format] = {"json": "jsonl", "csv": "csv", "raw": "jsonl"}
+# The format whose rules say which types a value can have; a raw value stands beside them.
+
+
+def _checked_options(request: PlanRequest, argument: IngestArgument, kafka: KafkaArgument) -> CsvOptions:
+    refused = [*_ONLY_FILES, *(sorted(CSV_OPTIONS) if kafka.format != "csv" else ())]
+    for field in refused:
+        if field in request.argument:
+            raise invalid(field, f"{field} does not go together with kafka and its format {kafka.format!r}")
+    if kafka.format == "csv" and not isinstance(argument.header, list):
+        raise invalid(
+            "header", "a record is one line without names", "give the names of the columns as a list"
+        )
+    return CsvOptions(
+        header=argument.header,
+        delimiter=argument.delimiter or ",",
+        quote=argument.quote,
+        null_values=argument.null_values,
+    )
+
+
+def _beside(kafka: KafkaArgument) -> list[str]:
+    """Columns whose values are not within a text."""
+    return [*([kafka.value_column] if kafka.format == "raw" else ()), *kafka.metadata.values()]
+
+
+def _check_columns(kafka: KafkaArgument, table: Layout | None) -> None:
+    names = [] if table is None else [field.name for field in table.schema.columns]
+    for column in _beside(kafka) if table is not None else ():
+        if column not in names:
+            field = "metadata" if column in kafka.metadata.values() else "value_column"
+            raise wrong(field, f"the table has no column {column!r}", f"it has {', '.join(names)}")
+
+
+def _check_types(kafka: KafkaArgument, plan: IngestPlan) -> None:
+    natural = {column: NATURAL_TYPES[what] for what, column in kafka.metadata.items()}
+    if kafka.format == "raw":
+        natural[kafka.value_column] = RAW_TYPE
+    for field in plan.source_columns:
+        given = natural.get(field.name, field.type)
+        is_text = is_.is_large_binary(given) and (
+            is_.is_string(field.type) or is_.is_large_string(field.type)
+        )
+        if not is_text and not convertible(given, field.type):
+            raise invalid("schema", f"column {field.name!r}: {given} cannot become {field.type}")
+
+
+def _cuts(ranges: Sequence[OffsetRange], records_per_job: int, *, apart: bool) -> list[int]:
+    check_count(
+        sum(one.length for one in ranges),
+        records_per_job,
+        "records",
+        field="kafka.records_per_job",
+        less="take less at a time with kafka.max_records_per_partition",
+    )
+    # A job that fails holds back the partitions it reads of, and no other.
+    alone: Collection[int] = range(len(ranges)) if apart else ()
+    return cut([Extent(one.length) for one in ranges], records_per_job, alone)
+
+
+class KafkaSample:
+    """What is known of a topic's columns. Records are only looked at where nothing else tells.
+
+    Parameters
+    ----------
+    table:
+        The schema of the table, if it has one.
+    declared:
+        Whether somebody has said which columns there are.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        kafka: KafkaArgument,
+        ranges: Sequence[OffsetRange],
+        options: CsvOptions,
+        table: Schema | None,
+        *,
+        declared: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._kafka = kafka
+        self._ranges = ranges
+        self._options = options
+        self._table = table
+        self._declared = declared
+        self.complete = kafka.format != "json"
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Columns of the values; for JSON those of the table, whatever keys happen to be there this time.
+
+        If they were declared, a key beyond them makes its record a bad one, and not the operation.
+        """
+        beside = _beside(self._kafka)
+        if self._kafka.format == "raw":
+            return [self._kafka.value_column]
+        if self._kafka.format == "csv":
+            return [name for name in self._header if name not in beside]
+        if self._declared:
+            return []
+        known = self._records.names if self._table is None else [one.name for one in self._table.columns]
+        return [name for name in known if name not in beside]
+
+    def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
+        beside = {column: NATURAL_TYPES[what] for what, column in self._kafka.metadata.items()}
+        if self._kafka.format == "raw":
+            beside[self._kafka.value_column] = RAW_TYPE
+        guessed = [column for column in columns if column not in beside]
+        known = {column: beside[column] for column in columns if column in beside}
+        return known | (self._records.types(guessed) if guessed else {})
+
+    @property
+    def _header(self) -> list[str]:
+        return list(self._options.header) if isinstance(self._options.header, list) else []
+
+    @cached_property
+    def _records(self) -> Sample:
+        if self._kafka.format == "json":
+            return JsonSample(self._lines())
+        return CsvSample([(self._header, b"".join(line + b"\n" for line in self._lines()))], self._options)
+
+    def _lines(self) -> list[bytes]:
+        lines = []
+        line_of = json_line if self._kafka.format == "json" else csv_line
+        for value in self._values():
+            try:
+                lines.append(line_of(value))
+            except Unconvertible:
+                # What becomes of bad records is decided when they are read.
+                continue
+        return lines
+
+    def _values(self) -> list[bytes]:
+        """The first values of some ranges, evenly spread."""
+        deadline = time.monotonic() + SAMPLE_SECONDS
+
+        def look() -> None:
+            if time.monotonic() > deadline:
+                raise KafkaUnavailable(
+                    f"topic {self._kafka.topic!r}: no sample of its records within {SAMPLE_SECONDS:.0f} s",
+                    hint="try again, or say with schema which columns there are",
+                )
+
+        reader = RangeReader(self._cluster, self._kafka.topic, skip_gaps=True, look=look)
+        last = len(self._ranges) - 1
+        count = min(len(self._ranges), SAMPLE_RANGES)
+        values: list[bytes] = []
+        for number in range(count):
+            wanted = self._ranges[last * number // max(1, count - 1)]
+            size, some = 0, 0
+            for message in reader.records(wanted):
+                if (value := message.value()) is not None:
+                    values.append(value)
+                some, size = some + 1, size + len(message)
+                if some >= SAMPLE_RECORDS or size >= SAMPLE_BYTES // count:
+                    break
+        return values

@@ -1,0 +1,175 @@
+"""Which offsets of a topic an ingest reads, and how its watermarks move. Pure.
+
+The watermark of a partition is the first offset that was not ingested. So an operation reads from the
+watermark on, and what it reads ends where the next one begins: no gap, no overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from distop.errors import AlreadyIngested, OffsetsLost
+from distop.metastore.records.model import WatermarkMove
+from distop.spark_jobs.kafka.argument import KafkaArgument, wrong
+from distop.spark_jobs.kafka.offsets import SKIP_HINT, OffsetRange, Reach, Topic, offsets_text
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """What is to be read.
+
+    Parameters
+    ----------
+    ranges:
+        One for each partition that has something new, in order.
+    moves:
+        Partition -> how its watermark moves.
+    skipped:
+        How many offsets are left out since the topic does not keep them any more.
+    """
+
+    ranges: list[OffsetRange]
+    moves: dict[str, WatermarkMove]
+    skipped: int
+
+
+def new_ranges(
+    argument: KafkaArgument, topic: Topic, watermarks: Mapping[str, str], *, reingest: bool = False
+) -> Ranges:
+    """What an argument means, on a topic as it is now.
+
+    Parameters
+    ----------
+    watermarks:
+        Of this topic: partition -> the first offset that was not ingested.
+    reingest:
+        Whether offsets before the watermark may be read again. The watermark never goes back.
+
+    Raises
+    ------
+    AlreadyIngested
+        Offsets before a watermark are asked for.
+    OffsetsLost
+        The topic does not keep what would be next, or is not the topic that the watermarks speak of.
+    InvalidArgument
+        A partition or an offset that the topic does not have.
+    """
+    for field, offsets in (("from", argument.from_), ("to", argument.to)):
+        for name in offsets if isinstance(offsets, dict) else ():
+            if int(name) not in topic.reach:
+                raise wrong(field, f"the topic {topic.name!r} has no partition {name}")
+    for name in watermarks:
+        if not name.isdecimal() or int(name) not in topic.reach:
+            raise _another_topic(
+                f"has no partition {name}, whose watermark stands at {watermarks[name]}", topic
+            )
+    found, moves, skipped = [], {}, 0
+    for partition, reach in sorted(topic.reach.items()):
+        one = _Partition(argument, topic, partition, reach, watermarks.get(str(partition)), reingest)
+        start, lost = one.start()
+        end = one.end(start)
+        skipped += lost
+        if end > start:
+            found.append(OffsetRange(partition, start, end))
+        # A partition without records is noted as well: what it loses later will be noticed.
+        if (move := one.move(end)) is not None:
+            moves[str(partition)] = move
+    return Ranges(found, moves, skipped)
+
+
+@dataclass(frozen=True, slots=True)
+class _Partition:
+    argument: KafkaArgument
+    topic: Topic
+    number: int
+    reach: Reach
+    watermark: str | None
+    reingest: bool
+
+    @property
+    def _standing(self) -> int | None:
+        return None if self.watermark is None else int(self.watermark)
+
+    def start(self) -> tuple[int, int]:
+        """Where to begin, and how many offsets before that are left out."""
+        wanted, standing = self._wanted(), self._standing
+        if standing is not None and not self.reingest:
+            if wanted < standing:
+                raise AlreadyIngested(
+                    f"{self._name} was ingested already, up to offset {standing}: {wanted} lies before it",
+                    hint='leave out "from" to go on there, or pass reingest: true to ingest it again',
+                    details=self._details(field="kafka.from", watermark=str(standing)),
+                )
+            if wanted > standing and self.argument.on_gap == "fail":
+                raise wrong(
+                    "from",
+                    f"{self._name} was ingested up to offset {standing}: {wanted} leaves out what follows",
+                    'leave out "from", or set on_gap to skip if that is meant',
+                    **self._details(watermark=str(standing)),
+                )
+        if wanted > self.reach.high:
+            raise _another_topic(
+                f"ends at offset {self.reach.high} in partition {self.number}, and {wanted} comes next",
+                self.topic,
+            )
+        if wanted < self.reach.low and self.argument.on_gap == "fail":
+            raise OffsetsLost(
+                f"{self._name} does not keep {offsets_text(wanted, self.reach.low)} any more, "
+                f"it begins at {self.reach.low}",
+                hint=SKIP_HINT,
+                details=self._details(missingFrom=str(wanted), missingTo=str(self.reach.low)),
+            )
+        start = max(wanted, self.reach.low)
+        return start, start - (wanted if standing is None or self.reingest else standing)
+
+    def _wanted(self) -> int:
+        given = self.argument.from_
+        if isinstance(given, dict) and str(self.number) in given:
+            return given[str(self.number)]
+        if self._standing is None or (given == "earliest" and self.reingest):
+            return self.reach.low
+        return min(self.reach.low, self._standing) if given == "earliest" else self._standing
+
+    def end(self, start: int) -> int:
+        """The first offset that is not to be read."""
+        end = self.reach.high
+        given = self.argument.to
+        if isinstance(given, dict) and str(self.number) in given:
+            end = given[str(self.number)]
+            if end > self.reach.high:
+                raise wrong(
+                    "to", f"{self._name} ends at offset {self.reach.high}, and {end} lies behind that"
+                )
+            if end < start:
+                standing = self._standing
+                if standing is None or end > standing:
+                    raise wrong("to", f"{self._name}: to={end} lies before {start}, where it begins")
+                raise AlreadyIngested(
+                    f"{self._name} was ingested already, up to offset {standing}",
+                    details=self._details(field="kafka.to", watermark=str(standing)),
+                )
+        limit = self.argument.max_records_per_partition
+        return end if limit is None else min(end, start + limit)
+
+    def move(self, end: int) -> WatermarkMove | None:
+        """How the watermark moves; ``None`` if it stays."""
+        standing = self._standing
+        if standing is not None and end <= standing:
+            return None
+        return WatermarkMove(before=self.watermark, after=str(end))
+
+    @property
+    def _name(self) -> str:
+        return f"partition {self.number} of {self.topic.url}"
+
+    def _details(self, **more: str) -> dict[str, str]:
+        return {"source": self.topic.url, "partition": str(self.number), **more}
+
+
+def _another_topic(what: str, topic: Topic) -> OffsetsLost:
+    return OffsetsLost(
+        f"the topic {topic.name!r} {what}: it was made anew, or has lost records",
+        hint="the new one is a source of its own: give it another name with source",
+        details={"source": topic.url},
+    )

@@ -1,0 +1,180 @@
+"""Reading exactly the records at offsets ``start`` to ``end`` of a partition.
+
+A range has been read when the position has reached its end, however many records that were: a compacted
+topic lacks some, and markers of transactions have offsets and are no records. What tells the position is a
+record, or the end of the partition. Both come in the order of the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from distop.errors import OffsetsLost
+from distop.spark_jobs.formats.lines import BLOCK_BYTES
+from distop.spark_jobs.kafka.client import Cluster
+from distop.spark_jobs.kafka.offsets import SKIP_HINT, OffsetRange, offsets_text
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+logger = logging.getLogger(__name__)
+
+BLOCK_RECORDS = 50_000
+"""Records are handed on in blocks of about this number, or of 8 MiB."""
+FETCH_RECORDS = 500
+"""How many records are taken from the client at a time; those that wait there are bounded in bytes."""
+LOOK_EVERY_S = 0.5
+"""How often a job that waits for records looks whether it is still wanted."""
+
+
+class RangeReader:
+    """Reads ranges of one topic, one after the other.
+
+    Parameters
+    ----------
+    skip_gaps:
+        Whether offsets that the topic does not keep any more are left out; otherwise they are an error.
+    look:
+        Called between records; raises if they are not wanted any more.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        *,
+        skip_gaps: bool = False,
+        look: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._skip_gaps = skip_gaps
+        self._look = look
+        self._clock = clock
+        self.skipped = 0
+        """How many offsets were left out, since they are not there any more."""
+
+    def blocks(self, wanted: OffsetRange) -> Iterator[list[Message]]:
+        """The records of a range, in order, in blocks of bounded size.
+
+        Raises
+        ------
+        OffsetsLost
+            Some are not in the topic any more.
+        KafkaUnavailable
+            Nothing came for the cluster's ``timeout_s``, and the end is not reached.
+        """
+        block: list[Message] = []
+        size = 0
+        for message in self.records(wanted):
+            block.append(message)
+            size += len(message)
+            if size >= BLOCK_BYTES or len(block) >= BLOCK_RECORDS:
+                yield block
+                block, size = [], 0
+        if block:
+            yield block
+
+    def records(self, wanted: OffsetRange) -> Iterator[Message]:
+        """The same, one by one."""
+        from confluent_kafka import KafkaError
+
+        consumer = self._cluster.consumer
+        position = wanted.start
+        self._assign(wanted.partition, position)
+        # Only waiting counts: what is done with the records between may take as long as it likes.
+        silent_s = 0.0
+        reason = ""
+        while position < wanted.end:
+            self._look()
+            began, before = self._clock(), position
+            fetched = self._fetch()
+            silent_s += self._clock() - began
+            for message in fetched:
+                error = message.error()
+                if error is None:
+                    offset = message.offset()
+                    if offset is None or message.partition() != wanted.partition or offset < position:
+                        continue
+                    position = offset + 1
+                    if offset < wanted.end:
+                        yield message
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    if message.partition() == wanted.partition:
+                        position = max(position, message.offset() or 0)
+                elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    position = self._behind_gap(wanted, position)
+                    self._assign(wanted.partition, position)
+                    break
+                elif error.fatal() or error.name() in _HOPELESS:
+                    raise self._cluster.error_of(error, self._name(wanted))
+                else:
+                    reason = error.str()
+            if position > before:
+                silent_s = 0.0
+            elif silent_s > self._cluster.timeout_s:
+                raise self._cluster.unavailable(
+                    f"{self._name(wanted)} from offset {position} on (to {wanted.end})",
+                    reason or f"no record came for {self._cluster.timeout_s:g} s",
+                )
+        consumer.unassign()
+
+    def _assign(self, partition: int, offset: int) -> None:
+        from confluent_kafka import TopicPartition
+
+        with self._cluster.explained(f"topic {self._topic!r}"):
+            self._cluster.consumer.assign([TopicPartition(self._topic, partition, offset)])
+
+    def _fetch(self) -> list[Message]:
+        """The next records; waits for the first one only."""
+        consumer = self._cluster.consumer
+        first = consumer.poll(LOOK_EVERY_S)
+        return [] if first is None else [first, *consumer.consume(FETCH_RECORDS, timeout=0)]
+
+    def _behind_gap(self, wanted: OffsetRange, position: int) -> int:
+        """The first offset that is still there, where ``position`` is not."""
+        reach = self._cluster.reach(self._topic, wanted.partition)
+        if position > reach.high:
+            raise OffsetsLost(
+                f"{self._name(wanted)} ends at offset {reach.high}, and reached {wanted.end} before: "
+                "it was made anew, or has lost records",
+                hint="see what happened to the topic; start again with a source of another name",
+                details={"topic": self._topic, "partition": str(wanted.partition)},
+            )
+        there = min(max(position, reach.low), wanted.end)
+        if there == position:
+            return position
+        lost = offsets_text(position, there)
+        if not self._skip_gaps:
+            raise OffsetsLost(
+                f"{self._name(wanted)} does not keep {lost} any more, it begins at {reach.low}",
+                hint=SKIP_HINT,
+                details={
+                    "topic": self._topic,
+                    "partition": str(wanted.partition),
+                    "missingFrom": str(position),
+                    "missingTo": str(there),
+                },
+            )
+        logger.warning("offsets_skipped", extra={"range": self._name(wanted), "offsets": lost})
+        self.skipped += there - position
+        return there
+
+    def _name(self, wanted: OffsetRange) -> str:
+        return f"partition {wanted.partition} of topic {self._topic!r}"
+
+
+_HOPELESS = frozenset(
+    {
+        "TOPIC_AUTHORIZATION_FAILED",
+        "UNKNOWN_TOPIC_OR_PART",
+        "_UNKNOWN_TOPIC",
+        "_UNKNOWN_PARTITION",
+        "MSG_SIZE_TOO_LARGE",
+    }
+)
+"""Errors that no waiting removes."""

@@ -1,0 +1,261 @@
+"""Records of a topic into columns: their values as the format says, and what stands beside the value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+import pyarrow as pa
+from pyarrow import types as is_
+
+from distop.spark_jobs.formats.bad_rows import Unconvertible
+from distop.spark_jobs.formats.csv import CsvRecords
+from distop.spark_jobs.formats.csv_options import CsvOptions
+from distop.spark_jobs.formats.jsonl import JsonObjects
+from distop.spark_jobs.formats.lines import MAX_LINE_BYTES
+from distop.spark_jobs.formats.reader import Wanted
+from distop.spark_jobs.formats.types import convert
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+MAX_VALUE_BYTES = MAX_LINE_BYTES
+"""A record with a longer value is a bad row: it must fit into memory several times over."""
+MAX_RAW_BYTES = 1 << 20
+"""How much of a bad record is kept to be looked at."""
+
+NATURAL_TYPES: dict[str, pa.DataType] = {
+    "key": pa.large_binary(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "headers": pa.large_list(
+        pa.struct([pa.field("key", pa.large_string()), pa.field("value", pa.large_binary())])
+    ),
+}
+"""Types of what stands beside the value."""
+RAW_TYPE = pa.large_binary()
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPlace:
+    """Where a record stands."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}, partition {self.partition}, offset {self.offset}"
+
+    def facts(self) -> dict[str, Any]:
+        """See :class:`~distop.spark_jobs.formats.bad_rows.RowPlace`."""
+        return {"topic": self.topic, "partition": self.partition, "offset": self.offset}
+
+
+class Records:
+    """Some records of one partition, in order."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self.messages = messages
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def part(self, start: int, stop: int) -> Self:
+        return type(self)(self.messages[start:stop])
+
+    def number(self) -> int:
+        """The offset of the first record."""
+        return self.messages[0].offset() or 0
+
+    def raw(self) -> str:
+        value = self.messages[0].value() or b""
+        cut = "" if len(value) <= MAX_RAW_BYTES else f"… ({len(value)} bytes)"
+        return value[:MAX_RAW_BYTES].decode(errors="backslashreplace") + cut
+
+
+@dataclass(frozen=True, slots=True)
+class _TextOfValues:
+    """One value a line."""
+
+    data: bytes
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+
+class RecordReader:
+    """Converts records.
+
+    Parameters
+    ----------
+    value_format:
+        ``json``, ``csv`` or ``raw``.
+    metadata:
+        What stands beside the value -> its column.
+    wanted:
+        All columns that are read.
+    """
+
+    def __init__(
+        self,
+        value_format: str,
+        wanted: Wanted,
+        *,
+        metadata: Mapping[str, str],
+        csv: CsvOptions,
+        value_column: str,
+    ) -> None:
+        self._schema = wanted.schema
+        self._csv = csv
+        self._metadata = {what: column for what, column in metadata.items() if column in self._schema.names}
+        beside = set(metadata.values())
+        values = pa.schema([field for field in self._schema if field.name not in beside])
+        self._values = values
+        self._wanted = Wanted(values, wanted.strict)
+        self._value_column = value_column
+        self._format = value_format
+
+    def convert(self, records: Records) -> pa.Table:
+        """The wanted columns, a row for each record.
+
+        Raises
+        ------
+        Unconvertible
+        """
+        columns = dict(zip(self._values.names, self._values_of(records.messages).columns, strict=True))
+        for what, column in self._metadata.items():
+            values = _array(_BESIDE[what](records.messages), NATURAL_TYPES[what])
+            columns[column] = _bytes_to(values, self._schema.field(column).type, column)
+        return pa.table([columns[name] for name in self._schema.names], schema=self._schema)
+
+    def _values_of(self, messages: Sequence[Message]) -> pa.Table:
+        values = [message.value() for message in messages]
+        _check_sizes(values)
+        if not self._values.names:
+            return self._values.empty_table()
+        if self._format == "raw":
+            column = _bytes_to(_array(values, RAW_TYPE), self._values.field(0).type, self._value_column)
+            return pa.table([column], schema=self._values)
+        present = [value for value in values if value is not None]
+        table = self._text.convert(_lines(present, self._line)) if present else self._values.empty_table()
+        if table.num_rows != len(present):
+            raise Unconvertible("the value must hold one record")
+        if len(present) == len(values):
+            return table
+        places = iter(range(len(present)))
+        return table.take(pa.array([None if value is None else next(places) for value in values], pa.int64()))
+
+    @cached_property
+    def _text(self) -> JsonObjects | CsvRecords:
+        if self._format == "json":
+            return JsonObjects(self._wanted)
+        names = list(self._csv.header) if isinstance(self._csv.header, list) else []
+        return CsvRecords(names, self._csv, self._values)
+
+    @property
+    def _line(self) -> Callable[[bytes], bytes]:
+        return json_line if self._format == "json" else csv_line
+
+
+def json_line(value: bytes) -> bytes:
+    """One JSON object on one line.
+
+    Raises
+    ------
+    Unconvertible
+    """
+    if b"\n" in value or b"\r" in value:
+        # Within JSON a line break can only stand where a space can; in a string it is escaped.
+        try:
+            msgspec.json.decode(value)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Unconvertible(f"no JSON object: {error}") from None
+        value = value.replace(b"\n", b" ").replace(b"\r", b" ")
+    if not value.strip():
+        raise Unconvertible("no JSON object: the value is empty")
+    return value
+
+
+def csv_line(value: bytes) -> bytes:
+    """One CSV record on one line.
+
+    Raises
+    ------
+    Unconvertible
+    """
+    line = value.rstrip(b"\r\n")
+    if not line:
+        raise Unconvertible("no CSV record: the value is empty")
+    if b"\n" in line or b"\r" in line:
+        raise Unconvertible("the value holds a line break")
+    return line
+
+
+def _lines(values: Sequence[bytes], line_of: Callable[[bytes], bytes]) -> _TextOfValues:
+    lines = []
+    for index, value in enumerate(values):
+        try:
+            lines.append(line_of(value))
+        except Unconvertible as error:
+            raise Unconvertible(str(error), index if len(values) > 1 else None) from None
+    lines.append(b"")
+    return _TextOfValues(b"\n".join(lines), len(values))
+
+
+def _check_sizes(values: Sequence[bytes | None]) -> None:
+    for index, value in enumerate(values):
+        if value is not None and len(value) > MAX_VALUE_BYTES:
+            raise Unconvertible(
+                f"the value has {len(value)} bytes, and at most {MAX_VALUE_BYTES} are read", index
+            )
+
+
+def _array(values: Sequence[Any], dtype: pa.DataType) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.array(values, dtype)])
+
+
+def _bytes_to(values: pa.ChunkedArray, target: pa.DataType, column: str) -> pa.ChunkedArray:
+    """Bytes that are to be text must be UTF-8; anything else converts as it does everywhere."""
+    if is_.is_large_binary(values.type) and (is_.is_string(target) or is_.is_large_string(target)):
+        try:
+            return values.cast(target)
+        except pa.ArrowInvalid:
+            raise Unconvertible(f"column {column!r}: not UTF-8") from None
+    return convert(values, target, column)
+
+
+def _timestamps(messages: Sequence[Message]) -> list[datetime | None]:
+    from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
+
+    times = (message.timestamp() for message in messages)
+    return [
+        None if kind == TIMESTAMP_NOT_AVAILABLE else _EPOCH + timedelta(milliseconds=ms) for kind, ms in times
+    ]
+
+
+def _headers(messages: Sequence[Message]) -> list[list[dict[str, Any]]]:
+    return [list(_header_structs(message)) for message in messages]
+
+
+def _header_structs(message: Message) -> Iterator[dict[str, Any]]:
+    headers = message.headers() or []
+    for key, value in headers.items() if isinstance(headers, dict) else headers:
+        yield {"key": key, "value": value.encode() if isinstance(value, str) else value}
+
+
+_BESIDE: dict[str, Callable[[Sequence[Message]], Sequence[Any]]] = {
+    "key": lambda messages: [message.key() for message in messages],
+    "partition": lambda messages: [message.partition() for message in messages],
+    "offset": lambda messages: [message.offset() for message in messages],
+    "timestamp": _timestamps,
+    "headers": _headers,
+}

@@ -1,0 +1,186 @@
+"""``validate``: reads the rows of a snapshot, and says which rules they break."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from distop.commit.layout.staging import RULES
+from distop.errors import ArgumentTooLarge, InvalidArgument, PreconditionFailed
+from distop.metastore.records.model import OperationArg, StepRecord
+from distop.metastore.records.structs import ready
+from distop.operations.api import DistributedOperation, Plan, PlanRequest
+from distop.operations.job import JobContext
+from distop.operations.side_by_side import beside
+from distop.spark_jobs.rules.model import MAX_SAMPLES, RawRules, RuleSet
+
+if TYPE_CHECKING:
+    from distop.spark_jobs.tables.snapshot import TableSnapshot
+
+GROUP_BYTES = 1 << 30
+"""A partition of more bytes is read by several jobs, unless rules of uniqueness look at all of it."""
+MAX_PLAN_BYTES = 1_000_000
+
+
+class ValidateArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which rows, and which rules."""
+
+    rules: RawRules
+    """See :class:`~distop.spark_jobs.rules.model.RuleArgument`; text is a ``check``."""
+    branch: str | None = None
+    """Look at what this branch (or tag) holds. Without ``branch``, ``snapshot`` or ``as_of``: what the table
+    holds at the start."""
+    snapshot: str | int | None = None
+    """Id of a snapshot; from JSON as a string, since numbers lose their last digits there."""
+    as_of: str | None = None
+    """The snapshot that was present at this time, such as ``2024-05-01T08:00:00Z``."""
+    publish: bool = False
+    """Publish the branch, if it keeps all rules: exactly the snapshot that was looked at."""
+    on_conflict: Literal["refuse", "rebase"] = "refuse"
+    """Of ``publish``: what happens if others have written to the table since the branch began."""
+    report_only: bool = False
+    """Succeed all the same, and only say which rules are broken."""
+    samples: int = 5
+    """Rows shown of each rule and job."""
+    show: list[str] | None = None
+    """Columns of these rows, besides those that the rule looks at. Default: those that identify a row or its
+    partition, if the table says which."""
+    group_bytes: int = GROUP_BYTES
+    """About how many bytes one job reads at most. Rules of uniqueness look at a partition as a whole."""
+
+
+class Validate(DistributedOperation):
+    """Checks rules on the rows of one snapshot, a job for each partition. Writes nothing into the table."""
+
+    type = "validate"
+    compatible_types = beside("validate")
+    stages_files = True
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """See :meth:`DistributedOperation.plan`.
+
+        Raises
+        ------
+        InvalidArgument
+            A rule makes no sense, does not parse, or speaks of columns that do not exist.
+        PreconditionFailed
+            There is no such snapshot, or the table is no Iceberg table.
+        """
+        from distop.spark_jobs.maintenance.branches import publication
+        from distop.spark_jobs.maintenance.snapshots import parsed
+        from distop.spark_jobs.rules.parsing import parse_rules, shown_columns
+        from distop.spark_jobs.tables.groups import SnapshotGroups, recorded
+
+        argument = parsed(request, ValidateArgument, partitions=True)
+        if not 0 <= argument.samples <= MAX_SAMPLES:
+            raise _invalid("samples", f"samples must lie between 0 and {MAX_SAMPLES}")
+        if argument.group_bytes < 1:
+            raise _invalid("group_bytes", "group_bytes must be at least 1")
+        if request.options.max_failed_partitions:
+            raise _invalid("max_failed_partitions", "a job that failed has not looked at its rows")
+        snapshot = _snapshot(request, argument)
+        metadata = snapshot.metadata
+        sources = [term.source_id for spec in metadata.partition_specs for term in spec.fields]
+        rules = RuleSet(
+            rules=parse_rules(argument.rules, snapshot.schema),
+            shown=shown_columns(argument.show, snapshot.schema, sources),
+            samples=argument.samples,
+            report_only=argument.report_only,
+        )
+        frozen: dict[str, Any] = {
+            "layout": {"properties": dict(metadata.properties)},
+            RULES: msgspec.to_builtins(rules),
+        }
+        if argument.publish:
+            frozen["publish"] = publication(request, argument.branch, argument.on_conflict, rules)
+        names: list[str] = []
+        if snapshot.snapshot is not None:
+            group_bytes = 0 if rules.has_unique else argument.group_bytes
+            frozen |= recorded(snapshot, group_bytes)
+            names = _chosen(list(SnapshotGroups.of(snapshot, group_bytes).groups), request.partitions)
+        size = len(msgspec.json.encode([frozen, names]))
+        if size > MAX_PLAN_BYTES:
+            raise ArgumentTooLarge(
+                f"the plan of {len(names):,} jobs takes {size:,} bytes, at most {MAX_PLAN_BYTES:,} are kept",
+                hint="name some of the partitions",
+                details={"field": "partitions"},
+            )
+        return Plan(argument=frozen, partitions=names)
+
+    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
+        """The verdict on what all jobs have found; then the branch is published, if that was asked for."""
+        steps = [StepRecord(step="rules.verdict")]
+        if "publish" in operation.argument:
+            publish = operation.argument["publish"]
+            steps.append(StepRecord(step="iceberg.publish_branch", argument=publish))
+        return steps
+
+    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
+        """Check one partition, or some files of it.
+
+        Returns
+        -------
+        ``rows`` and ``files``; if rules are broken ``violated``, see :mod:`distop.spark_jobs.rules.findings`.
+
+        Raises
+        ------
+        JobFailed
+            A data file is missing, or a rule cannot be worked out for some row.
+        """
+        from distop.spark_jobs.rules.checks import RowChecks
+        from distop.spark_jobs.rules.findings import table_io, write_findings
+        from distop.spark_jobs.tables.groups import SnapshotGroups
+
+        operation = job.operation
+        rules = msgspec.convert(operation.argument[RULES], ready(RuleSet))
+        snapshot = SnapshotGroups.of_operation(operation)
+        files = snapshot.group(job.partition)
+        with RowChecks(rules, job.scratch_path) as checks:
+            for file, rows in snapshot.rows(files, rules.columns):
+                job.raise_if_cancelled()
+                checks.check(rows, file.path.removeprefix(operation.location).lstrip("/"))
+            job.raise_if_cancelled()
+            found = checks.finish()
+            result = {"rows": checks.rows, "checkedFiles": len(files)}
+        return result | write_findings(job, table_io(operation), found)
+
+    def cancel_job_and_cleanup(self, job: JobContext) -> None:
+        """Remove the attempt's report."""
+        from distop.spark_jobs.rules.findings import remove_findings
+
+        remove_findings(job)
+
+
+def _snapshot(request: PlanRequest, argument: ValidateArgument) -> TableSnapshot:
+    from distop.commit.files.storage import storage_of
+    from distop.spark_jobs.maintenance.snapshots import snapshot_id, time_of
+    from distop.spark_jobs.tables.snapshot import open_snapshot
+
+    if request.head is None:
+        raise PreconditionFailed(f"nothing was published to table {request.table.name!r} yet")
+    return open_snapshot(
+        request.head.metadata_location,
+        storage_of(request.table),
+        snapshot_id=snapshot_id(argument.snapshot),
+        as_of_ms=None if argument.as_of is None else int(time_of("as_of", argument.as_of) * 1000),
+        branch=argument.branch,
+    )
+
+
+def _chosen(names: list[str], wanted: Sequence[str] | None) -> list[str]:
+    if wanted is None:
+        return names
+    unknown = sorted(set(wanted) - set(names))
+    if unknown:
+        raise _invalid(
+            "partitions",
+            f"the snapshot has no partition {unknown[0]!r}",
+            f"it has {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}",
+        )
+    return list(wanted)
+
+
+def _invalid(field: str, message: str, hint: str = "") -> InvalidArgument:
+    return InvalidArgument(message, hint=hint, details={"field": field})

@@ -1,0 +1,179 @@
+"""Checking rows against rules, block by block, in bounded memory.
+
+Conditions on single rows are counted as the rows pass by. For rules of uniqueness the values in question are
+kept on disk until all rows have been seen, and sorted out then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import pyarrow as pa
+
+from distop.errors import JobFailed
+from distop.spark_jobs.rules.engine import ROWS, NotEvaluable, SqlEngine, quoted
+from distop.spark_jobs.rules.model import Rule, RuleSet
+
+MAX_VALUE_CHARACTERS = 200
+"""Of a value that a sample row shows."""
+TIMES = "times"
+"""What a sample of a rule of uniqueness says besides the values: how often they are there."""
+_EXACT = 1 << 53
+"""Integers beyond are text in JSON: other readers would lose their last digits."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """How often one rule was broken."""
+
+    rule: int
+    """Its place in the rule set."""
+    count: int
+    """Rows that break it. Of uniqueness: rows that repeat the values of another one."""
+    samples: list[dict[str, Any]] = []
+
+
+class RowChecks:
+    """Checks the rows of one job.
+
+    Parameters
+    ----------
+    scratch:
+        Makes a folder on local disk, for rules of uniqueness.
+    """
+
+    def __init__(self, rules: RuleSet, scratch: Callable[[], Path]) -> None:
+        self._rules = rules
+        self._by_row = [(at, rule) for at, rule in enumerate(rules.rules) if rule.kind == "row"]
+        self._unique = [(at, rule) for at, rule in enumerate(rules.rules) if rule.kind == "unique"]
+        self._engine = SqlEngine(scratch() if self._unique else None)
+        self._begun = False
+        self._counts = dict.fromkeys(range(len(rules.rules)), 0)
+        self._samples: dict[int, list[dict[str, Any]]] = {at: [] for at in self._counts}
+        self.rows = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._engine.close()
+
+    def check(self, rows: pa.Table, source: str = "") -> None:
+        """Look at some rows.
+
+        Parameters
+        ----------
+        source:
+            Where they are from: samples name it.
+
+        Raises
+        ------
+        JobFailed
+            A condition cannot be worked out for one of them.
+        """
+        self.rows += rows.num_rows
+        if not rows.num_rows:
+            return
+        with self._engine.over(rows.select(self._rules.columns)):
+            if self._by_row:
+                self._count(source)
+            if self._unique:
+                self._keep()
+
+    def finish(self) -> list[Finding]:
+        """What was found; only rules that are broken."""
+        if self._begun:
+            for at, rule in self._unique:
+                self._sort_out(at, rule)
+        return [Finding(at, count, self._samples[at]) for at, count in sorted(self._counts.items()) if count]
+
+    # -- conditions on a row ---------------------------------------------------------------------------
+
+    def _count(self, source: str) -> None:
+        counts = self._answer(f"SELECT {', '.join(_count_of(rule) for _, rule in self._by_row)} FROM {ROWS}")
+        for (at, rule), count in zip(self._by_row, counts, strict=True):
+            self._counts[at] += count
+            wanted = self._rules.samples - len(self._samples[at])
+            if count and wanted > 0:
+                self._samples[at] += self._examples(rule, wanted, source)
+
+    def _answer(self, sql: str) -> tuple[int, ...]:
+        try:
+            (found,) = self._engine.run(sql)
+        except NotEvaluable as error:
+            raise self._named(error) from error
+        return found
+
+    def _named(self, error: NotEvaluable) -> JobFailed:
+        """The failure, with the rule that cannot be worked out."""
+        for _, rule in self._by_row:
+            try:
+                self._engine.run(f"SELECT {_count_of(rule)} FROM {ROWS}")
+            except NotEvaluable as found:
+                return JobFailed(
+                    f"rule {rule.name!r} cannot be worked out for some row: {found}",
+                    hint="guard it, for example with TRY_CAST",
+                    details={"rule": rule.name},
+                )
+        return JobFailed(f"the rules cannot be worked out: {error}")
+
+    def _examples(self, rule: Rule, wanted: int, source: str) -> list[dict[str, Any]]:
+        names = list(dict.fromkeys([*self._rules.shown, *rule.columns]))
+        chosen = ", ".join(map(quoted, names))
+        found = self._engine.run(f"SELECT {chosen} FROM {ROWS} WHERE {rule.violated} LIMIT {wanted}")
+        return [_sample(names, row) | ({"file": source} if source else {}) for row in found]
+
+    # -- uniqueness ------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        for at, rule in self._unique:
+            chosen = ", ".join(map(quoted, rule.columns))
+            whole = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in rule.columns)
+            if not self._begun:
+                self._engine.run(f"CREATE TABLE keys{at} AS SELECT {chosen} FROM {ROWS} LIMIT 0")
+            self._engine.run(f"INSERT INTO keys{at} SELECT {chosen} FROM {ROWS} WHERE {whole}")
+        self._begun = True
+
+    def _sort_out(self, at: int, rule: Rule) -> None:
+        chosen = ", ".join(map(quoted, rule.columns))
+        try:
+            self._engine.run(
+                f"CREATE TEMP TABLE twice{at} AS SELECT {chosen}, count(*) AS {TIMES}{at} FROM keys{at} "
+                f"GROUP BY {chosen} HAVING count(*) > 1"
+            )
+            ((repeated,),) = self._engine.run(f"SELECT sum({TIMES}{at} - 1) FROM twice{at}")
+            found = self._engine.run(
+                f"SELECT * FROM twice{at} ORDER BY {TIMES}{at} DESC, {chosen} LIMIT {self._rules.samples}"
+            )
+        except NotEvaluable as error:
+            raise JobFailed(
+                f"rule {rule.name!r} cannot be worked out: {error}", details={"rule": rule.name}
+            ) from error
+        self._counts[at] = int(repeated or 0)
+        self._samples[at] = [_sample([*rule.columns, TIMES], row) for row in found]
+
+
+def _count_of(rule: Rule) -> str:
+    return f"count(*) FILTER (WHERE {rule.violated})"
+
+
+def _sample(names: list[str], row: tuple[Any, ...]) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in zip(names, row, strict=True)}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON, cut to what people look at."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int) and abs(value) < _EXACT:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    text = value.hex() if isinstance(value, bytes) else str(value)
+    return text if len(text) <= MAX_VALUE_CHARACTERS else text[: MAX_VALUE_CHARACTERS - 1] + "…"

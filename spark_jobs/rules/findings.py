@@ -1,0 +1,183 @@
+"""What jobs found when they checked rules, and how it is told.
+
+A job's record in etcd has room for some counts. The rows themselves stand in a report of the job, beside the
+data; what all jobs have found is put together when the operation ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from pyiceberg.io import FileIO
+
+from distop.commit.iceberg.content import recorded_properties
+from distop.commit.layout.model import file_io
+from distop.commit.layout.staging import PRIVATE
+from distop.errors import CorruptRecord
+from distop.metastore.records.model import JobRecord, OperationArg
+from distop.metastore.records.structs import ready
+from distop.operations.job import JobContext, staging_folder, staging_stem
+from distop.spark_jobs.rules.checks import Finding
+from distop.spark_jobs.rules.model import RuleSet
+
+VIOLATED = "violated"
+"""Field of a job's result: ``[[place of the rule, rows that break it], ...]``; ``"report"`` if that is too
+long, and stands in the report alone. Without it: nothing was found."""
+IN_REPORT = "report"
+MAX_COUNTS_BYTES = 120
+SUFFIX = ".findings.json"
+FOLDER = "_validation"
+"""Where reports of operations are kept, below the table's location; readers of plain folders pass it over."""
+
+READERS = 8
+"""Reports of jobs read at a time."""
+MAX_SAMPLED_JOBS = 100
+"""Jobs whose rows the report of an operation shows; those of others are counted."""
+MAX_PARTITIONS = 10_000
+"""Partitions that a report names of each rule."""
+
+TOLD_RULES, TOLD_PARTITIONS, TOLD_CHARACTERS = 20, 3, 300
+"""What the history shows: so many rules, and of each so many partitions and so much of one row."""
+
+JOB = "job "
+"""What stands in place of a partition where jobs do not go by partitions: the job."""
+
+_PIECE = re.compile(r"~\d+$")
+
+
+@dataclass
+class Broken:
+    """What all jobs have found of one rule."""
+
+    rule: str
+    rows: int = 0
+    partitions: dict[str, int] = field(default_factory=dict)
+    """Rows by partition."""
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    """``{"partition": ..., "row": {...}}``."""
+
+    def told(self) -> dict[str, Any]:
+        """For the history."""
+        most = sorted(self.partitions, key=lambda name: (-self.partitions[name], name))
+        shown = {name: self.partitions[name] for name in most[:TOLD_PARTITIONS]}
+        told: dict[str, Any] = {
+            "rule": self.rule,
+            "rows": self.rows,
+            "partitions": len(self.partitions),
+            "most": shown,
+        }
+        if self.samples:
+            row = msgspec.json.encode(self.samples[0]["row"]).decode()
+            told["sample"] = row if len(row) <= TOLD_CHARACTERS else row[: TOLD_CHARACTERS - 1] + "…"
+        return told
+
+    def __str__(self) -> str:
+        what = "job" if next(iter(self.partitions), "").startswith(JOB) else "partition"
+        partitions = f"{len(self.partitions):,} {what}{'s' if len(self.partitions) > 1 else ''}"
+        return f"{self.rule} by {self.rows:,} row{'s' if self.rows > 1 else ''} in {partitions}"
+
+
+# -- of a job ----------------------------------------------------------------------------------------
+
+
+def write_findings(job: JobContext, io: FileIO, findings: list[Finding]) -> dict[str, Any]:
+    """Write the report of a job, if there is anything to report; what its result says of it."""
+    if not findings:
+        return {}
+    path = job.staging_path(SUFFIX, folder=PRIVATE)
+    with io.new_output(path).create(overwrite=True) as stream:
+        stream.write(msgspec.json.encode(findings))
+    counts = [[finding.rule, finding.count] for finding in findings]
+    return {VIOLATED: counts if len(msgspec.json.encode(counts)) <= MAX_COUNTS_BYTES else IN_REPORT}
+
+
+def remove_findings(job: JobContext) -> None:
+    """Remove the report of an attempt, if it has written one."""
+    with suppress(FileNotFoundError):
+        table_io(job.operation).delete(job.staging_path(SUFFIX, folder=PRIVATE))
+
+
+def _read_findings(io: FileIO, operation: OperationArg, partition: str, attempt: str) -> list[Finding]:
+    path = f"{staging_folder(operation, PRIVATE)}/{staging_stem(partition, attempt)}{SUFFIX}"
+    try:
+        with io.new_input(path).open() as stream:
+            return msgspec.json.decode(stream.read(), type=ready(list[Finding]))
+    except FileNotFoundError as error:
+        raise CorruptRecord(f"the findings {path} of a finished job are missing") from error
+    except msgspec.MsgspecError as error:
+        raise CorruptRecord(f"{path} holds no findings: {error}") from error
+
+
+# -- of an operation ---------------------------------------------------------------------------------
+
+
+def gather(operation: OperationArg, rules: RuleSet, jobs: Mapping[str, JobRecord]) -> list[Broken]:
+    """What the jobs that count have found; rules that hold are left out.
+
+    Raises :class:`~distop.errors.CorruptRecord` if the report of one is missing.
+    """
+    found = {name: job for name, job in sorted(jobs.items()) if VIOLATED in job.result}
+    wanted = [
+        name
+        for at, (name, job) in enumerate(found.items())
+        if at < MAX_SAMPLED_JOBS or job.result[VIOLATED] == IN_REPORT
+    ]
+    io = table_io(operation)
+    broken = [Broken(rule.name) for rule in rules.rules]
+    with ThreadPoolExecutor(READERS, thread_name_prefix="findings") as pool:
+        read = pool.map(lambda name: _read_findings(io, operation, name, found[name].attempt), wanted)
+        for name, findings in zip(wanted, read, strict=True):
+            for finding in findings:
+                _add(broken, finding.rule, finding.count, _partition(operation, name))
+                if len(broken[finding.rule].samples) < rules.samples * MAX_SAMPLED_JOBS:
+                    broken[finding.rule].samples += [
+                        {"partition": _partition(operation, name), "row": row} for row in finding.samples
+                    ]
+    for name in found.keys() - set(wanted):
+        for rule, count in found[name].result[VIOLATED]:
+            _add(broken, int(rule), int(count), _partition(operation, name))
+    return [one for one in broken if one.rows]
+
+
+def _add(broken: list[Broken], rule: int, count: int, partition: str) -> None:
+    if not 0 <= rule < len(broken):
+        raise CorruptRecord(f"what was found in {partition} speaks of rule {rule} of {len(broken)}")
+    broken[rule].rows += count
+    broken[rule].partitions[partition] = broken[rule].partitions.get(partition, 0) + count
+
+
+def _partition(operation: OperationArg, job: str) -> str:
+    """The partition that a job has looked at. A large one may be read by several."""
+    return JOB + job if operation.partitions is None else _PIECE.sub("", job)
+
+
+def write_report(operation: OperationArg, broken: Iterable[Broken]) -> str:
+    """Write what was found in full; where. The same however often it is written."""
+    path = f"{operation.location}/{FOLDER}/{operation.type}-{operation.instance}-{operation.uuid}.json"
+    report = {
+        "operation": str(operation.id),
+        "started": operation.started_at,
+        "rules": [
+            {
+                "rule": one.rule,
+                "rows": one.rows,
+                "partitions": dict(sorted(one.partitions.items())[:MAX_PARTITIONS]),
+                "samples": one.samples,
+            }
+            for one in broken
+        ],
+    }
+    with table_io(operation).new_output(path).create(overwrite=True) as stream:
+        stream.write(msgspec.json.format(msgspec.json.encode(report), indent=1))
+    return path
+
+
+def table_io(operation: OperationArg) -> FileIO:
+    """Access to the files of an operation's table."""
+    return file_io(operation.location, recorded_properties(operation), operation.storage)

@@ -1,0 +1,71 @@
+"""Whether the rows that an operation has read, or is about to publish, keep the rules it was given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from distop.commit.iceberg.content import is_ignored
+from distop.commit.layout.staging import RULES
+from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
+from distop.commit.steps.partial import selection
+from distop.errors import CorruptRecord, ValidationFailed
+from distop.metastore.records.structs import ready
+from distop.spark_jobs.rules.findings import TOLD_RULES, Broken, gather, write_report
+from distop.spark_jobs.rules.model import RuleSet
+
+NAMED_IN_ERROR = 10
+"""Rules that the error names."""
+
+
+class Verdict(TransactionalStep):
+    """Refuses to finish an operation whose rows break rules; otherwise only adds facts.
+
+    It stands before the steps that publish, and is worked out from the results of all jobs, which are fixed
+    by then: so what is published has passed, whoever completes the operation and however often.
+    """
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        """See :class:`TransactionalStep`.
+
+        Raises
+        ------
+        ValidationFailed
+            Rules are broken, and the operation is not to report only.
+        CorruptRecord
+            The findings of a job are missing.
+        """
+        arg, jobs = context.view.arg, context.view.jobs
+        try:
+            rules = msgspec.convert(arg.argument[RULES], ready(RuleSet))
+        except (KeyError, msgspec.ValidationError) as error:
+            raise CorruptRecord(f"the argument of {arg.id} holds no rules: {error}") from error
+        if is_ignored(context):
+            return Contribution()
+        # What is withheld is not published: what is wrong with it matters to nobody.
+        withheld = selection(arg, jobs).withheld
+        counted = {name: job for name, job in jobs.items() if job.state == "success" and name not in withheld}
+        broken = gather(arg, rules, counted)
+        facts: dict[str, Any] = {
+            "checkedRows": sum(int(job.result.get("rows", 0)) for job in counted.values()),
+            "rules": len(rules.rules),
+            "violatedRules": len(broken),
+        }
+        if not broken:
+            return Contribution(facts=facts)
+        report = write_report(arg, broken)
+        facts |= {"violations": [one.told() for one in broken[:TOLD_RULES]], "report": report}
+        if rules.report_only:
+            return Contribution(facts=facts)
+        raise ValidationFailed(
+            sentence(broken, len(rules.rules)), hint=f"rows that break them are in {report}", facts=facts
+        )
+
+
+def sentence(broken: list[Broken], rules: int) -> str:
+    """Which rules are broken, and by how many rows."""
+    named = "; ".join(map(str, broken[:NAMED_IN_ERROR]))
+    more = f"; and {len(broken) - NAMED_IN_ERROR} more" if len(broken) > NAMED_IN_ERROR else ""
+    verb = "is" if len(broken) == 1 else "are"
+    return f"{len(broken)} of {rules} rules {verb} broken: {named}{more}"

@@ -1,0 +1,1 @@
+"""Reading tables: snapshots, filters, and groups of data files."""

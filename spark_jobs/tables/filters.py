@@ -1,0 +1,77 @@
+"""Row filters: text such as ``distance > 100 and origin == 'JFK'`` to an Arrow expression.
+
+The grammar is pyiceberg's: comparisons, ``in``, ``between``, ``like 'prefix%'``, ``is null``, ``is nan``,
+joined by ``and``, ``or``, ``not``; names with other characters than letters, digits and ``_`` in double
+quotes. As in SQL, a row for which the answer is unknown because of a NULL is left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from distop.spark_jobs.ingest.argument import invalid
+
+if TYPE_CHECKING:
+    from pyiceberg.expressions import BooleanExpression
+    from pyiceberg.schema import Schema
+
+
+def parse_filter(text: str) -> BooleanExpression:
+    """Raises :class:`~distop.errors.InvalidArgument` naming the place that cannot be understood."""
+    from pyiceberg.expressions.parser import parse
+    from pyparsing import ParseException
+
+    try:
+        return parse(text)
+    except ParseException as error:
+        raise invalid(
+            "filter", f"the filter {text!r} cannot be understood from {text[error.loc :]!r} on"
+        ) from None
+    except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
+        raise invalid("filter", f"the filter {text!r} cannot be understood: {error}") from None
+
+
+def filter_columns(expression: BooleanExpression) -> set[str]:
+    """The names of the columns a filter speaks of."""
+    from pyiceberg.expressions import And, Not, Or, UnboundPredicate
+
+    match expression:
+        case And() | Or():
+            return filter_columns(expression.left) | filter_columns(expression.right)
+        case Not():
+            return filter_columns(expression.child)
+        case UnboundPredicate():
+            return {str(getattr(expression.term, "name", expression.term))}
+    return set()
+
+
+def arrow_filter(expression: BooleanExpression, schema: Schema) -> Any:
+    """The ``pyarrow.compute.Expression`` of a filter over rows of a schema.
+
+    Raises
+    ------
+    InvalidArgument
+        A column does not exist, or is compared with something of another kind.
+    """
+    from pyiceberg.expressions.visitors import bind, rewrite_not
+    from pyiceberg.io.pyarrow import expression_to_pyarrow
+
+    try:
+        bound = bind(schema, _without_unknown(rewrite_not(expression)), case_sensitive=True)
+        return expression_to_pyarrow(bound)
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise invalid("filter", f"the filter does not fit the columns: {error}") from None
+
+
+def _without_unknown(expression: BooleanExpression) -> BooleanExpression:
+    """In Arrow, NULL is not in any list; in SQL nobody knows."""
+    from pyiceberg.expressions import And, NotIn, NotNull, Or
+
+    match expression:
+        case And():
+            return And(_without_unknown(expression.left), _without_unknown(expression.right))
+        case Or():
+            return Or(_without_unknown(expression.left), _without_unknown(expression.right))
+        case NotIn():
+            return And(expression, NotNull(term=expression.term))
+    return expression

@@ -1,0 +1,147 @@
+"""The data files of one snapshot in groups: what the jobs of an operation go by that reads a table.
+
+A snapshot never changes. So it is enough to record its own description and that of the table's columns and
+partitioning when the operation starts: every job works out the same groups from the snapshot's manifests,
+whatever becomes of the table meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyiceberg.table.metadata import TableMetadataUtil
+from pyiceberg.table.snapshots import Snapshot
+
+from distop.errors import CorruptRecord, JobFailed
+from distop.metastore.records.model import OperationArg
+from distop.operations.plans import Shared
+from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot
+
+MAX_NAME_CHARACTERS = 200
+"""Of a group's name, which becomes part of a key."""
+WHOLE = "all"
+"""The group of a table without partitions."""
+
+TABLE, SNAPSHOT, GROUP_BYTES = "metadata", "snapshot", "groupBytes"
+"""Fields of an operation's argument."""
+
+
+@dataclass(frozen=True)
+class SnapshotGroups:
+    """The files of a snapshot, by the job that reads them."""
+
+    snapshot: TableSnapshot
+    groups: dict[str, list[PlannedFile]]
+    """Name of a group -> its files, sorted by path."""
+
+    @classmethod
+    def of(cls, snapshot: TableSnapshot, group_bytes: int) -> SnapshotGroups:
+        """Plan them.
+
+        Parameters
+        ----------
+        group_bytes:
+            A partition of more bytes is cut into several groups of whole files; 0: never.
+        """
+        return cls(snapshot, grouped(snapshot, snapshot.plan_files(), group_bytes))
+
+    @classmethod
+    def of_operation(cls, operation: OperationArg) -> SnapshotGroups:
+        """Those that an operation has recorded. Jobs of one operation in one process share them.
+
+        Raises :class:`~distop.errors.CorruptRecord` if there is no such thing in its argument.
+        """
+        return _shared(operation)
+
+    def group(self, name: str) -> list[PlannedFile]:
+        """The files of a group; raises :class:`~distop.errors.JobFailed` if there is none of this name."""
+        if name not in self.groups:
+            raise JobFailed(f"the snapshot has no group of files {name!r}: another version has planned this")
+        return self.groups[name]
+
+    def rows(
+        self, files: Iterable[PlannedFile], columns: Sequence[str]
+    ) -> Iterator[tuple[PlannedFile, pa.Table]]:
+        """The rows of some files in blocks, each with the file it is from.
+
+        Raises :class:`~distop.errors.JobFailed` if a file is missing.
+        """
+        for file in files:
+            try:
+                for batch in self.snapshot.batches([file], columns=columns):
+                    yield file, pa.Table.from_batches([batch])
+            except FileNotFoundError as error:
+                raise JobFailed(
+                    f"{file.path} is missing, and the snapshot names it",
+                    hint="was the snapshot expired, or the file removed by another program?",
+                    details={"file": file.path},
+                ) from error
+
+
+def _recorded(operation: OperationArg) -> SnapshotGroups:
+    argument = operation.argument
+    try:
+        metadata = TableMetadataUtil.parse_raw(msgspec.json.encode(argument[TABLE]).decode())
+        snapshot = Snapshot.model_validate_json(msgspec.json.encode(argument[SNAPSHOT]))
+        group_bytes = int(argument.get(GROUP_BYTES, 0))
+    except (KeyError, ValueError) as error:
+        raise CorruptRecord(f"the argument of {operation.id} names no snapshot: {error}") from error
+    return SnapshotGroups.of(TableSnapshot(metadata, snapshot, operation.storage), group_bytes)
+
+
+_shared = Shared(_recorded)
+
+
+def recorded(snapshot: TableSnapshot, group_bytes: int = 0) -> dict[str, Any]:
+    """The part of an operation's argument that :meth:`SnapshotGroups.of_operation` reads."""
+    assert snapshot.snapshot is not None
+    # No reader of it looks for snapshots there.
+    metadata = snapshot.metadata.model_copy(update={"current_snapshot_id": None})
+    return {
+        TABLE: msgspec.json.decode(metadata.model_dump_json()),
+        SNAPSHOT: msgspec.json.decode(snapshot.snapshot.model_dump_json()),
+        GROUP_BYTES: group_bytes,
+    }
+
+
+def grouped(
+    snapshot: TableSnapshot, files: Sequence[PlannedFile], group_bytes: int
+) -> dict[str, list[PlannedFile]]:
+    """Files by the partition they are in, sorted by name; large partitions in several groups."""
+    metadata = snapshot.metadata
+    specs = metadata.specs()
+    several = len({file.spec_id for file in files}) > 1
+    partitions: dict[str, list[PlannedFile]] = {}
+    for file in files:
+        spec = specs[file.spec_id]
+        name = spec.partition_to_path(file.partition, metadata.schema()) if spec.fields else WHOLE
+        # Specs that a table has had may write different partitions in the same way.
+        partitions.setdefault(_short(f"spec-{spec.spec_id}/{name}" if several else name), []).append(file)
+    groups: dict[str, list[PlannedFile]] = {}
+    for name in sorted(partitions):
+        pieces = _cut(partitions[name], group_bytes)
+        groups |= {f"{name}~{at}" if at else name: piece for at, piece in enumerate(pieces)}
+    return groups
+
+
+def _cut(files: Sequence[PlannedFile], group_bytes: int) -> Iterator[list[PlannedFile]]:
+    together: list[PlannedFile] = []
+    size = 0
+    for file in files:
+        if together and group_bytes and size + file.size > group_bytes:
+            yield together
+            together, size = [], 0
+        together.append(file)
+        size += file.size
+    yield together
+
+
+def _short(name: str) -> str:
+    if len(name) <= MAX_NAME_CHARACTERS:
+        return name
+    return f"{name[: MAX_NAME_CHARACTERS - 13]}~{hashlib.sha256(name.encode()).hexdigest()[:12]}"

@@ -1,0 +1,327 @@
+"""Reading a table: which data files a snapshot consists of, and their rows.
+
+Whoever reads a table plans the same way::
+
+    snapshot = open_snapshot(head.metadata_location, storage)
+    for file in snapshot.plan_files("day >= '2013-02-01'"):
+        for batch in snapshot.batches([file], columns=["day", "miles"]):
+            ...
+
+Planning needs the table's metadata and manifests alone. A filter leaves out the files whose partition or
+statistics say that no row of theirs can match it; what is left may hold rows that do not match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestEntryStatus
+from pyiceberg.schema import Schema
+from pyiceberg.table import FileScanTask, ManifestGroupPlanner
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.typedef import Record
+
+from distop.commit.files.storage import StorageOptions
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.rollback import target_of
+from distop.commit.layout.model import file_io, load_metadata
+from distop.errors import InvalidArgument, PreconditionFailed
+from distop.metastore.records.model import IndexRecord
+from distop.spark_jobs.tables.filters import filter_columns, parse_filter
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """A data file of a snapshot. Can be pickled."""
+
+    path: str
+    """URL, as the manifest has it."""
+    size: int
+    """Bytes."""
+    rows: int
+    """As written; rows that delete files remove are counted."""
+    data_file: DataFile = field(compare=False, repr=False)
+    """All that the manifest says of it: statistics, split offsets."""
+    delete_files: tuple[DataFile, ...] = field(default=(), compare=False, repr=False)
+    """Files that name rows of it which are gone; programs other than distop write such."""
+    row_groups: tuple[int, ...] | None = field(default=None, compare=False)
+    """Those that may hold a row that is asked for, where an index could tell; ``None``: all."""
+
+    @property
+    def spec_id(self) -> int:
+        """The partition spec it was written with."""
+        return int(self.data_file.spec_id)
+
+    @property
+    def partition(self) -> Record:
+        """Its partition's values, as that spec has them."""
+        return self.data_file.partition
+
+    @classmethod
+    def of(cls, task: FileScanTask) -> PlannedFile:
+        """A file as pyiceberg plans it."""
+        file = task.file
+        deletes = tuple(sorted(task.delete_files, key=lambda each: each.file_path))
+        return cls(file.file_path, file.file_size_in_bytes, file.record_count, file, deletes)
+
+    def task(self) -> FileScanTask:
+        """The same for pyiceberg."""
+        return FileScanTask(self.data_file, set(self.delete_files))
+
+
+@dataclass(frozen=True)
+class TableSnapshot:
+    """A snapshot of a table, to be planned and read. Can be pickled."""
+
+    metadata: TableMetadata
+    """Of the table. Its current schema is the one that the snapshot is read with."""
+    snapshot: Snapshot | None
+    """``None`` of a table that nothing was published to: it has no files."""
+    storage: StorageOptions = field(default_factory=dict)
+    indexes: tuple[IndexRecord, ...] = ()
+    """Of the table, of whatever age: planning leaves out files by them."""
+
+    @property
+    def id(self) -> int | None:
+        return None if self.snapshot is None else self.snapshot.snapshot_id
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of the rows."""
+        return self.metadata.schema()
+
+    @cached_property
+    def io(self) -> FileIO:
+        return file_io(self.metadata.location, self.metadata.properties, self.storage)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    # -- planning --------------------------------------------------------------------------------------
+
+    def plan_files(
+        self, where: str | BooleanExpression | None = None, *, use_indexes: bool = True
+    ) -> list[PlannedFile]:
+        """The files that may hold rows for which ``where`` is true, sorted by path.
+
+        Parameters
+        ----------
+        where:
+            A filter as :func:`distop.spark_jobs.tables.filters.parse_filter` reads it; ``None``: all rows.
+        use_indexes:
+            Whether the table's indexes are asked, if the filter names values of their columns.
+
+        Raises
+        ------
+        InvalidArgument
+            The filter cannot be understood, or names a column that is not there.
+        PreconditionFailed
+            The table has equality deletes, which cannot be read here.
+        """
+        if self.snapshot is None:
+            return []
+        expression = self.expression(where)
+        planner = ManifestGroupPlanner(self.metadata, self.io, expression)
+        try:
+            tasks = planner.plan_files(self.snapshot.manifests(self.io))
+            files = sorted(map(PlannedFile.of, tasks), key=lambda file: file.path)
+        except ValueError as error:
+            if "equality deletes" not in str(error):
+                raise InvalidArgument(
+                    f"the filter does not fit the columns: {error}", details={"field": "filter"}
+                ) from error
+            raise PreconditionFailed(
+                f"the table at {self.metadata.location} has equality deletes, which cannot be read here",
+                hint="rewrite them with the program that has written them",
+            ) from error
+        return self._narrowed(files, expression) if self.indexes and use_indexes else files
+
+    def _narrowed(self, files: list[PlannedFile], expression: BooleanExpression) -> list[PlannedFile]:
+        """Those of some files that an index does not rule out."""
+        from distop.commit.index.filters import narrowed_by
+        from distop.commit.index.lookup import narrow
+
+        paths = [file.path for file in files]
+        root = self.metadata.location.rstrip("/")
+
+        def ask(column: str, values: Sequence[Any]) -> dict[str, frozenset[int] | None] | None:
+            try:
+                found = narrow(self.indexes, self.io, root, self.schema, column, values, paths)
+            except InvalidArgument:
+                return None  # whether the filter makes sense is for the rows to say
+            return None if found is None else found.files
+
+        left = narrowed_by(expression, ask)
+        if left is None:
+            return files
+        return [_within(file, left[file.path]) for file in files if file.path in left]
+
+    def plan_added(self) -> list[PlannedFile]:
+        """The files that this very snapshot has added."""
+        snapshot = self.snapshot
+
+        def added(entry: ManifestEntry) -> bool:
+            return entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == self.id
+
+        if snapshot is None:
+            return []
+        manifests = [
+            manifest
+            for manifest in snapshot.manifests(self.io)
+            if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id == self.id
+        ]
+        tasks = ManifestGroupPlanner(self.metadata, self.io).plan_files(
+            manifests, manifest_entry_filter=added
+        )
+        return sorted(map(PlannedFile.of, tasks), key=lambda file: file.path)
+
+    def expression(self, where: str | BooleanExpression | None) -> BooleanExpression:
+        """A filter as pyiceberg has it; raises as :meth:`plan_files`."""
+        expression = parse_filter(where) if isinstance(where, str) else where
+        if expression is None:
+            return AlwaysTrue()
+        self.projection(sorted(filter_columns(expression)), "filter")
+        return expression
+
+    def projection(self, columns: Sequence[str] | None, field: str = "columns") -> Schema:
+        """The schema of some columns, in this order; of all, if there are none to choose.
+
+        Raises :class:`~distop.errors.InvalidArgument` that names ``field`` if one is not there.
+        """
+        if columns is None:
+            return self.schema
+        known = {column.name: column for column in self.schema.columns}
+        missing = [name for name in columns if name.partition(".")[0] not in known]
+        if missing:
+            raise InvalidArgument(
+                f"the table has no column {missing[0]!r}; it has {', '.join(known)}", details={"field": field}
+            )
+        names = dict.fromkeys(name.partition(".")[0] for name in columns)
+        return Schema(*(known[name] for name in names), schema_id=self.schema.schema_id)
+
+    # -- rows ------------------------------------------------------------------------------------------
+
+    def batches(
+        self,
+        files: Iterable[PlannedFile],
+        *,
+        columns: Sequence[str] | None = None,
+        where: str | BooleanExpression | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of some files as this snapshot's schema has them, file by file.
+
+        Columns are found by field id, so renamed and added ones are right in files of any age; rows that
+        delete files remove are left out. Memory is bounded by some batches.
+
+        Parameters
+        ----------
+        where:
+            Only rows for which it is true.
+        """
+        from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
+
+        projected = self.projection(columns)
+        scan = ArrowScan(self.metadata, self.io, projected, self.expression(where))
+        for file in files:
+            tasks = [file.task()]
+            deletes = _read_all_delete_files(self.io, tasks)
+            # Not to_record_batches: that reads whole files before it yields their first batch.
+            yield from scan._record_batches_from_scan_tasks_and_deletes(tasks, deletes)
+
+
+def open_snapshot(
+    metadata_location: str,
+    storage: StorageOptions | None = None,
+    *,
+    snapshot_id: int | None = None,
+    as_of_ms: int | None = None,
+    branch: str | None = None,
+    indexes: Iterable[IndexRecord] = (),
+) -> TableSnapshot:
+    """A snapshot of the table whose metadata file this is: the present one, or the one that is named.
+
+    Parameters
+    ----------
+    as_of_ms:
+        The snapshot that was present at this time, in milliseconds since the Unix epoch.
+    branch:
+        The snapshot that a branch or a tag names.
+    indexes:
+        The table's indexes, see :func:`distop.metastore.tables.indexes.read_indexes`.
+
+    Raises
+    ------
+    PreconditionFailed
+        There is no such snapshot (any more).
+    CorruptRecord
+        The metadata file is missing or damaged.
+    """
+    found = _opened(metadata_location, dict(storage or {}), snapshot_id, as_of_ms, branch)
+    return replace(found, indexes=tuple(indexes))
+
+
+def _opened(
+    metadata_location: str,
+    storage: StorageOptions,
+    snapshot_id: int | None,
+    as_of_ms: int | None,
+    branch: str | None,
+) -> TableSnapshot:
+    if sum(given is not None for given in (snapshot_id, as_of_ms, branch)) > 1:
+        raise InvalidArgument(
+            "a snapshot is named twice: by id, by time or by branch, one of them",
+            details={"field": "snapshot"},
+        )
+    if as_of_ms is not None:
+        metadata = load_metadata(metadata_location, storage=storage)
+        return _at(metadata, target_of(metadata, snapshot_id=None, as_of_ms=as_of_ms), storage)
+    also = [] if snapshot_id is None else [snapshot_id]
+    metadata = TableFile.read(metadata_location, storage=storage, also=also).metadata
+    if snapshot_id is not None:
+        return _at(metadata, target_of(metadata, snapshot_id=snapshot_id, as_of_ms=None), storage)
+    if branch is None:
+        # The present schema: it may be newer than the snapshot.
+        return TableSnapshot(_slim(metadata), metadata.current_snapshot(), storage)
+    found = metadata.snapshot_by_name(branch)
+    if found is None:
+        raise PreconditionFailed(
+            f"the table at {metadata.location} has no branch {branch!r}", details={"field": "branch"}
+        )
+    return _at(metadata, found, storage)
+
+
+def _within(file: PlannedFile, groups: frozenset[int] | None) -> PlannedFile:
+    # Rows that delete files name are counted from the beginning of the file.
+    if groups is None or file.delete_files:
+        return file
+    return replace(file, row_groups=tuple(sorted(groups)))
+
+
+def snapshot_of(
+    metadata: TableMetadata, snapshot: Snapshot, storage: StorageOptions | None = None
+) -> TableSnapshot:
+    """A snapshot of metadata at hand, with the table's present schema."""
+    return TableSnapshot(_slim(metadata), snapshot, dict(storage or {}))
+
+
+def _at(metadata: TableMetadata, snapshot: Snapshot, storage: StorageOptions) -> TableSnapshot:
+    """A snapshot with the schema it was written with."""
+    ids = {schema.schema_id for schema in metadata.schemas}
+    schema_id = snapshot.schema_id if snapshot.schema_id in ids else metadata.current_schema_id
+    return TableSnapshot(_slim(metadata, current_schema_id=schema_id), snapshot, storage)
+
+
+def _slim(metadata: TableMetadata, **update: Any) -> TableMetadata:
+    """What reading needs: tasks are sent it, and the snapshots of the past are many."""
+    past: dict[str, Any] = {"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}}
+    return metadata.model_copy(update={**past, **update})
