@@ -1,15 +1,14 @@
 """The Python SDK: :class:`Client`, or :class:`AsyncClient` where there is an event loop."""
 
 from distop.client.aio import AsyncClient
-from distop.client.backlog import Batch, Block, Enqueued, Ordering
 from distop.client.blocking import Client
-from distop.client.cluster import Leader, Member
-from distop.client.connection import DEFAULT_ADDRESS
-from distop.client.control import AuditEntry, Pause
-from distop.client.diagnosis import Diagnosis, Finding, Severity
-from distop.client.follow_up import FollowUp
-from distop.client.indexes import FoundFile, Index, LookUp
-from distop.client.operation import (
+from distop.client.models.backlog import Batch, Block, Enqueued, Ordering
+from distop.client.models.cluster import Leader, Member
+from distop.client.models.control import AuditEntry, Pause
+from distop.client.models.diagnosis import Diagnosis, Finding, Severity
+from distop.client.models.follow_up import FollowUp
+from distop.client.models.indexes import FoundFile, Index, LookUp
+from distop.client.models.operation import (
     Completion,
     JobCounts,
     JobUpdate,
@@ -19,7 +18,8 @@ from distop.client.operation import (
     OperationState,
     OperationUpdate,
 )
-from distop.client.table import Explanation, Table, Watermarks
+from distop.client.models.table import Explanation, Table, Watermarks
+from distop.client.transport.connection import DEFAULT_ADDRESS
 
 __all__ = [
     "DEFAULT_ADDRESS",

@@ -13,17 +13,17 @@ from typing import Any, Self, TypeVar
 
 from google.protobuf.message import Message
 
-from distop.client.backlog import BacklogCalls
-from distop.client.cluster import Leader, Member
-from distop.client.connection import DEFAULT_ADDRESS, Connection, parse_addresses
-from distop.client.controlling import PAGE_SIZE, ControlCalls, make_request
-from distop.client.convert import to_struct
-from distop.client.diagnosis import Diagnosis, diagnose
-from distop.client.follow import follow
-from distop.client.follow_up import FollowUp, operation_options
-from distop.client.indexing import IndexCalls
-from distop.client.operation import Operation, OperationState, OperationUpdate
-from distop.client.table import Explanation, Table, Watermarks, watermarks_from_proto
+from distop.client.calls.controlling import PAGE_SIZE, ControlCalls, make_request
+from distop.client.calls.follow import follow
+from distop.client.calls.indexing import IndexCalls
+from distop.client.models.backlog import BacklogCalls
+from distop.client.models.cluster import Leader, Member
+from distop.client.models.diagnosis import Diagnosis, diagnose
+from distop.client.models.follow_up import FollowUp, operation_options
+from distop.client.models.operation import Operation, OperationState, OperationUpdate
+from distop.client.models.table import Explanation, Table, Watermarks, watermarks_from_proto
+from distop.client.transport.connection import DEFAULT_ADDRESS, Connection, parse_addresses
+from distop.client.transport.convert import to_struct
 from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, TableExists
 from distop.proto import distop_pb2 as pb
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from distop.client.aio import AsyncClient
-from distop.client.connection import DEFAULT_ADDRESS
+from distop.client.transport.connection import DEFAULT_ADDRESS
 from distop.errors import PreconditionFailed
 
 P = ParamSpec("P")

@@ -16,7 +16,7 @@ from chaos.lab import Lab, Stuck
 from chaos.report import Line, Report
 from chaos.workloads import ingest, workloads_for
 from distop.client import AsyncClient
-from distop.client.diagnosis import Severity
+from distop.client.models.diagnosis import Severity
 from distop.errors import DistopError
 
 MOST_WORKLOADS = 8

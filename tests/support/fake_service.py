@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from distop.client.convert import from_struct
+from distop.client.transport.convert import from_struct
 from distop.errors import DistopError, OperationNotFound, TableExists, TableNotFound, Unavailable
 from distop.errors.wire import abort
 from distop.proto import distop_pb2 as pb

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distop.client import JobCounts, Operation, OperationError, OperationState, Pause
-from distop.client.convert import MAX_DEPTH, from_struct, to_struct
+from distop.client.transport.convert import MAX_DEPTH, from_struct, to_struct
 from distop.errors import InvalidArgument
 from distop.proto import distop_pb2 as pb
 

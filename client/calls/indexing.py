@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distop.client.connection import Connection
-from distop.client.controlling import make_request
-from distop.client.indexes import Index, LookUp
+from distop.client.calls.controlling import make_request
+from distop.client.models.indexes import Index, LookUp
+from distop.client.transport.connection import Connection
 from distop.proto import distop_pb2 as pb
 
 

@@ -8,11 +8,11 @@ from typing import Any, Literal, TypeVar
 
 from google.protobuf.message import Message
 
-from distop.client.cluster import Member
-from distop.client.connection import Connection
-from distop.client.control import AuditEntry
-from distop.client.operation import Operation
-from distop.client.table import Table
+from distop.client.models.cluster import Member
+from distop.client.models.control import AuditEntry
+from distop.client.models.operation import Operation
+from distop.client.models.table import Table
+from distop.client.transport.connection import Connection
 from distop.errors import DistopError, InvalidArgument, TableNotFound
 from distop.proto import distop_pb2 as pb
 

@@ -7,8 +7,8 @@ import random
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from distop.client.connection import FIRST_PAUSE_S, LONGEST_PAUSE_S, Connection, transient
-from distop.client.operation import OperationUpdate
+from distop.client.models.operation import OperationUpdate
+from distop.client.transport.connection import FIRST_PAUSE_S, LONGEST_PAUSE_S, Connection, transient
 from distop.errors import DistopError, Unavailable
 from distop.proto import distop_pb2 as pb
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
-from distop.client.control import Pause
-from distop.client.convert import from_struct, from_timestamp
-from distop.client.indexes import Index
+from distop.client.models.control import Pause
+from distop.client.models.indexes import Index
+from distop.client.transport.convert import from_struct, from_timestamp
 from distop.proto import distop_pb2 as pb
 
 Watermarks = dict[str, dict[str, str]]

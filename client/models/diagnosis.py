@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Self
 
-from distop.client.connection import FIRST_PAUSE_S, Connection, transient
+from distop.client.transport.connection import FIRST_PAUSE_S, Connection, transient
 from distop.errors import DistopError, Unavailable
 from distop.proto import distop_pb2 as pb
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 
-from distop.client.convert import from_timestamp
+from distop.client.transport.convert import from_timestamp
 from distop.proto import distop_pb2 as pb
 
 

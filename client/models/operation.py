@@ -7,8 +7,8 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Self
 
-from distop.client.control import Pause
-from distop.client.convert import from_struct, from_timestamp, to_struct, to_timestamp
+from distop.client.models.control import Pause
+from distop.client.transport.convert import from_struct, from_timestamp, to_struct, to_timestamp
 from distop.errors import Cancelled, DistopError, Kind
 from distop.proto import distop_pb2 as pb
 

@@ -1,0 +1,1 @@
+"""The calls of the client that are more than one request, grouped by what they concern."""

@@ -1,0 +1,1 @@
+"""What the client returns: operations, tables, batches, members, findings; as plain dataclasses."""
