@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from distop.cli.logs import Level, LogFormat
-from distop.cli.output import Output
-from distop.cli.session import DEFAULT_ADDRESS
+from distop.cli.options.session import DEFAULT_ADDRESS
+from distop.cli.output.base import Output
+from distop.cli.output.logs import Level, LogFormat
 from distop.client import AsyncClient
 from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, PreconditionFailed, Unavailable
 from distop.metastore.etcd.config import EtcdConfig

@@ -11,10 +11,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from distop.cli import backlog, control, doctor, landing, operations, services, tables
-from distop.cli.exits import EPILOG, INTERRUPTED, UsageFault, exit_code
-from distop.cli.output import Format, make_output
-from distop.cli.session import (
+from distop.cli.commands import backlog, control, doctor, landing, operations, services, tables
+from distop.cli.options.session import (
     ADDRESS_HELP,
     DEFAULT_ADDRESS,
     DEFAULT_TIMEOUT_S,
@@ -22,6 +20,8 @@ from distop.cli.session import (
     TIMEOUT_HELP,
     remember,
 )
+from distop.cli.output.base import Format, make_output
+from distop.cli.output.exits import EPILOG, INTERRUPTED, UsageFault, exit_code
 from distop.errors import DistopError
 
 

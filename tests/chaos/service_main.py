@@ -6,7 +6,7 @@ import ctypes
 import signal
 import sys
 
-from distop.cli.logs import configure
+from distop.cli.output.logs import configure
 from distop.coordinator.service import CoordinatorConfig
 from distop.coordinator.service import run as run_coordinator
 from distop.executor.runner.runner import RunnerOptions

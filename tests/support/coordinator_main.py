@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from distop.cli.logs import configure
+from distop.cli.output.logs import configure
 from distop.coordinator.service import CoordinatorConfig, run
 from distop.metastore.etcd.config import EtcdConfig
 

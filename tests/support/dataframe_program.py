@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import rand
 
-from distop.cli.logs import configure
+from distop.cli.output.logs import configure
 from distop.client import Client
 from distop.executor.launch.spark import SETTINGS
 from distop.spark_jobs.ingest.dataframe import ingest_dataframe

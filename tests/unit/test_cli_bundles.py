@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer.testing import CliRunner
 
-from distop.cli.bundles import Bundle, command, expanded
+from distop.cli.options.bundles import Bundle, command, expanded
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from distop.cli.main import app
-from distop.cli.output import JsonOutput, Output
+from distop.cli.output.base import JsonOutput, Output
 from distop.errors import (
     ArgumentTooLarge,
     DistopError,
@@ -62,7 +62,7 @@ def document(result: Result) -> Any:
 
 
 def test_both_outputs_speak_every_word() -> None:
-    from distop.cli.human import HumanOutput
+    from distop.cli.output.human import HumanOutput
 
     words = {name for name in vars(Output) if not name.startswith("_")}
     assert words == Output.__abstractmethods__

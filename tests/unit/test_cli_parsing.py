@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distop.cli.parsing import (
+from distop.cli.options.parsing import (
     MAX_ARGUMENT_BYTES,
     parse_assignments,
     parse_duration,

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import distop
-from distop.cli.exits import EPILOG, exit_code
+from distop.cli.output.exits import EPILOG, exit_code
 from distop.coordinator.metrics.prometheus import PrometheusMetrics
 from distop.errors import DistopError
 from distop.operations.registry import GROUP

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from distop.cli.bundles import command, expanded
-from distop.cli.parsing import parse_object, parse_properties, parse_schema, split_list
-from distop.cli.session import Connected, Session
+from distop.cli.options.bundles import command, expanded
+from distop.cli.options.parsing import parse_object, parse_properties, parse_schema, split_list
+from distop.cli.options.session import Connected, Session
 
 PANEL = "Tables and cluster"
 

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from distop.cli.bundles import command
-from distop.cli.parsing import parse_assignments, parse_object
-from distop.cli.session import Connected
+from distop.cli.options.bundles import command
+from distop.cli.options.parsing import parse_assignments, parse_object
+from distop.cli.options.session import Connected
 
 PANEL = "Ordered batches"
 

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from distop.cli.bundles import command
-from distop.cli.exits import SOMETHING_WRONG
-from distop.cli.parsing import parse_duration
-from distop.cli.session import Connected
-from distop.cli.tables import PANEL
+from distop.cli.commands.tables import PANEL
+from distop.cli.options.bundles import command
+from distop.cli.options.parsing import parse_duration
+from distop.cli.options.session import Connected
+from distop.cli.output.exits import SOMETHING_WRONG
 
 app = typer.Typer()
 

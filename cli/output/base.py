@@ -15,7 +15,7 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
-from distop.cli.exits import exit_code
+from distop.cli.output.exits import exit_code
 from distop.errors import DistopError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def make_output(wanted: Format) -> Output:
     """The output of this name."""
     if wanted == "json":
         return JsonOutput()
-    from distop.cli.human import HumanOutput
+    from distop.cli.output.human import HumanOutput
 
     return HumanOutput()
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from distop.cli.bundles import command
-from distop.cli.session import Connected
+from distop.cli.options.bundles import command
+from distop.cli.options.session import Connected
 
 PANEL = "Control"
 

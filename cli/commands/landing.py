@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from distop.cli.bundles import command
-from distop.cli.logs import Level, LogFormat, configure
-from distop.cli.parsing import parse_duration
-from distop.cli.services import end_with
-from distop.cli.session import Connected
+from distop.cli.commands.services import end_with
+from distop.cli.options.bundles import command
+from distop.cli.options.parsing import parse_duration
+from distop.cli.options.session import Connected
+from distop.cli.output.logs import Level, LogFormat, configure
 from distop.errors import DistopError
 
 if TYPE_CHECKING:

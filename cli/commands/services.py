@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from distop.cli.bundles import Bundle, command
-from distop.cli.logs import Level, LogFormat, configure
-from distop.cli.output import Output
-from distop.cli.parsing import parse_duration, parse_properties
-from distop.cli.session import DEFAULT_ADDRESS, WithOutput
+from distop.cli.options.bundles import Bundle, command
+from distop.cli.options.parsing import parse_duration, parse_properties
+from distop.cli.options.session import DEFAULT_ADDRESS, WithOutput
+from distop.cli.output.base import Output
+from distop.cli.output.logs import Level, LogFormat, configure
 from distop.errors import PreconditionFailed
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from distop.cli.bundles import Bundle, command
-from distop.cli.parsing import parse_assignments, parse_duration, parse_limit, parse_object
-from distop.cli.session import Connected, Session
+from distop.cli.options.bundles import Bundle, command
+from distop.cli.options.parsing import parse_assignments, parse_duration, parse_limit, parse_object
+from distop.cli.options.session import Connected, Session
 from distop.errors import InvalidArgument, PreconditionFailed
 
 if TYPE_CHECKING:

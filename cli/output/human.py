@@ -12,9 +12,17 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from distop.cli.output import Output
-from distop.cli.progress import follow
-from distop.cli.style import SEVERITY_STYLES, STATE_STYLES, broken_rules, counts, duration, paused, printable
+from distop.cli.output.base import Output
+from distop.cli.output.progress import follow
+from distop.cli.output.style import (
+    SEVERITY_STYLES,
+    STATE_STYLES,
+    broken_rules,
+    counts,
+    duration,
+    paused,
+    printable,
+)
 from distop.client import (
     AuditEntry,
     Batch,

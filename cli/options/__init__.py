@@ -1,0 +1,1 @@
+"""Options that commands share, how their values are parsed, and the session they lead to."""

@@ -1,0 +1,1 @@
+"""What commands print: for people, as JSON, progress bars, logs, and exit codes."""
