@@ -17,7 +17,7 @@ from distop.cli.output.logs import Level, LogFormat, configure
 from distop.errors import DistopError
 
 if TYPE_CHECKING:
-    from distop.client.landing import Report
+    from distop.spark_jobs.landing.folder import Report
 
 app = typer.Typer()
 
@@ -46,8 +46,8 @@ def landing(
 
     Runs until it is told to end (SIGTERM, Ctrl-C); may be killed and started again at any time.
     """
-    from distop.client.landing import Landing
-    from distop.client.landings import Landings
+    from distop.spark_jobs.landing.folder import Landing
+    from distop.spark_jobs.landing.tables import Landings
 
     if end_with_parent:
         end_with(end_with_parent)

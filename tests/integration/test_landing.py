@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 
 from distop.client import AsyncClient, Client, OperationState
-from distop.client.landing import Landing, Report
-from distop.client.landings import Landings
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
+from distop.spark_jobs.landing.folder import Landing, Report
+from distop.spark_jobs.landing.tables import Landings
 from support.coordinators import config_of, running
 from support.executing import runner
 from support.waiting import eventually

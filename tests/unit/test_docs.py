@@ -67,7 +67,7 @@ def test_every_error_is_documented_with_its_exit_code() -> None:
 
 
 def test_every_finding_of_the_doctor_is_documented() -> None:
-    sources = "".join(path.read_text() for path in (ROOT / "coordinator").glob("doctor_*.py"))
+    sources = "".join(path.read_text() for path in (ROOT / "coordinator" / "doctor").glob("*.py"))
     used = set(re.findall(r'"([A-Z]{2,}(?:_[A-Z]+)*)"', sources))
     text = (ROOT / "docs" / "operating.md").read_text().partition("## The doctor")[2].partition("\n## ")[0]
     documented = {name for row in rows(text) for name in re.findall(r"[A-Z]{2,}(?:_[A-Z]+)*", row[0])}

@@ -9,7 +9,7 @@ from threading import Barrier
 import pytest
 
 from distop.errors import Cancelled
-from distop.executor import scratch as module
+from distop.executor.host import scratch as module
 from distop.executor.host.place import Place
 from distop.executor.host.scratch import NOTE, Scratch, read_note
 from distop.metastore.records.keyspace import OperationId

@@ -9,14 +9,14 @@ from collections.abc import Callable
 import fsspec
 
 from distop.client.blocking import Client
-from distop.client.landing import FileSystem, Landing, Report
 from distop.errors import DistopError
+from distop.spark_jobs.landing.folder import FileSystem, Landing, Report
 
 log = logging.getLogger(__name__)
 
 
 class Landings:
-    """Feeds every table that has a folder. See :class:`~distop.client.landing.Landing` for the parameters."""
+    """Feeds every table that has a folder. See ``folder.Landing`` for the parameters."""
 
     def __init__(
         self,
