@@ -12,14 +12,15 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from distop.metastore.etcd.embedded import EtcdProcess
-from support import jvm
 from support.fixtures import client as client
 from support.fixtures import etcd_config as etcd_config
 from support.fixtures import logging_put_back as logging_put_back
-from support.kafka import brokers as brokers
-from support.s3 import s3 as s3
-from support.s3 import s3_endpoint as s3_endpoint
-from support.s3 import s3_in_environment as s3_in_environment
+from support.repository import TESTS
+from support.sources.kafka import brokers as brokers
+from support.sources.s3 import s3 as s3
+from support.sources.s3 import s3_endpoint as s3_endpoint
+from support.sources.s3 import s3_in_environment as s3_in_environment
+from support.spark import jvm
 
 LONGEST_FIRST = ("spark", "process", "e2e", "integration", "unit")
 """Folders of tests, by how long a file of theirs takes."""
@@ -44,7 +45,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _rank(path: Path) -> int:
-    folder = path.parent.name
+    folder = path.relative_to(TESTS).parts[0]
     return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
 
 

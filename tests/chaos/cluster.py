@@ -26,7 +26,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from distop.metastore.records.model import LeaderRecord, MemberRecord, decode
-from support.proxy import Proxy
+from support.etcd.proxy import Proxy
 from support.waiting import eventually
 
 TTL_S = 2

@@ -16,13 +16,13 @@ from distop.commit.steps.contract import FinishContext, StepPlan
 from distop.commit.steps.hook import HookCall
 from distop.metastore.records.model import OperationArg, StepRecord
 from distop.operations import DistributedOperation, JobContext, OperationView, Plan, PlanRequest
-from support import step_probes
+from support.types import step_probes
 
 KINDS = ",".join(
     [
         *(f"chaos.kinds:{name}" for name in ("Stepping", "Holding", "Notifying", "Versioned")),
-        "support.step_probes:Stepped",
-        "support.dealing:Dealing",
+        "support.types.step_probes:Stepped",
+        "support.types.dealing:Dealing",
     ]
 )
 STEPS = f"{step_probes.STEPS},chaos.versioned=chaos.kinds:VersionedPlan"

@@ -14,10 +14,10 @@ from distop.client import FollowUp, Operation
 from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed
 from distop.metastore import crashpoints
 from distop.metastore.etcd.config import EtcdConfig
-from support.executing import runner
-from support.lossy import LossyClient
+from support.etcd.lossy import LossyClient
+from support.services.executing import runner
+from support.services.whole import HEADER, Whole, coordinated, whole, write_csv
 from support.waiting import eventually
-from support.whole import HEADER, Whole, coordinated, whole, write_csv
 
 RULES = ["id >= 0", {"unique": "id"}]
 

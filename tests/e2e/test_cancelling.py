@@ -10,7 +10,7 @@ from distop.client import OperationState
 from distop.errors import TooLateToCancel
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from support.whole import whole, write_csv
+from support.services.whole import whole, write_csv
 
 MOMENTS = 14
 

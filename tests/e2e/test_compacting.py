@@ -10,9 +10,9 @@ import pytest_asyncio
 
 from distop.client import Operation, OperationState
 from distop.metastore.etcd.config import EtcdConfig
-from support.executing import Child
-from support.lossy import LossyClient
-from support.whole import Whole, whole, write_csv
+from support.etcd.lossy import LossyClient
+from support.services.executing import Child
+from support.services.whole import Whole, whole, write_csv
 
 
 @pytest_asyncio.fixture
@@ -37,7 +37,7 @@ async def fill(service: Whole, batches: int, first: int = 0) -> None:
 async def test_no_row_is_lost_or_doubled_while_two_others_append(service: Whole) -> None:
     """P7, C8: ingests, a program of pyiceberg, and compactions all the time; watermarks stay."""
     await fill(service, 3)
-    command = ("-m", "support.foreign_appender", "default.t", "6", "1000000")
+    command = ("-m", "support.tables.foreign_appender", "default.t", "6", "1000000")
     rewritten = 0
     with Child(service.etcd, service.folder, *command) as foreign:
         appending = asyncio.create_task(fill(service, 8, first=3))

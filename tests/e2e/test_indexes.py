@@ -14,9 +14,9 @@ from distop.metastore.records.model import decode_run_ops
 from distop.metastore.tables.indexes import read_indexes
 from distop.spark_jobs.dataframes.options import read_options
 from distop.spark_jobs.dataframes.read import FileSplit, TableReader, table_schema
-from support.executing import runner
-from support.lossy import LossyClient
-from support.whole import HEADER, Whole, coordinated, whole, write_csv
+from support.etcd.lossy import LossyClient
+from support.services.executing import runner
+from support.services.whole import HEADER, Whole, coordinated, whole, write_csv
 
 
 def source(service: Whole, name: str, start: int, rows: int) -> Path:

@@ -18,10 +18,10 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, find_etcdctl
 from distop.metastore.etcd.txn import Txn, TxnResult
-from support.executing import Child, runner
-from support.lossy import LossyClient, puts
+from support.etcd.lossy import LossyClient, puts
+from support.services.executing import Child, runner
+from support.services.whole import HEADER, Whole, coordinated, whole, write_csv
 from support.waiting import eventually
-from support.whole import HEADER, Whole, coordinated, whole, write_csv
 
 AT_REST = re.compile(
     r"(_coordinators|_executors|_namespaces)\..+|t\.(table|head|watermarks|coordinator)"
@@ -171,7 +171,7 @@ async def test_bad_input_is_refused_by_code_and_leaves_nothing(
 async def test_a_program_of_pyiceberg_appends_while_operations_commit(service: Whole) -> None:
     """P6, P7, P14: no row of either side is lost, whoever moves the head first."""
     await service.ingest(write_csv(service.folder / "src" / "0", "1.csv", 0, 10))
-    command = ("-m", "support.foreign_appender", "default.t", "8", "1000000")
+    command = ("-m", "support.tables.foreign_appender", "default.t", "8", "1000000")
     with Child(service.etcd, service.folder, *command) as foreign:
         # Operations without pause may keep a slower writer waiting, so there is an end of them.
         for number in range(1, 13):

@@ -19,11 +19,11 @@ from distop.client import AsyncClient
 from distop.errors import AlreadyIngested, IncompatibleOperation, KafkaUnavailable, OffsetsLost
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from support.coordinators import config_of, running
-from support.executing import runner
-from support.kafka import Brokers, KafkaTopic
+from support.services.coordinators import config_of, running
+from support.services.executing import runner
+from support.services.whole import Whole
+from support.sources.kafka import Brokers, KafkaTopic
 from support.waiting import eventually
-from support.whole import Whole
 
 
 class Fed(Whole):

@@ -17,9 +17,9 @@ from deltalake import DeltaTable
 from distop.client import OperationState
 from distop.errors import InvalidArgument, TableNotEmpty
 from distop.metastore.etcd.config import EtcdConfig
-from support.lossy import LossyClient
-from support.trees import ids_in, names_in, success_of
-from support.whole import Whole, whole, write_csv
+from support.etcd.lossy import LossyClient
+from support.services.whole import Whole, whole, write_csv
+from support.tables.trees import ids_in, names_in, success_of
 
 
 @pytest_asyncio.fixture

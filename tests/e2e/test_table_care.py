@@ -16,11 +16,11 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.model import OperationArg, decode
 from distop.spark_jobs.ingest.operation import Ingest
-from support.executing import runner
-from support.ingesting import LocalJob
-from support.lossy import LossyClient
+from support.etcd.lossy import LossyClient
+from support.services.executing import runner
+from support.services.whole import HEADER, Whole, coordinated, write_csv
+from support.sources.ingesting import LocalJob
 from support.waiting import eventually
-from support.whole import HEADER, Whole, coordinated, write_csv
 
 
 def source(service: Whole, name: str, start: int, rows: int) -> Path:

@@ -15,10 +15,10 @@ from pyiceberg.types import StringType
 from distop.client import Operation, OperationState
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.etcd.config import EtcdConfig
-from support.executing import runner
-from support.lossy import LossyClient
+from support.etcd.lossy import LossyClient
+from support.services.executing import runner
+from support.services.whole import HEADER, Whole, coordinated, whole, write_csv
 from support.waiting import eventually
-from support.whole import HEADER, Whole, coordinated, whole, write_csv
 
 KEPT = [{"not_null": "id"}, "id >= 0", {"column": "kind", "type": "string(2)"}, {"unique": "id"}]
 

@@ -14,9 +14,9 @@ import pytest
 from distop.client import AsyncClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.model import decode_watermarks
-from support.backlogs import applied, drained, nothing_left
-from support.coordinators import CoordinatorProcess, leader_of
-from support.lossy import LossyClient
+from support.etcd.lossy import LossyClient
+from support.services.backlogs import applied, drained, nothing_left
+from support.services.coordinators import CoordinatorProcess, leader_of
 from support.waiting import eventually
 
 pytestmark = pytest.mark.process

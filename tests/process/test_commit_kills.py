@@ -16,12 +16,12 @@ from distop.commit.steps.files import FolderArgument, SuccessArgument
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.steplog import CommitStepStore
 from distop.metastore.records.model import StepRecord
+from support.etcd.leading import Committing
+from support.etcd.lossy import LossyClient
+from support.etcd.starts import make_table
 from support.forks import Forks
-from support.leading import Committing
-from support.lossy import LossyClient
-from support.s3 import S3
-from support.starts import make_table
-from support.step_worlds import World, delete, rename, replacing
+from support.sources.s3 import S3
+from support.types.step_worlds import World, delete, rename, replacing
 
 pytestmark = pytest.mark.process
 

@@ -12,9 +12,9 @@ import pytest
 from distop.client import AsyncClient, OperationState
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from support.coordinators import CoordinatorProcess
-from support.executing import Child, runner
-from support.whole import Whole, write_csv
+from support.services.coordinators import CoordinatorProcess
+from support.services.executing import Child, runner
+from support.services.whole import Whole, write_csv
 
 pytestmark = pytest.mark.process
 
@@ -49,7 +49,13 @@ async def test_a_killed_leader_and_a_killed_runner_cost_time_and_no_row(
         appenders = [
             stack.enter_context(
                 Child(
-                    etcd_config, tmp_path, "-m", "support.foreign_appender", "default.t", f"{ROUNDS}", start
+                    etcd_config,
+                    tmp_path,
+                    "-m",
+                    "support.tables.foreign_appender",
+                    "default.t",
+                    f"{ROUNDS}",
+                    start,
                 )
             )
             for start in ("1000", "2000")

@@ -21,9 +21,9 @@ from distop.metastore.etcd.watch import watch
 from distop.metastore.records.keyspace import OperationId, prefix_end
 from distop.metastore.records.model import COMMITTING, HistoryRecord, decode
 from distop.proto import distop_pb2 as pb
-from support.coordinators import TTL_S, CoordinatorProcess, Service, leader_of, members
-from support.jobs import mark
-from support.starts import begin, make_table
+from support.etcd.jobs import mark
+from support.etcd.starts import begin, make_table
+from support.services.coordinators import TTL_S, CoordinatorProcess, Service, leader_of, members
 from support.waiting import eventually
 
 pytestmark = pytest.mark.process

@@ -21,12 +21,12 @@ from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.model import RUNNING, HistoryRecord, LeaderRecord, OperationOptions, decode
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
-from support.clusters import etcd_to_kill
-from support.coordinators import TTL_S, raising, serving
-from support.etcds import etcdctl, fill
-from support.feeding import staged
-from support.jobs import mark
-from support.starts import begin, make_table
+from support.etcd.clusters import etcd_to_kill
+from support.etcd.etcds import etcdctl, fill
+from support.etcd.jobs import mark
+from support.etcd.starts import begin, make_table
+from support.services.coordinators import TTL_S, raising, serving
+from support.services.feeding import staged
 from support.waiting import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]

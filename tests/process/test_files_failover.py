@@ -17,11 +17,11 @@ from distop.client import AsyncClient, Operation, OperationState
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId
-from support.coordinators import CoordinatorProcess
-from support.executing import runner
-from support.trees import ids_in, names_in, success_of
+from support.services.coordinators import CoordinatorProcess
+from support.services.executing import runner
+from support.services.whole import write_csv
+from support.tables.trees import ids_in, names_in, success_of
 from support.waiting import eventually
-from support.whole import write_csv
 
 pytestmark = pytest.mark.process
 

@@ -10,9 +10,9 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.options import FollowUp
-from support.coordinators import CoordinatorProcess
-from support.jobs import mark
-from support.starts import begin, make_table
+from support.etcd.jobs import mark
+from support.etcd.starts import begin, make_table
+from support.services.coordinators import CoordinatorProcess
 from support.waiting import eventually
 
 pytestmark = pytest.mark.process

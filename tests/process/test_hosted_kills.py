@@ -11,17 +11,17 @@ from distop.client import OperationState
 from distop.errors import AlreadyIngested, InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
 from distop.spark_jobs.ingest.dataframe import DataFrameIngest
-from support.executing import Child, runner
-from support.hosting_program import ROWS
-from support.lossy import LossyClient
+from support.etcd.lossy import LossyClient
+from support.services.executing import Child, runner
+from support.services.hosting_program import ROWS
+from support.services.whole import Whole, coordinated
 from support.waiting import eventually
-from support.whole import Whole, coordinated
 
 NAME = f"t/{DataFrameIngest.type}/1"
 
 
 def program(service: Whole, folder: Path) -> Child:
-    return Child(service.etcd, folder, "-m", "support.hosting_program", service.address, str(folder))
+    return Child(service.etcd, folder, "-m", "support.services.hosting_program", service.address, str(folder))
 
 
 async def half_way(service: Whole, files: int) -> None:

@@ -10,11 +10,11 @@ import pytest
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.tables.indexes import read_indexes
 from distop.spark_jobs.tables.snapshot import open_snapshot
-from support.executing import executor_process, runner
-from support.index_types import FOLDER, HOLD_AT, opened
-from support.lossy import LossyClient
+from support.etcd.lossy import LossyClient
+from support.services.executing import executor_process, runner
+from support.services.whole import coordinated, write_csv
+from support.types.index_types import FOLDER, HOLD_AT, opened
 from support.waiting import eventually
-from support.whole import coordinated, write_csv
 
 pytestmark = pytest.mark.process
 
@@ -27,7 +27,7 @@ async def test_a_build_that_was_killed_repeats_no_finished_file(
 ) -> None:
     """O9, O13: kill -9 of the executor between two files of a job; another one goes on behind the last."""
     environment = {
-        "DISTOP_OPERATIONS": "support.index_types:Noted",
+        "DISTOP_OPERATIONS": "support.types.index_types:Noted",
         FOLDER: str(tmp_path),
         HOLD_AT: str(HELD),
     }

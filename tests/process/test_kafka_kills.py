@@ -11,10 +11,10 @@ import pytest
 from distop.client import AsyncClient, OperationState
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from support.coordinators import CoordinatorProcess
-from support.executing import executor_process, runner
-from support.kafka import Brokers
-from support.whole import Whole
+from support.services.coordinators import CoordinatorProcess
+from support.services.executing import executor_process, runner
+from support.services.whole import Whole
+from support.sources.kafka import Brokers
 
 pytestmark = pytest.mark.process
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from support.clusters import NAMES, Cluster, LocalCluster
-from support.containers import ContainerCluster
-from support.feeding import Stage, staged
+from support.etcd.clusters import NAMES, Cluster, LocalCluster
+from support.etcd.containers import ContainerCluster
+from support.services.feeding import Stage, staged
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 

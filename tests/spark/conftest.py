@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-from support.spark_service import service as service
-from support.spark_service import spark as spark
+from support.spark.spark_service import service as service
+from support.spark.spark_service import spark as spark

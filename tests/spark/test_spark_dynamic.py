@@ -15,12 +15,12 @@ import pytest
 from distop.client import OperationState
 from distop.executor.host.place import BASE_VARIABLE
 from distop.metastore.etcd.config import EtcdConfig
-from support.dataframe_program import AT_ONCE, PARTITIONS
-from support.dataframe_program import ROWS as ROWS_OF_PROGRAM
-from support.executing import Child, executor_process, place_in, short_folder, sidecar_pid
-from support.lossy import LossyClient
+from support.etcd.lossy import LossyClient
+from support.services.executing import Child, executor_process, place_in, short_folder, sidecar_pid
+from support.services.whole import Whole, coordinated, write_csv
+from support.spark.dataframe_program import AT_ONCE, PARTITIONS
+from support.spark.dataframe_program import ROWS as ROWS_OF_PROGRAM
 from support.waiting import eventually
-from support.whole import Whole, coordinated, write_csv
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -112,7 +112,7 @@ async def test_an_executor_lost_with_its_shuffle_files_begins_the_computation_an
         hosts(etcd_config) as environment,
         coordinated(etcd_config, tmp_path, client, partitionBy=[]) as service,
     ):
-        command = ("-m", "support.dataframe_program", service.address, "local-cluster[2,1,1024]")
+        command = ("-m", "support.spark.dataframe_program", service.address, "local-cluster[2,1,1024]")
         with Child(etcd_config, tmp_path, *command, str(tmp_path), **environment) as program:
             await eventually(lambda: len(service.data_files()) >= AT_ONCE, PATIENCE_S)
             lost = service.data_files()

@@ -21,7 +21,8 @@ from distop.metastore.operations.jobs import FAILED, SUCCESS
 from distop.metastore.operations.pausing import pause_operation, resume_operation
 from distop.metastore.records.model import ABORTING, PauseRecord
 from distop.metastore.tables.audit import audit_put
-from support.executing import (
+from support.etcd.lossy import LossyClient
+from support.services.executing import (
     TTL_S,
     Child,
     all_done,
@@ -34,9 +35,8 @@ from support.executing import (
     sidecar_pid,
     start_operation,
 )
-from support.lossy import LossyClient
+from support.types.work_types import files, traces
 from support.waiting import eventually
-from support.work_types import files, traces
 
 pytestmark = pytest.mark.spark
 
@@ -70,7 +70,7 @@ def command_of(pid: int) -> str:
 def local_spark(etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """An executor with ``local[2]``."""
     config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=f"t{secrets.token_hex(6)}")
-    command = ("-m", "support.executor_main", "local[2]", str(TTL_S))
+    command = ("-m", "support.services.executor_main", "local[2]", str(TTL_S))
     with serving(config, tmp_path_factory.mktemp("spark"), *command) as served:
         yield served
         served.process.terminate()
@@ -224,7 +224,7 @@ async def test_a_users_program_runs_operations_on_executors_that_are_processes_o
     client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
 ) -> None:
     """``local-cluster``: as on a cluster, with the sidecar started by whichever task comes first."""
-    command = ("-m", "support.spark_program", "local-cluster[2,1,1024]")
+    command = ("-m", "support.spark.spark_program", "local-cluster[2,1,1024]")
     with serving(etcd_config, tmp_path, *command) as served:
         argument = {"folder": str(tmp_path), "permanent": ["2"]}
         arg = await start_operation(client, "traced", argument, jobs=6)

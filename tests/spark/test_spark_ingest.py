@@ -12,11 +12,11 @@ import pytest
 from distop.client import OperationState
 from distop.executor.host.place import BASE_VARIABLE
 from distop.metastore.etcd.config import EtcdConfig
-from support.executing import executor_process, place_in, short_folder, sidecar_pid
-from support.kafka import Brokers
-from support.lossy import LossyClient
+from support.etcd.lossy import LossyClient
+from support.services.executing import executor_process, place_in, short_folder, sidecar_pid
+from support.services.whole import Whole, coordinated, write_csv
+from support.sources.kafka import Brokers
 from support.waiting import eventually
-from support.whole import Whole, coordinated, write_csv
 
 pytestmark = pytest.mark.spark
 

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from support.spark_driver import COLUMNS, numbers
-from support.spark_service import Program, Service, cluster, until, writing
+from support.spark.spark_driver import COLUMNS, numbers
+from support.spark.spark_service import Program, Service, cluster, until, writing
 
 pytestmark = pytest.mark.spark
 

@@ -10,8 +10,8 @@ import pytest
 
 from distop.commit.layout.hive import PartitionValues
 from distop.commit.layout.model import Layout
-from support.plain_tables import PlainTable
-from support.publishing import ROWS
+from support.tables.plain_tables import PlainTable
+from support.tables.publishing import ROWS
 
 pytestmark = pytest.mark.spark
 

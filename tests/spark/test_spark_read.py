@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from distop.spark_jobs import read
-from support.spark_driver import numbers
-from support.spark_service import Service, ids_of, reading, writing
+from support.spark.spark_driver import numbers
+from support.spark.spark_service import Service, ids_of, reading, writing
 
 pytestmark = pytest.mark.spark
 

@@ -11,8 +11,8 @@ import pytest
 
 from distop.errors import BadRow, InvalidArgument, PreconditionFailed
 from distop.spark_jobs import write
-from support.spark_driver import COLUMNS, numbers
-from support.spark_service import Service, ids_of, reading, until, writing
+from support.spark.spark_driver import COLUMNS, numbers
+from support.spark.spark_service import Service, ids_of, reading, until, writing
 
 pytestmark = pytest.mark.spark
 

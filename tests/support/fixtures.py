@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
-from support.lossy import LossyClient
+from support.etcd.lossy import LossyClient
 
 
 @pytest.fixture

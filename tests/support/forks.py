@@ -27,7 +27,7 @@ from distop.metastore.operations.steplog import CommitStepStore
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.model import StepRecord
 from distop.metastore.records.sequence import CommitSequence
-from support.step_worlds import World
+from support.types.step_worlds import World
 
 FAILED = 70
 """Exit status of a child that raised."""

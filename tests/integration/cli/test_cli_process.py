@@ -1,0 +1,172 @@
+"""The ``distop`` command as a process: exit codes, documents, signals, pipes, speed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import Iterator
+
+import pytest
+
+from distop.metastore.etcd.embedded import free_port
+from distop.proto import distop_pb2 as pb
+from support.services.fake_service import FakeService, serving_in_thread
+from support.waiting import eventually
+
+DISTOP = [sys.executable, "-P", "-m", "distop.cli"]
+
+
+@pytest.fixture
+def service() -> FakeService:
+    fake = FakeService()
+    fake.world.tables["flights"] = pb.Table(name="flights", location="file:///data", format="iceberg")
+    fake.world.add(pb.Operation(name="flights/noop/9", table="flights", type="noop", state=pb.RUNNING))
+    return fake
+
+
+@pytest.fixture
+def address(service: FakeService) -> Iterator[str]:
+    with serving_in_thread(service) as served:
+        yield served
+
+
+def environment(address: str) -> dict[str, str]:
+    return {**os.environ, "DISTOP_ADDRESS": address, "PYTHONWARNINGS": "error::ResourceWarning"}
+
+
+def distop(*words: str, address: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*DISTOP, *words],
+        env=environment(address),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "start flights noop --arg partitions=3",
+        "start flights noop --arg partitions=3 --wait",
+        "ingest flights /data/2013-01",
+        "ls",
+        "show flights/noop/9",
+        "cancel flights/noop/9",
+        "cancel flights/noop/9 --wait",
+        "tables",
+        "tables ls",
+        "tables show flights",
+        "tables create other --location /data/other",
+        "watermarks flights",
+        "members",
+        "--version",
+    ],
+)
+def test_every_command_prints_one_json_document(service: FakeService, address: str, words: str) -> None:
+    done = distop(*words.split(), "--output", "json", address=address)
+    assert (done.returncode, done.stderr) == (0, "")
+    json.loads(done.stdout)
+    assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", ["start flights noop --arg partitions=3 --wait", "ls", "tables", "members"])
+def test_every_command_prints_something_for_people(service: FakeService, address: str, words: str) -> None:
+    done = distop(*words.split(), address=address)
+    assert done.returncode == 0
+    assert done.stdout or done.stderr
+
+
+def test_failures_leave_nothing_on_stdout(address: str) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    for words, code in (
+        (["ls", "-a", nobody], 8),
+        (["show", "flights/noop/1"], 3),
+        (["tables", "show", "x"], 3),
+        (["tables", "create", "flights", "--location", "/data"], 4),
+        (["ls", "--oops"], 2),
+    ):
+        done = distop(*words, "-o", "json", address=address)
+        assert (done.returncode, done.stdout) == (code, "")
+        assert json.loads(done.stderr)["error"]["exit_code"] == code
+
+
+async def test_ctrl_c_leaves_the_operation_running_and_ends_with_130(
+    service: FakeService, address: str
+) -> None:
+    watching = await asyncio.create_subprocess_exec(
+        *DISTOP, "watch", "flights/noop/9", env=environment(address), stdout=PIPE, stderr=PIPE
+    )
+    await eventually(lambda: service.calls["watch"])
+    watching.send_signal(signal.SIGINT)
+    _out, err = await asyncio.wait_for(watching.communicate(), 30)
+    assert watching.returncode == 130
+    assert b"flights/noop/9 goes on: distop watch flights/noop/9" in err
+    assert b"Traceback" not in err
+    assert not service.calls["cancel"]
+
+
+def test_a_reader_that_leaves_is_no_error_to_talk_about(address: str) -> None:
+    for _ in range(3):
+        distop("start", "flights", "noop", address=address)
+    listing = subprocess.Popen(
+        [*DISTOP, "ls"], env=environment(address), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert listing.stdout is not None
+    assert listing.stderr is not None
+    listing.stdout.close()
+    with listing.stderr as stderr:
+        assert stderr.read() == b""
+    listing.wait(30)
+
+
+def test_a_terminal_sees_the_grid(service: FakeService, address: str) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*DISTOP, "start", "flights", "noop", "--arg", "partitions=8", "--wait"],
+        env=environment(address) | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        screen = b""
+        try:
+            while data := os.read(ours, 65536):
+                screen += data
+        except OSError:  # how a pty says that the other end is closed
+            pass
+        os.close(ours)
+    assert process.returncode == 0
+    text = screen.decode()
+    assert "■ " * 8 in text.replace("\x1b[0m", "").replace("\x1b[32m", "")
+    assert "succeeded" in text
+
+
+def test_help_is_there_at_once() -> None:
+    """It loads none of what takes its time to load."""
+    environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
+    done = subprocess.run(
+        [*DISTOP, "--help"], capture_output=True, text=True, timeout=60, check=True, env=environment
+    )
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert {"distop", "typer"} <= loaded
+    assert not loaded & {
+        "grpc",
+        "google",
+        "aetcd",
+        "pyarrow",
+        "pyiceberg",
+        "pyspark",
+        "duckdb",
+        "pandas",
+        "numpy",
+    }

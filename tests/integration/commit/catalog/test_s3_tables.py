@@ -1,0 +1,136 @@
+"""Iceberg tables on S3: staging, publishing, sweeping, and pyiceberg programs beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.commit.cleanup.sweep import sweep
+from distop.commit.iceberg.append import IcebergOverwrite
+from distop.commit.index import blooms as index_blooms
+from distop.commit.index import lookup as index_lookup
+from distop.commit.layout.model import Layout
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.records.model import TableRecord, encode
+from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
+from support.sources.s3 import S3
+from support.tables.indexing import Indexing
+from support.tables.maintaining import Run
+from support.tables.publishing import ROWS, Staged, Table, rows
+
+IOS = ["pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.FsspecFileIO"]
+
+
+def table_on(s3: S3, io: str = IOS[0]) -> Table:
+    layout = Layout.create(ROWS, ["kind"], {"py-io-impl": io})
+    return Table("flights", f"{s3.url}/my tables/flights", layout, s3.storage)
+
+
+def with_a_loser(table: Table) -> Staged:
+    """An operation of two jobs, one of which was attempted twice."""
+    operation = table.staged([rows(0, 9)], [rows(9, 9)])
+    loser = operation.writer("1", "7-loser")
+    loser.write(rows(9, 9))
+    loser.finish()
+    return operation
+
+
+@pytest.mark.parametrize("io", IOS)
+def test_a_table_on_s3_is_written_published_and_swept(s3: S3, io: str) -> None:
+    """P1, P14, C18: reached by the storage options of the table alone."""
+    table = table_on(s3, io)
+    first, second = with_a_loser(table), with_a_loser(table)
+    contribution = table.publish(first)
+    table.publish(second)
+    before = s3.names()
+    removed = sweep(first.arg, first.history(contribution.facts), first.jobs)
+    assert removed >= 4
+    gone = set(before) - set(s3.names())
+    assert len(gone) == removed
+    assert all("loser" in name or name.endswith(".avro") for name in gone)
+    assert not [name for name in s3.names() if "loser" in name and first.arg.uuid in name]
+    assert [name for name in s3.names() if "loser" in name and second.arg.uuid in name]
+    assert table.ids() == sorted([*range(18), *range(18)])
+
+
+@pytest.fixture
+def published(etcd: EtcdProcess, prefix: str, s3: S3) -> Iterator[tuple[SyncEtcd, Table]]:
+    """A table on S3 as distop made it, in etcd."""
+    with SyncEtcd(EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix)) as store:
+        table = table_on(s3)
+        table.publish(table.staged([rows(0, 6)]))
+        keys = store.keyspace.table("flights")
+        record = TableRecord(name="flights", location=table.location, options={"storage": s3.storage})
+        store.txn(Txn(then=(Put(keys.table, encode(record)), Put(keys.head, table.head.value))))
+        yield store, table
+
+
+def test_a_pyiceberg_program_reads_and_writes_it(
+    etcd: EtcdProcess, prefix: str, published: tuple[SyncEtcd, Table]
+) -> None:
+    """P14: it learns from etcd how the table is reached."""
+    with EtcdCatalog("distop", **{"etcd.endpoints": etcd.endpoint, "etcd.prefix": prefix}) as catalog:
+        found = catalog.load_table("default.flights")
+        found.append(pa.table({"id": [100], "kind": ["k0"]}, schema=ROWS))
+        ids = catalog.load_table("default.flights").scan().to_arrow()["id"].to_pylist()
+    assert sorted(ids) == [*range(6), 100]
+
+
+def test_a_catalog_makes_tables_on_s3(etcd: EtcdProcess, prefix: str, s3_in_environment: S3) -> None:
+    """P14: reached by what the environment says."""
+    properties = {"etcd.endpoints": etcd.endpoint, "etcd.prefix": prefix, "warehouse": s3_in_environment.url}
+    with EtcdCatalog("distop", **properties) as catalog:
+        made = catalog.create_table("default.made", ROWS)
+        made.append(pa.table({"id": [1], "kind": ["k0"]}, schema=ROWS))
+        assert catalog.load_table("default.made").scan().to_arrow().num_rows == 1
+    assert s3_in_environment.names()
+
+
+def test_a_table_on_s3_is_looked_after(s3: S3) -> None:
+    """P13, C18: snapshots expire with their files, orphans go; times and names are those of the store."""
+    table = table_on(s3)
+    for i in range(3):
+        table.publish(table.staged([rows(10 * i, 3)]), IcebergOverwrite())
+    first = table.iceberg().metadata.snapshots[0].snapshot_id
+    Run.of(table, Rollback(), snapshot=str(first)).finish()
+    assert table.ids() == [0, 1, 2]
+    facts = Run.of(table, ExpireSnapshots(), older_than="0s").finish()
+    assert facts["expiredSnapshots"] == 2
+    left = [name for name in s3.names() if name.endswith(".parquet")]
+    assert len(left) == 3
+    running = table.staged([rows(100, 3)])
+    litter = f"{s3.bucket}/my tables/flights/data/kind=a b/litter #1.parquet"
+    s3.fs.pipe_file(litter, b"of a program that was killed")
+    dead = table.staged([rows(200, 3)])
+    found = Run.of(table, RemoveOrphans(), running.arg, older_than="0s", dry_run=False).finish()
+    gone = {name for name in (*found["examples"],) if name.endswith(".parquet")}
+    assert "data/kind=a b/litter #1.parquet" in gone
+    assert not [name for name in s3.names() if "litter" in name or dead.arg.uuid in name]
+    table.publish(running)
+    assert table.ids() == [0, 1, 2, 100, 101, 102]
+
+
+@pytest.mark.parametrize("io", IOS)
+def test_an_index_on_s3_is_built_asked_and_replaced(s3: S3, io: str) -> None:
+    """C18: by the storage options of the table alone."""
+    world = Indexing(table_on(s3, io))
+    for start in (0, 9):
+        world.table.publish(world.table.staged([rows(start, 9)]))
+        facts = world.build("id")
+    assert (facts["files"], facts["newFiles"], facts["parts"]) == (6, 3, 2)
+    narrowed = world.look("id", 4)
+    assert narrowed is not None
+    assert (len(narrowed.files), narrowed.covered, narrowed.unreadable) == (1, 6, [])
+    assert world.build("id", full=True)["parts"] == 1
+    assert len([name for name in s3.names() if "/index/" in name and name[-1] != "/"]) == 3
+    index_lookup._manifests.clear()
+    index_blooms.forget()
+    again = world.look("id", 4, 17)
+    assert again is not None
+    assert (len(again.files), again.unreadable) == (2, [])

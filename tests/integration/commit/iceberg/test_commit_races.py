@@ -1,0 +1,322 @@
+"""Several writers of one table at once: programs through the catalog, and operations that finish."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.exceptions import ValidationException
+
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.commit.iceberg.append import IcebergAppend, IcebergOverwrite
+from distop.commit.iceberg.watermarks import WatermarkStep
+from distop.commit.layout.model import Layout
+from distop.commit.steps.contract import FinishContext, TransactionalStep
+from distop.errors import HeadConflict
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.etcd.txn import Get, Txn
+from distop.metastore.records.model import Head, TableRecord, WatermarkMove, decode, decode_watermarks, encode
+from support.tables.publishing import ROWS, Staged, Table, rows
+
+APPENDER = """
+import sys
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException
+from distop.commit.catalog.catalog import EtcdCatalog
+
+endpoint, prefix, first, count = sys.argv[1:]
+with EtcdCatalog("appender", **{"etcd.endpoints": endpoint, "etcd.prefix": prefix}) as catalog:
+    for i in range(int(first), int(first) + int(count)):
+        while True:
+            try:
+                catalog.load_table("flights").append(pa.table({"id": [i], "kind": ["k"]}))
+                break
+            except CommitFailedException:
+                print("lost all of its tries", file=sys.stderr)
+"""
+
+
+class Shared:
+    """A table in etcd, with a catalog for programs and a way to finish operations."""
+
+    def __init__(self, etcd: EtcdProcess, prefix: str, folder: Path) -> None:
+        self.endpoint, self.prefix = etcd.endpoint, prefix
+        self.store = SyncEtcd(EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix))
+        properties = {
+            "etcd.endpoints": etcd.endpoint,
+            "etcd.prefix": prefix,
+            "warehouse": f"file://{folder}/warehouse",
+        }
+        self.catalog = EtcdCatalog("shared", **properties)
+        self.table = Table("flights", f"file://{folder}/flights", Layout.create(ROWS))
+        self.keys = self.store.keyspace.table("flights")
+        self.record = TableRecord(name="flights", location=self.table.location)
+        self.store.put(self.keys.table, encode(self.record))
+
+    def close(self) -> None:
+        self.catalog.close()
+        self.store.close()
+
+    def context(self, operation: Staged) -> FinishContext:
+        head, watermarks = self.keys.head, self.keys.watermarks
+        read = self.store.txn(Txn(then=(Get(head), Get(watermarks))))
+        return FinishContext(
+            table=self.record,
+            keys=self.keys,
+            head=read.one(0, head),
+            watermarks=read.one(1, watermarks),
+            view=operation.view,
+        )
+
+    def finish(self, operation: Staged, step: TransactionalStep | None = None) -> None:
+        """What a coordinator does: prepare, send, and prepare again on whatever was faster."""
+        for _ in range(200):
+            context = self.context(operation)
+            prepared = [each.prepare(context) for each in (WatermarkStep(), step or IcebergAppend())]
+            txn = prepared[0].txn + prepared[1].txn
+            if self.store.txn(txn).succeeded:
+                return
+            for contribution in prepared:
+                contribution.discard()
+        raise AssertionError("lost two hundred races")
+
+    def ids(self) -> list[int]:
+        found: list[int] = self.catalog.load_table("flights").scan().to_arrow()["id"].to_pylist()
+        return sorted(found)
+
+
+@pytest.fixture
+def shared(etcd: EtcdProcess, prefix: str, tmp_path: Path) -> Iterator[Shared]:
+    made = Shared(etcd, prefix, tmp_path)
+    yield made
+    made.close()
+
+
+def test_two_processes_appending_at_once_lose_no_row(shared: Shared) -> None:
+    """P6, P7: while operations of distop finish in a third."""
+    shared.finish(shared.table.staged([]))
+    count, operations = 10, 20
+    command = [sys.executable, "-c", APPENDER, shared.endpoint, shared.prefix]
+    with ExitStack() as stack:
+        appenders = [
+            stack.enter_context(
+                subprocess.Popen([*command, str(first), str(count)], stderr=subprocess.PIPE, text=True)
+            )
+            for first in (1000, 2000)
+        ]
+        for process in appenders:
+            stack.callback(process.kill)
+        deadline = time.monotonic() + 60
+        while not shared.ids():
+            assert time.monotonic() < deadline, "no appender has appended anything"
+        for i in range(operations):
+            shared.finish(shared.table.staged([rows(i, 1)]))
+        for process in appenders:
+            _, errors = process.communicate(timeout=100)
+            assert process.returncode == 0, errors
+    foreign = [*range(1000, 1000 + count), *range(2000, 2000 + count)]
+    assert shared.ids() == [*range(operations), *foreign]
+
+
+def test_ten_operations_finishing_at_once_are_all_there(shared: Shared) -> None:
+    """P7: merge-if; each row once, and every snapshot is an ancestor of the last."""
+    staged = [shared.table.staged([rows(10 * i, 10)]) for i in range(10)]
+    threads = [threading.Thread(target=shared.finish, args=(operation,)) for operation in staged]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert shared.ids() == list(range(100))
+    metadata = shared.catalog.load_table("flights").metadata
+    assert len(metadata.snapshots) == 10
+    by = {snapshot.summary["distop.operation"] for snapshot in metadata.snapshots if snapshot.summary}
+    assert by == {f"flights/ingest/{i}" for i in range(1, 11)}
+    # What lost a race has left nothing behind.
+    folder = Path(shared.table.location.removeprefix("file://"), "metadata")
+    assert len(list(folder.glob("*.metadata.json"))) == 10
+    assert len(list(folder.glob("snap-*.avro"))) == 10
+
+
+def test_overwrites_at_once_leave_the_files_of_one(shared: Shared) -> None:
+    """P7: exactly the last writer's set."""
+    shared.finish(shared.table.staged([rows(0, 5)]))
+    staged = [shared.table.staged([rows(1000 * i, 3)], [rows(1000 * i + 500, 3)]) for i in range(1, 5)]
+    threads = [
+        threading.Thread(target=shared.finish, args=(operation, IcebergOverwrite())) for operation in staged
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    first = shared.ids()[0]
+    assert first in (1000, 2000, 3000, 4000)
+    assert shared.ids() == [first, first + 1, first + 2, first + 500, first + 501, first + 502]
+
+
+def test_an_operation_is_put_on_top_of_a_foreign_append(shared: Shared) -> None:
+    """P6: a program appends after the operation has prepared: it re-bases, with its watermark."""
+    shared.finish(shared.table.staged([rows(0, 2)]))
+    operation = shared.table.start(watermarks={"files": {"m": WatermarkMove(after="1")}})
+    operation.run("0", [rows(10, 2)])
+    lost = IcebergAppend().prepare(shared.context(operation))
+    shared.catalog.load_table("flights").append(pa.table({"id": [100], "kind": ["k"]}))
+    assert not shared.store.txn(lost.txn).succeeded
+    lost.discard()
+    shared.finish(operation)
+    assert shared.ids() == [0, 1, 10, 11, 100]
+    assert decode_watermarks(shared.store.get(shared.keys.watermarks).value) == {"files": {"m": "1"}}
+
+
+def test_a_foreign_append_is_put_on_top_of_an_operation(shared: Shared) -> None:
+    """P6: a program that loaded the table before the operation finished loses nothing of it."""
+    shared.finish(shared.table.staged([rows(0, 2)]))
+    stale = shared.catalog.load_table("flights")
+    shared.finish(shared.table.staged([rows(10, 2)]))
+    stale.append(pa.table({"id": [100], "kind": ["k"]}))
+    assert shared.ids() == [0, 1, 10, 11, 100]
+
+
+def test_a_foreign_write_refuses_an_operation_that_does_not_allow_it(shared: Shared) -> None:
+    """P6: the conflict names the snapshot and says that it is not distop's; the table is untouched."""
+    shared.finish(shared.table.staged([rows(0, 2)]))
+    expected = shared.catalog.load_table("flights").metadata.current_snapshot_id
+    operation = shared.table.staged([rows(10, 2)])
+    shared.catalog.load_table("flights").append(pa.table({"id": [100], "kind": ["k"]}))
+    step = IcebergOverwrite({"expectedSnapshotId": str(expected)})
+    with pytest.raises(HeadConflict, match="written by another program") as caught:
+        shared.finish(operation, step)
+    foreign = shared.catalog.load_table("flights").metadata.current_snapshot_id
+    assert caught.value.details["snapshot"] == str(foreign)
+    assert shared.ids() == [0, 1, 100]
+
+
+def test_a_foreign_overwrite_does_not_swallow_an_operation(shared: Shared) -> None:
+    """P6: a program that replaces what it has read is refused when rows have come between."""
+    shared.finish(shared.table.staged([rows(0, 2)]))
+    stale = shared.catalog.load_table("flights")
+    shared.finish(shared.table.staged([rows(10, 2)]))
+    with pytest.raises(ValidationException):
+        stale.overwrite(pa.table({"id": [100], "kind": ["k"]}))
+    assert shared.ids() == [0, 1, 10, 11]
+
+
+def test_readers_see_all_of_an_operation_or_nothing(shared: Shared) -> None:
+    """P3: a reader in a loop while operations of several jobs finish."""
+    shared.finish(shared.table.staged([]))
+    done = threading.Event()
+
+    def work() -> None:
+        for i in range(10):
+            shared.finish(shared.table.staged(*([rows(100 * i + 10 * job, 10)] for job in range(6))))
+        done.set()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    seen = []
+    while not done.is_set():
+        seen.append(shared.catalog.load_table("flights").scan().to_arrow().num_rows)
+    worker.join(60)
+    assert all(count % 60 == 0 for count in seen)
+    assert seen == sorted(seen)
+    assert len(shared.ids()) == 600
+
+
+WRITER = """
+import sys
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException, ValidationException
+from distop.commit.catalog.catalog import EtcdCatalog
+
+endpoint, prefix, first, rounds = sys.argv[1:]
+with EtcdCatalog("writer", **{"etcd.endpoints": endpoint, "etcd.prefix": prefix}) as catalog:
+    for i in range(int(first), int(first) + 3 * int(rounds), 3):
+        while True:
+            try:
+                table = catalog.load_table("flights")
+                table.overwrite(pa.table({"id": [i, i + 1, i + 2], "kind": ["a", "b", "c"]}))
+                break
+            except (CommitFailedException, ValidationException):
+                continue
+"""
+
+
+def beside(shared: Shared, stack: ExitStack, script: str, rounds: int) -> list[subprocess.Popen[str]]:
+    """Two processes of pyiceberg, at work."""
+    command = [sys.executable, "-c", script, shared.endpoint, shared.prefix]
+    processes = []
+    for first in (10_000, 20_000):
+        process = stack.enter_context(
+            subprocess.Popen([*command, str(first), str(rounds)], stderr=subprocess.PIPE, text=True)
+        )
+        stack.callback(process.kill)
+        processes.append(process)
+    return processes
+
+
+def until_written(shared: Shared) -> None:
+    deadline = time.monotonic() + 60
+    while not shared.ids():
+        assert time.monotonic() < deadline, "no process has written anything"
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        _, errors = process.communicate(timeout=100)
+        assert process.returncode == 0, errors
+
+
+def test_ten_writers_appending_at_once_lose_and_double_nothing(shared: Shared) -> None:
+    """P7: eight operations at a time and two processes of pyiceberg, while manifests are merged."""
+    shared.finish(shared.table.staged([]))
+    rounds = 4
+    with ExitStack() as stack:
+        processes = beside(shared, stack, APPENDER, rounds)
+        until_written(shared)
+        for turn in range(3):
+            staged = [shared.table.staged([rows(1000 * turn + 10 * i, 5)]) for i in range(8)]
+            threads = [threading.Thread(target=shared.finish, args=(operation,)) for operation in staged]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+        ended(processes)
+    ours = [1000 * turn + 10 * i + n for turn in range(3) for i in range(8) for n in range(5)]
+    foreign = [first + i for first in (10_000, 20_000) for i in range(rounds)]
+    assert shared.ids() == sorted([*ours, *foreign])
+
+
+def test_ten_writers_overwriting_at_once_leave_the_set_of_the_last(shared: Shared) -> None:
+    """P7: eight operations and two processes of pyiceberg; never a mixture, at any moment."""
+    shared.finish(shared.table.staged([rows(0, 3)]))
+    staged = [
+        shared.table.staged([rows(100 * i, 1)], [rows(100 * i + 1, 1)], [rows(100 * i + 2, 1)])
+        for i in range(1, 9)
+    ]
+    seen: list[list[int]] = []
+    with ExitStack() as stack:
+        processes = beside(shared, stack, WRITER, 3)
+        threads = [
+            threading.Thread(target=shared.finish, args=(operation, IcebergOverwrite()))
+            for operation in staged
+        ]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            seen.append(shared.ids())
+        for thread in threads:
+            thread.join(60)
+        ended(processes)
+    last = shared.ids()
+    assert all(one == [one[0], one[0] + 1, one[0] + 2] for one in [*seen, last])
+    head = decode(shared.store.get(shared.keys.head).value, Head)
+    ours = {f"flights/ingest/{i + 1}": 100 * i for i in range(1, 9)}
+    assert last[0] == ours.get(head.operation, last[0] if last[0] >= 10_000 else None)

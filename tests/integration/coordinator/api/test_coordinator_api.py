@@ -1,0 +1,481 @@
+"""What callers see over the wire: lists, tables, members, health, and errors they can act on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import grpc.aio
+import pytest
+import pytest_asyncio
+from google.protobuf import duration_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from distop.errors import (
+    ArgumentTooLarge,
+    Compacted,
+    DistopError,
+    EtcdUnavailable,
+    InvalidArgument,
+    InvalidName,
+    TableExists,
+    TableNotFound,
+    UnknownOperationType,
+)
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import OperationArg, Watermarks, encode, encode_plain
+from distop.proto import distop_pb2 as pb
+from support.etcd.jobs import mark
+from support.etcd.proxy import Proxy
+from support.services.coordinators import Service, leader_of, raising, serving, through
+from support.waiting import eventually
+
+
+@pytest_asyncio.fixture
+async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
+    async with serving(etcd_config) as standing:
+        yield standing
+
+
+async def operations(service: Service, **fields: Any) -> pb.ListOperationsResponse:
+    with raising():
+        request = pb.ListOperationsRequest(**fields)
+        page: pb.ListOperationsResponse = await service.operations.ListOperations(request, timeout=10)
+    return page
+
+
+async def tables(service: Service, **fields: Any) -> pb.ListTablesResponse:
+    with raising():
+        request = pb.ListTablesRequest(**fields)
+        page: pb.ListTablesResponse = await service.tables.ListTables(request, timeout=10)
+    return page
+
+
+async def everything(client: EtcdClient) -> list[KeyValue]:
+    """Every key but those of live members."""
+    kvs = (await client.scan(client.keyspace.prefix)).kvs
+    return [kv for kv in kvs if not kv.key.startswith(client.keyspace.coordinators)]
+
+
+# -- lists -------------------------------------------------------------------------------------------
+
+
+async def test_operations_are_listed_filtered_and_shown_with_their_end(
+    service: Service, client: EtcdClient
+) -> None:
+    """O22: who, when, how long, what failed; running and finished; the newest first."""
+    await service.create_table("a")
+    await service.create_table("b")
+    done = await service.start("a", argument={"partitions": 0}, started_by="ann")
+    await service.ended(done)
+    failed = await service.start("a", argument={"partitions": 1}, started_by="bob")
+    await mark(client, failed, "0", error="why")
+    await service.ended(failed)
+    cancelled = await service.start("b", "friend")
+    await service.cancel(cancelled)
+    await service.ended(cancelled)
+    running = await service.start("a", argument={"partitions": 1})
+
+    listed = (await operations(service)).operations
+    assert [each.name for each in listed] == [str(each) for each in (running, failed, done, cancelled)]
+    assert [each.state for each in listed] == [pb.RUNNING, pb.FAILED, pb.SUCCEEDED, pb.CANCELLED]
+    assert "why" in listed[1].error.message
+    assert listed[1].started_by == "bob"
+    assert listed[1].finished_at.ToNanoseconds() >= listed[1].started_at.ToNanoseconds() > 0
+    assert not listed[0].HasField("finished_at")
+
+    def names(response: pb.ListOperationsResponse) -> list[str]:
+        return [each.name for each in response.operations]
+
+    assert names(await operations(service, table="b")) == [str(cancelled)]
+    assert names(await operations(service, type="friend")) == [str(cancelled)]
+    assert names(await operations(service, states=[pb.FAILED, pb.CANCELLED])) == [str(failed), str(cancelled)]
+    assert names(await operations(service, table="a", states=[pb.RUNNING])) == [str(running)]
+    assert names(await operations(service, table="b", type="noop")) == []
+
+
+async def test_pages_of_a_list_are_of_one_revision(service: Service) -> None:
+    """O22: what starts or ends meanwhile neither shifts the pages nor shows up on a later one."""
+    for table in ("a", "b", "c"):
+        await service.create_table(table)
+        for _ in range(4):
+            await service.ended(await service.start(table, argument={"partitions": 0}))
+    running = await service.start("b", argument={"partitions": 1})
+    whole = list((await operations(service, page_size=1000)).operations)
+    assert len(whole) == 13
+
+    seen: list[pb.Operation] = []
+    page = await operations(service, page_size=3)
+    await service.cancel(running)
+    while True:
+        seen.extend(page.operations)
+        assert len(page.operations) <= 3
+        if not page.next_page_token:
+            break
+        await service.ended(await service.start("a", argument={"partitions": 0}))
+        page = await operations(service, page_size=3, page_token=page.next_page_token)
+    assert [(each.name, each.state) for each in seen] == [(each.name, each.state) for each in whole]
+
+
+async def test_pages_of_tables_are_of_one_revision(service: Service) -> None:
+    """O22, O29: in key order, without the internal ones."""
+    names = sorted(["orders", "orders2", "a.b", "a", "z", "b c"])
+    for name in names:
+        await service.create_table(name)
+    first = await tables(service, page_size=4)
+    await service.create_table("new")
+    second = await tables(service, page_size=4, page_token=first.next_page_token)
+    assert sorted(table.name for table in (*first.tables, *second.tables)) == names
+    assert not second.next_page_token
+    assert {table.revision for table in (*first.tables, *second.tables)} == {first.tables[0].revision}
+
+
+async def test_a_listing_that_is_too_old_says_so(service: Service, client: EtcdClient) -> None:
+    """O22, O27."""
+    for name in ("a", "b"):
+        await service.create_table(name)
+        await service.ended(await service.start(name, argument={"partitions": 0}))
+    of_operations = (await operations(service, page_size=1)).next_page_token
+    of_tables = (await tables(service, page_size=1)).next_page_token
+    await client.compact(await client.put(client.keyspace.prefix + b"x", b""))
+    for call in (operations(service, page_token=of_operations), tables(service, page_token=of_tables)):
+        with pytest.raises(Compacted, match="too old") as caught:
+            await call
+        assert "begin it again" in caught.value.hint
+
+
+# -- tables, members, leaders ------------------------------------------------------------------------
+
+
+async def test_a_table_is_shown_with_what_it_was_made_of(service: Service, client: EtcdClient) -> None:
+    request = pb.CreateTableRequest(name="t", location="/data//flights/", created_by="me")
+    request.options.update({"partitionBy": ["month"], "properties": {"a": "b"}})
+    made = await service.tables.CreateTable(request)
+    assert (made.name, made.location, made.format) == ("t", "file:///data/flights", "iceberg")
+    assert made.created_by == "me"
+    assert made.options["partitionBy"][0] == "month"
+    assert made.created_at.ToNanoseconds() > 0
+    operation = await service.start("t")
+    await eventually(lambda: leader_of(client, "t"))
+    seen = await service.tables.GetTable(pb.GetTableRequest(name="t"))
+    assert list(seen.running) == [str(operation)]
+    assert seen.leader == await leader_of(client, "t")
+    assert seen.metadata_location == ""
+
+
+async def test_of_parallel_creations_of_a_table_one_wins(service: Service) -> None:
+    outcomes = await asyncio.gather(*(service.create_table("t") for _ in range(10)), return_exceptions=True)
+    assert sum(isinstance(outcome, pb.Table) for outcome in outcomes) == 1
+    assert sum(isinstance(outcome, TableExists) for outcome in outcomes) == 9
+
+
+async def test_watermarks_are_shown_by_source(service: Service, client: EtcdClient) -> None:
+    await service.create_table("t")
+    marks: Watermarks = {"b": {"1": "x"}, "a": {"2": "z", "1": "y"}}
+    await client.put(client.keyspace.table("t").watermarks, encode_plain(marks))
+    shown = await service.tables.GetWatermarks(pb.GetWatermarksRequest(table="t"))
+    triples = [(each.source, each.partition, each.value) for each in shown.watermarks]
+    assert triples == [("a", "1", "y"), ("a", "2", "z"), ("b", "1", "x")]
+    only = await service.tables.GetWatermarks(pb.GetWatermarksRequest(table="t", source="b"))
+    assert [each.value for each in only.watermarks] == ["x"]
+
+
+async def test_members_and_leaders_are_shown(service: Service, client: EtcdClient) -> None:
+    """O24: with the fencing token."""
+    await service.create_table("t")
+    await service.start("t")
+    listed = await service.cluster.ListMembers(pb.ListMembersRequest())
+    (member,) = listed.members
+    assert member.role == "coordinator"
+    assert member.address
+
+    async def leaders() -> Any:
+        return (await service.cluster.ListLeaders(pb.ListLeadersRequest())).leaders
+
+    (leader,) = await eventually(leaders)
+    standing = await client.get(client.keyspace.table("t").coordinator)
+    assert (leader.table, leader.member, leader.epoch) == ("t", member.id, standing.create_revision)
+
+
+async def test_health_and_reflection_answer(service: Service) -> None:
+    stub = health_pb2_grpc.HealthStub(service.channel)
+    for name in ("", "distop.v1.OperationService", "distop.v1.TableService", "distop.v1.ClusterService"):
+        reply = await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=5)
+        assert reply.status == health_pb2.HealthCheckResponse.SERVING
+    reflecting = reflection_pb2_grpc.ServerReflectionStub(service.channel)
+    call = reflecting.ServerReflectionInfo(
+        iter([reflection_pb2.ServerReflectionRequest(list_services="")]), timeout=5
+    )
+    answer = await call.read()
+    found = {each.name for each in answer.list_services_response.service}
+    assert {"distop.v1.OperationService", "grpc.health.v1.Health"} <= found
+    call.cancel()
+
+
+# -- bad input ---------------------------------------------------------------------------------------
+
+
+def start(**fields: Any) -> pb.StartOperationRequest:
+    return pb.StartOperationRequest(**{"table": "t", "type": "noop", **fields})
+
+
+def with_argument(**argument: Any) -> pb.StartOperationRequest:
+    request = start()
+    request.argument.update(argument)
+    return request
+
+
+def with_deadline(seconds: int) -> pb.StartOperationRequest:
+    return start(options=pb.OperationOptions(deadline=duration_pb2.Duration(seconds=seconds)))
+
+
+BAD_STARTS: list[tuple[pb.StartOperationRequest, type[DistopError], str]] = [
+    (start(table=""), InvalidName, "table"),
+    (start(table="_active"), InvalidName, "table"),
+    (start(table="x" * 513), InvalidName, "table"),
+    (start(type=""), InvalidName, "type"),
+    (start(type="no.op"), InvalidName, "type"),
+    (start(type="vacuum"), UnknownOperationType, "type"),
+    (start(object="o"), InvalidArgument, "object"),
+    (start(type="per_object"), InvalidArgument, "object"),
+    (start(type="per_object", object="1o"), InvalidName, "object"),
+    (start(partitions=["a", "commit"]), InvalidName, "partitions"),
+    (start(partitions=["a", ""]), InvalidName, "partition"),
+    (start(partitions=["a", "a"]), InvalidArgument, "partitions"),
+    (start(request_id="_r"), InvalidName, "request_id"),
+    (start(options=pb.OperationOptions(max_job_attempts=-1)), InvalidArgument, "options.max_job_attempts"),
+    (start(options=pb.OperationOptions(max_job_attempts=101)), InvalidArgument, "options.max_job_attempts"),
+    (
+        start(options=pb.OperationOptions(job_backoff=duration_pb2.Duration())),
+        InvalidArgument,
+        "options.job_backoff_s",
+    ),
+    (
+        start(options=pb.OperationOptions(attempt_timeout=duration_pb2.Duration(seconds=-1))),
+        InvalidArgument,
+        "options.attempt_timeout_s",
+    ),
+    (with_deadline(0), InvalidArgument, "options.deadline_s"),
+    (with_deadline(-5), InvalidArgument, "options.deadline_s"),
+    (with_deadline(-(2**63)), InvalidArgument, "options.deadline_s"),
+    (with_argument(partitions="x"), InvalidArgument, "argument"),
+    (with_argument(partitions=-1), InvalidArgument, "partitions"),
+    (with_argument(partitions=float("nan")), InvalidArgument, "argument"),
+    (with_argument(partitions=float("inf")), InvalidArgument, "argument"),
+    (with_argument(fail=["x" * 1_600_000]), ArgumentTooLarge, "argument"),
+    (with_argument(fail=["\x00" * 400_000]), ArgumentTooLarge, "argument"),
+]
+
+
+async def test_bad_starts_are_refused_with_a_code_and_the_field(service: Service, client: EtcdClient) -> None:
+    """U3, O4, O29: and leave nothing."""
+    await service.create_table("t")
+    before = await everything(client)
+    for request, error, field in BAD_STARTS:
+        with pytest.raises(error) as caught, raising():
+            await service.operations.StartOperation(request, timeout=10)
+        said = caught.value
+        assert said.details["field"] == field, said
+        assert said.code == error.code or issubclass(type(said), error)
+        assert not said.retryable
+    with pytest.raises(TableNotFound) as missing:
+        await service.start("nowhere")
+    assert missing.value.details == {"table": "nowhere"}
+    assert "create it first" in missing.value.hint
+    assert await everything(client) == before
+
+
+async def test_a_deadline_beyond_all_times_is_taken(service: Service) -> None:
+    """U3: it is no use, but no defect either."""
+    await service.create_table("t")
+    with raising():
+        await service.operations.StartOperation(with_deadline(2**63 - 1), timeout=10)
+    operation = OperationId("t", "noop", 1)
+    await service.cancel(operation)
+    assert (await service.ended(operation)).state == pb.CANCELLED
+
+
+def table(**fields: Any) -> pb.CreateTableRequest:
+    return pb.CreateTableRequest(**{"name": "t", "location": "/data", **fields})
+
+
+def with_options(**options: Any) -> pb.CreateTableRequest:
+    request = table()
+    request.options.update(options)
+    return request
+
+
+BAD_TABLES = [
+    (table(name=""), "name"),
+    (table(name="_coordinators"), "name"),
+    (table(location=""), "location"),
+    (table(location="relative/path"), "location"),
+    (table(location="s3://"), "location"),
+    (table(location="file:///"), "location"),
+    (table(location="http://[half"), "location"),
+    (table(format="csv"), "format"),
+    (with_options(partitionby=["x"]), "options.partitionby"),
+    (with_options(partitionBy="x"), "options.partitionBy"),
+    (with_options(properties=float("nan")), "options"),
+    (with_options(properties={"x": "y" * 1_600_000}), "options"),
+]
+
+
+async def test_bad_tables_are_refused_with_the_field(service: Service, client: EtcdClient) -> None:
+    """U3."""
+    before = await everything(client)
+    for request, field in BAD_TABLES:
+        with pytest.raises(InvalidArgument) as caught, raising():
+            await service.tables.CreateTable(request, timeout=10)
+        assert caught.value.details["field"] == field, caught.value
+    assert await everything(client) == before
+
+
+async def test_unknown_tables_are_named(service: Service) -> None:
+    """U3: a misspelt name is no empty list."""
+    for call in (
+        service.tables.GetTable(pb.GetTableRequest(name="nowhere")),
+        service.tables.GetWatermarks(pb.GetWatermarksRequest(table="nowhere")),
+        service.operations.ListOperations(pb.ListOperationsRequest(table="nowhere")),
+    ):
+        with pytest.raises(TableNotFound, match="'nowhere'"), raising():
+            await call
+
+
+@pytest.mark.parametrize("token", ["!", "é", "MTIz", "WzAsIiIsMF0=", "Wy0xLCJ0IiwwXQ==", "WzEsInQiLC0xXQ=="])
+async def test_page_tokens_that_nobody_made_are_refused(service: Service, token: str) -> None:
+    """U3."""
+    for call in (operations(service, page_token=token), tables(service, page_token=token)):
+        with pytest.raises(InvalidArgument) as caught:
+            await call
+        assert caught.value.details == {"field": "page_token"}
+
+
+async def test_a_page_token_of_a_time_to_come_is_refused(service: Service) -> None:
+    """U3: etcd was restored from a backup, say; it is not that etcd does not answer."""
+    token = "WzkwMDAwMDAwMDAwMDAsInQiLDBd"  # [9000000000000,"t",0]
+    for call in (operations(service, page_token=token), tables(service, page_token=token)):
+        with pytest.raises(InvalidArgument, match="page token"):
+            await call
+
+
+async def test_bad_page_sizes_and_names_are_refused(service: Service) -> None:
+    """U3."""
+    for call in (operations(service, page_size=-1), tables(service, page_size=-1)):
+        with pytest.raises(InvalidArgument, match="page_size"):
+            await call
+    for name in ("", "t/noop", "t/noop/%FF", "t/noop/5/3", "t/noop/" + "9" * 4400):
+        for call in (
+            service.operations.GetOperation(pb.GetOperationRequest(name=name)),
+            service.operations.CancelOperation(pb.CancelOperationRequest(name=name)),
+            service.operations.WatchOperation(pb.WatchOperationRequest(name=name)).read(),
+        ):
+            with pytest.raises(InvalidName), raising():
+                await call
+
+
+async def test_a_partition_cannot_be_cancelled_as_if_it_were_an_operation(
+    service: Service, client: EtcdClient
+) -> None:
+    """U3: its state key looks like an operation's."""
+    await service.create_table("t")
+    operation = await service.start("t", argument={"partitions": 4})
+    await mark(client, operation, "3")
+    before = await everything(client)
+    with pytest.raises(InvalidName), raising():
+        await service.operations.CancelOperation(pb.CancelOperationRequest(name=f"{operation}/3"))
+    assert await everything(client) == before
+
+
+async def test_a_defect_of_an_operation_type_is_called_one(service: Service, client: EtcdClient) -> None:
+    """U3: and leaves nothing."""
+    await service.create_table("t")
+    before = await everything(client)
+    with pytest.raises(DistopError, match="ZeroDivisionError") as caught:
+        await service.start("t", "clumsy")
+    assert caught.value.code == "INTERNAL"
+    assert await everything(client) == before
+
+
+async def test_an_operation_that_this_version_cannot_read_is_reported(
+    service: Service, client: EtcdClient
+) -> None:
+    """U3, C11: by its key, and what to do."""
+    await service.create_table("t")
+    operation = OperationId("t", "noop", 5)
+    keys = client.keyspace.operation(operation)
+    await client.put(keys.arg, encode(OperationArg(table="t", type="noop", instance=5, version=9)))
+    await client.put(keys.state, b"running")
+    with pytest.raises(DistopError, match="layout 9") as caught:
+        await service.get(operation)
+    assert caught.value.code == "CORRUPT_RECORD"
+    assert "upgrade" in caught.value.hint
+
+
+# -- etcd is away ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["refused", "silent"])
+async def test_a_dead_etcd_is_reported_within_the_callers_deadline(
+    etcd_config: EtcdConfig, etcd: EtcdProcess, how: str
+) -> None:
+    """U4: by every call, as UNAVAILABLE with its own code."""
+    async with Proxy(etcd.endpoint) as proxy:
+        config = replace(through(etcd_config, proxy.endpoint), timeout_s=1.0)
+        async with serving(config) as service:
+            await service.create_table("t")
+            if how == "refused":
+                await proxy.refuse()
+            else:
+                proxy.hold_requests()
+                proxy.hold_replies()
+            name = "t/noop/1"
+            operations_, tables_, cluster = service.operations, service.tables, service.cluster
+            # A write that was sent to a silent etcd is in doubt, and said to be.
+            timeout = 0.8
+            calls = {
+                "start": operations_.StartOperation(start(), timeout=timeout),
+                "get": operations_.GetOperation(pb.GetOperationRequest(name=name), timeout=timeout),
+                "list": operations_.ListOperations(pb.ListOperationsRequest(), timeout=timeout),
+                "cancel": operations_.CancelOperation(pb.CancelOperationRequest(name=name), timeout=timeout),
+                "watch": operations_.WatchOperation(pb.WatchOperationRequest(name=name), timeout=5).read(),
+                "create": tables_.CreateTable(table(name="t2"), timeout=timeout),
+                "table": tables_.GetTable(pb.GetTableRequest(name="t"), timeout=timeout),
+                "tables": tables_.ListTables(pb.ListTablesRequest(), timeout=timeout),
+                "marks": tables_.GetWatermarks(pb.GetWatermarksRequest(table="t"), timeout=timeout),
+                "members": cluster.ListMembers(pb.ListMembersRequest(), timeout=timeout),
+                "leaders": cluster.ListLeaders(pb.ListLeadersRequest(), timeout=timeout),
+            }
+            began = time.monotonic()
+            outcomes = await asyncio.gather(*(_error_of(call) for call in calls.values()))
+            assert time.monotonic() - began < 2.0
+            for call, error in zip(calls, outcomes, strict=True):
+                in_doubt = call == "create" and how == "silent"
+                assert error.code == ("OUTCOME_UNKNOWN" if in_doubt else EtcdUnavailable.code), (call, error)
+                assert error.kind.grpc_status == "UNAVAILABLE"
+                assert error.retryable
+            proxy.flow()
+            if how == "refused":
+                await proxy.accept()
+
+            async def answers() -> bool:
+                try:
+                    return bool(await service.tables.GetTable(pb.GetTableRequest(name="t"), timeout=2))
+                except grpc.aio.AioRpcError:
+                    return False
+
+            assert await eventually(answers)
+
+
+async def _error_of(call: Any) -> DistopError:
+    with pytest.raises(DistopError) as caught, raising():
+        await call
+    return caught.value

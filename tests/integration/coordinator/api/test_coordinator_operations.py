@@ -1,0 +1,375 @@
+"""Operations from their start to their end, by a live coordinator; the tests play the executor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from google.protobuf import json_format
+
+from distop.errors import AlreadyExists, IncompatibleOperation, InvalidArgument, OperationNotFound
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import RUNNING
+from distop.proto import distop_pb2 as pb
+from support.etcd.jobs import mark, mark_all
+from support.services.coordinators import Service, serving
+from support.waiting import eventually
+
+
+@pytest_asyncio.fixture
+async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
+    async with serving(etcd_config) as standing:
+        await standing.create_table("t")
+        yield standing
+
+
+async def everything(client: EtcdClient, table: str = "t") -> list[KeyValue]:
+    """What stands below a table, save for who leads it."""
+    keys = client.keyspace.table(table)
+    return [kv for kv in (await client.scan(keys.prefix)).kvs if kv.key != keys.coordinator]
+
+
+async def nothing_left(client: EtcdClient, operation: OperationId) -> bool:
+    left = (await client.scan(client.keyspace.operation(operation).prefix)).kvs
+    return not left and not (await client.get(client.keyspace.active_operation(operation))).exists
+
+
+async def test_zero_partitions_complete_at_once(service: Service, client: EtcdClient) -> None:
+    """O6."""
+    operation = await service.start("t", argument={"partitions": 0}, started_by="me", request_id="r")
+    ended = await service.ended(operation)
+    assert ended.state == pb.SUCCEEDED
+    assert (ended.jobs.total, ended.jobs.succeeded, ended.jobs.failed) == (0, 0, 0)
+    assert (ended.name, ended.table, ended.type, ended.instance) == ("t/noop/1", "t", "noop", 1)
+    assert (ended.started_by, ended.request_id) == ("me", "r")
+    assert 0 < ended.started_at.ToNanoseconds() <= ended.finished_at.ToNanoseconds()
+    assert await eventually(lambda: nothing_left(client, operation))
+
+
+async def test_one_partition(service: Service, client: EtcdClient) -> None:
+    """O6."""
+    operation = await service.start("t", argument={"partitions": 1})
+    assert (await service.get(operation)).state == pb.RUNNING
+    assert await mark(client, operation, "0")
+    assert (await service.ended(operation)).state == pb.SUCCEEDED
+    assert await eventually(lambda: nothing_left(client, operation))
+    assert not await mark(client, operation, "0")
+
+
+async def test_a_subset_of_partitions_by_name(service: Service, client: EtcdClient) -> None:
+    """O6, O29."""
+    names = ["2013-01", "a.b", "a b", "a/b", "a%2Eb", "日本", "state.1"]
+    operation = await service.start("t", partitions=names)
+    assert (await service.get(operation)).jobs.total == len(names)
+    for done, name in enumerate(names, start=1):
+        assert (await service.get(operation)).state == pb.RUNNING
+        assert await mark(client, operation, name)
+        assert not await mark(client, operation, name), "the first mark wins"
+        seen = await service.get(operation)
+        assert seen.jobs.succeeded == done or seen.state != pb.RUNNING
+    ended = await service.ended(operation)
+    assert (ended.state, ended.jobs.succeeded) == (pb.SUCCEEDED, len(names))
+
+
+async def test_ten_thousand_partitions(service: Service, client: EtcdClient) -> None:
+    """O5, O28: more keys than one transaction removes; the next operation need not wait for the removal."""
+    operation = await service.start("t", argument={"partitions": 10_000})
+    await mark_all(client, operation, (str(number) for number in range(10_000)))
+    ended = await service.ended(operation)
+    assert (ended.state, ended.jobs.succeeded) == (pb.SUCCEEDED, 10_000)
+    after = await service.start("t", argument={"partitions": 0})
+    assert (await service.ended(after)).state == pb.SUCCEEDED
+    assert await eventually(lambda: nothing_left(client, operation))
+
+
+async def test_one_failed_job_aborts_the_rest(service: Service, client: EtcdClient) -> None:
+    """O16: with its name and reason; no later mark lands."""
+    operation = await service.start("t", argument={"partitions": 3})
+    await mark(client, operation, "0")
+    await mark(client, operation, "1", error="disk full")
+    ended = await service.ended(operation)
+    assert ended.state == pb.FAILED
+    assert (ended.jobs.total, ended.jobs.succeeded, ended.jobs.failed) == (3, 1, 1)
+    assert ended.error.code == "JOB_FAILED"
+    assert "job 1 failed" in ended.error.message
+    assert "disk full" in ended.error.message
+    assert not await mark(client, operation, "2")
+    assert await eventually(lambda: nothing_left(client, operation))
+
+
+@pytest.mark.parametrize(("kind", "argument"), [("noop", {}), ("hooked", {"log": "log"})])
+async def test_the_partitions_that_may_fail_are_named_and_the_others_count(
+    service: Service, client: EtcdClient, tmp_path: Path, kind: str, argument: dict[str, str]
+) -> None:
+    """O20, C17: whether or not it has something to publish; names and errors are bounded."""
+    jobs = 103
+    options = pb.OperationOptions(max_failed_partitions=102)
+    given = {"partitions": jobs, **{name: str(tmp_path / value) for name, value in argument.items()}}
+    operation = await service.start("t", kind, given, options=options)
+    for name in range(jobs - 1):
+        await mark(client, operation, str(name), error=f"disk {name} full" + "!" * 300)
+    seen = await service.get(operation)
+    assert (seen.state, seen.jobs.failed, seen.max_failed_partitions) == (pb.RUNNING, 102, 102)
+    await mark(client, operation, str(jobs - 1))
+    ended = await service.ended(operation)
+    assert (ended.state, ended.jobs.succeeded, ended.jobs.failed) == (pb.SUCCEEDED, 1, 102)
+    failed: dict[str, str] = json_format.MessageToDict(ended.facts)["failedPartitions"]
+    assert len(failed) == 100
+    assert failed["7"].startswith("JOB_FAILED: disk 7 full!")
+    assert len(failed["7"]) == 120
+
+
+async def test_more_failures_than_allowed_abort_at_once(service: Service, client: EtcdClient) -> None:
+    """O20: before the other jobs have a result; and a number that makes no sense is refused."""
+    options = pb.OperationOptions(max_failed_partitions=1)
+    operation = await service.start("t", argument={"partitions": 9}, options=options)
+    for name in ("3", "5"):
+        await mark(client, operation, name, error="full")
+    ended = await service.ended(operation)
+    assert ended.state == pb.FAILED
+    assert ended.error.message == "2 of 9 jobs failed, 1 may; job 3 failed: full"
+    with pytest.raises(InvalidArgument) as refused:
+        await service.start("t", options=pb.OperationOptions(max_failed_partitions=-2))
+    assert refused.value.details["field"] == "options.max_failed_partitions"
+
+
+async def test_a_deadline_aborts(service: Service, client: EtcdClient) -> None:
+    """O20: by the leader's own clock, without any other event."""
+    options = pb.OperationOptions()
+    options.deadline.FromMilliseconds(300)
+    operation = await service.start("t", argument={"partitions": 2}, options=options)
+    await mark(client, operation, "0")
+    ended = await service.ended(operation)
+    assert ended.state == pb.FAILED
+    assert ended.error.code == "DEADLINE_EXCEEDED"
+    assert "1 of 2 jobs were done" in ended.error.message
+    took = ended.finished_at.ToNanoseconds() - ended.started_at.ToNanoseconds()
+    assert 0.3e9 <= took < 1.3e9
+
+
+async def test_cancelling_a_running_operation(service: Service, client: EtcdClient) -> None:
+    """O19: requested, then done; asking again is fine, also when it is over."""
+    operation = await service.start("t", argument={"partitions": 3})
+    await mark(client, operation, "0")
+    asked = await service.cancel(operation, requested_by="me", reason="wrong file")
+    assert asked.cancel_requested
+    assert asked.state in (pb.RUNNING, pb.ABORTING, pb.CANCELLED)
+    ended = await service.ended(operation)
+    assert ended.state == pb.CANCELLED
+    assert ended.error.code == "CANCELLED"
+    assert ended.cancel_requested
+    assert ended.jobs.succeeded == 1
+    assert (await service.cancel(operation)).state == pb.CANCELLED
+    assert await eventually(lambda: nothing_left(client, operation))
+    assert not await mark(client, operation, "1")
+
+
+async def test_cancelling_while_the_last_job_ends_has_one_outcome(
+    service: Service, client: EtcdClient
+) -> None:
+    """O19: whichever it is, it is the one that everybody sees, and no key is left."""
+    outcomes = set()
+    for number in range(20):
+        operation = await service.start("t", argument={"partitions": 1})
+        racers = [mark(client, operation, "0"), service.cancel(operation)]
+        await asyncio.gather(*(racers if number % 2 else reversed(racers)))
+        ended = await service.ended(operation)
+        assert ended.cancel_requested == (ended.state == pb.CANCELLED)
+        assert ended == await service.get(operation)
+        outcomes.add(ended.state)
+        assert await nothing_left(client, operation)
+    assert outcomes <= {pb.SUCCEEDED, pb.CANCELLED}
+
+
+async def test_cancelling_while_committing(service: Service, client: EtcdClient, tmp_path: Path) -> None:
+    """O19: as long as nothing is published it is still possible, and the hook's end changes nothing."""
+    argument = {"log": str(tmp_path / "log"), "until": str(tmp_path / "go")}
+    operation = await service.start("t", "hooked", argument)
+    await mark(client, operation, "0")
+    await eventually((tmp_path / "log").exists)
+    assert (await service.get(operation)).state == pb.COMMITTING
+    assert (await service.cancel(operation)).cancel_requested
+    (tmp_path / "go").touch()
+    assert (await service.ended(operation)).state == pb.CANCELLED
+
+
+async def test_cancelling_does_not_wait_for_the_next_try(
+    service: Service, client: EtcdClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O19: while completion fails, and stands back for half a minute."""
+    monkeypatch.setattr("distop.coordinator.leading.driver.FIRST_PAUSE_S", 30.0)
+    argument = {"partitions": 0, "log": str(tmp_path / "log"), "raises": 100}
+    operation = await service.start("t", "hooked", argument)
+    await eventually((tmp_path / "log").exists)
+    await service.cancel(operation)
+    assert (await service.ended(operation, 5.0)).state == pb.CANCELLED
+
+
+async def test_completion_that_raises_is_tried_again(
+    service: Service, client: EtcdClient, tmp_path: Path
+) -> None:
+    """O17, O18: without a restart; with the same token every time, and with every job."""
+    log = tmp_path / "log"
+    argument = {"partitions": 2, "log": str(log), "raises": 2}
+    operation = await service.start("t", "hooked", argument)
+    await mark_all(client, operation, ["0", "1"])
+    assert (await service.ended(operation)).state == pb.SUCCEEDED
+    calls = [line.split() for line in log.read_text().splitlines()]
+    assert len(calls) == 3
+    assert len({token for token, _, _ in calls}) == 1
+    assert {jobs for _, _, jobs in calls} == {"0,1"}
+
+
+async def test_completion_that_refuses_for_good_aborts(
+    service: Service, client: EtcdClient, tmp_path: Path
+) -> None:
+    """O16, O20: a permanent error is not tried again; its text is kept as far as there is room for it."""
+    argument = {"log": str(tmp_path / "log"), "refuses": 2_000_000}
+    operation = await service.start("t", "hooked", argument)
+    await mark(client, operation, "0")
+    ended = await service.ended(operation)
+    assert (ended.state, ended.error.code) == (pb.FAILED, "PRECONDITION_FAILED")
+    assert ended.error.message.startswith("xxx")
+    assert len((tmp_path / "log").read_text().splitlines()) == 1
+
+
+async def test_a_hook_that_waits_holds_nobody_up(
+    service: Service, client: EtcdClient, tmp_path: Path
+) -> None:
+    """O3, O18: other operations start, run and finish meanwhile."""
+    argument = {"partitions": 0, "log": str(tmp_path / "log"), "until": str(tmp_path / "go")}
+    waiting = await service.start("t", "hooked", argument)
+    await eventually((tmp_path / "log").exists)
+    await service.create_table("t2")
+    other = await service.start("t2", argument={"partitions": 0})
+    assert (await service.ended(other)).state == pb.SUCCEEDED
+    assert (await service.get(waiting)).state == pb.COMMITTING
+    (tmp_path / "go").touch()
+    assert (await service.ended(waiting)).state == pb.SUCCEEDED
+
+
+async def test_plans_that_hang_do_not_keep_others_from_ending(
+    service: Service, client: EtcdClient, tmp_path: Path
+) -> None:
+    """U4: planning reads what users point at. Ending an operation must not stand in the same queue."""
+    log = tmp_path / "log"
+    running = await service.start("t", "hooked", {"log": str(log)})
+    go = tmp_path / "go"
+    for number in range(8):
+        await service.create_table(f"slow{number}")
+    plans = [
+        asyncio.create_task(service.start(f"slow{number}", "slow", {"until": str(go)})) for number in range(8)
+    ]
+    await mark(client, running, "0")
+    assert (await service.ended(running)).state == pb.SUCCEEDED
+    assert not any(plan.done() for plan in plans)
+    go.touch()
+    await asyncio.gather(*plans)
+
+
+async def test_operations_of_several_objects_run_side_by_side(service: Service, client: EtcdClient) -> None:
+    """O3: and end in any order."""
+    starts = (service.start("t", "per_object", {"partitions": 1}, object=f"index {n}") for n in range(10))
+    operations = await asyncio.gather(*starts)
+    with pytest.raises(IncompatibleOperation) as caught:
+        await service.start("t", "per_object", object="index 3")
+    assert caught.value.details["operation"] == str(operations[3])
+    for operation in (operations[3], operations[0]):
+        await mark(client, operation, "0")
+        assert (await service.ended(operation)).state == pb.SUCCEEDED
+    assert (await service.get(operations[1])).state == pb.RUNNING
+    await asyncio.gather(*(mark(client, operation, "0") for operation in operations))
+    for operation in operations:
+        assert (await service.ended(operation)).state == pb.SUCCEEDED
+
+
+async def test_types_run_side_by_side_only_if_each_names_the_other(
+    service: Service, client: EtcdClient
+) -> None:
+    """O2, O3."""
+    await service.start("t", "friend")
+    with pytest.raises(IncompatibleOperation, match="t/friend/1"):
+        await service.start("t", "noop")
+    await service.start("t", "friendly")
+
+
+@pytest.mark.parametrize(
+    "name", ["a.b", "a b", "a%b", "a/b", "größe", "日本🦆", "new\nline", "%2E", "x" * 512, "..", "orders"]
+)
+async def test_tables_of_any_name(service: Service, client: EtcdClient, name: str) -> None:
+    """O29: from creation over an operation to its listing; beside one whose name continues it."""
+    beside = f"{name[:500]}2"
+    await service.create_table(name)
+    await service.create_table(beside)
+    operation = await service.start(name, "per_object", object="o.b/j %", request_id="a b/c")
+    other = await service.start(beside, "per_object", object="o.b/j %", request_id="a b/c")
+    await mark(client, operation, "0")
+    ended = await service.ended(operation)
+    assert (ended.state, ended.table, ended.object) == (pb.SUCCEEDED, name, "o.b/j %")
+    assert (await service.get(other)).state == pb.RUNNING
+    listed = await service.operations.ListOperations(pb.ListOperationsRequest(table=name))
+    assert [each.name for each in listed.operations] == [str(operation)]
+    assert name in [table.name for table in (await service.tables.ListTables(pb.ListTablesRequest())).tables]
+
+
+async def test_instance_1_beside_10(service: Service, client: EtcdClient) -> None:
+    """O29: the end of one takes nothing from the other."""
+    operations = [await service.start("t", "per_object", object=f"o{number}") for number in range(12)]
+    first = next(each for each in operations if each.instance == 1)
+    await mark(client, first, "0")
+    await service.ended(first)
+    assert await eventually(lambda: nothing_left(client, first))
+    for other in operations:
+        if other != first:
+            assert (await client.get(client.keyspace.operation(other).state)).value == RUNNING
+
+
+async def test_a_repeated_start_gets_the_first_answer(service: Service, client: EtcdClient) -> None:
+    """O7: while it runs, and when it is over; another body is refused."""
+    first = await service.start("t", argument={"partitions": 1}, request_id="r")
+    assert await service.start("t", argument={"partitions": 1}, request_id="r") == first
+    await mark(client, first, "0")
+    await service.ended(first)
+    assert await service.start("t", argument={"partitions": 1}, request_id="r") == first
+    with pytest.raises(AlreadyExists) as caught:
+        await service.start("t", argument={"partitions": 2}, request_id="r")
+    assert caught.value.code == "REQUEST_ID_REUSED"
+    assert (await service.start("t", argument={"partitions": 0})).instance == 2
+
+
+async def test_ids_are_never_used_again(service: Service) -> None:
+    """O1: also when all earlier operations are over."""
+    for instance in range(1, 6):
+        operation = await service.start("t", argument={"partitions": 0})
+        assert operation.instance == instance
+        await service.ended(operation)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [{"partitions": -1}, {"partitions": "many"}, {"partitions": 1.5}, {"partitions": 2_000_000}, {"typo": 1}],
+)
+async def test_a_malformed_argument_leaves_nothing(
+    service: Service, client: EtcdClient, argument: dict[str, object]
+) -> None:
+    """O4, U3."""
+    before = await everything(client)
+    with pytest.raises(InvalidArgument) as caught:
+        await service.start("t", argument=argument)
+    assert caught.value.details["field"]
+    assert await everything(client) == before
+
+
+async def test_what_never_was_cannot_be_found_or_cancelled(service: Service, client: EtcdClient) -> None:
+    """U3: and asking makes no key."""
+    before = await everything(client)
+    for call in (service.get, service.cancel):
+        with pytest.raises(OperationNotFound, match="t/noop/7"):
+            await call(OperationId("t", "noop", 7))
+    assert await everything(client) == before

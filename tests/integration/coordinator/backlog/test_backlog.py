@@ -1,0 +1,324 @@
+"""Tables that are fed from a backlog: in order, one batch at a time, each once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from distop.errors import BatchDiffers, BatchLate, PreconditionFailed
+from distop.metastore.backlog.batches import AppliedRecord
+from distop.metastore.backlog.queue import Queued
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.operations.pausing import pause_table, resume_table
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import PauseRecord, decode
+from distop.metastore.tables.audit import audit_put
+from support.etcd.jobs import mark
+from support.etcd.lossy import Fault, LossyClient
+from support.services.backlogs import (
+    applied,
+    approve,
+    configure,
+    drained,
+    has_applied,
+    is_blocked_by,
+    nothing_left,
+    open_gate,
+    ordering,
+    put,
+    rested,
+    unblock,
+    waiting,
+)
+from support.services.coordinators import Service, serving
+from support.waiting import eventually
+
+
+@pytest_asyncio.fixture
+async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
+    async with serving(etcd_config) as standing:
+        await standing.create_table("t")
+        yield standing
+
+
+async def test_batches_are_applied_in_byte_order_one_at_a_time(client: LossyClient, service: Service) -> None:
+    """B2: "10" before "2"; and nothing is left of the draining (B15)."""
+    await configure(client, gate="closed")
+    names = ["2", "10", "a b", "é", "A", "2024/01/02.csv", "17.arg"]
+    for name in names:
+        assert (await put(client, name)).became is Queued.QUEUED
+    await open_gate(client, client.keyspace.table("t"))
+    assert await eventually(lambda: drained(client))
+    assert await applied(client) == sorted(names, key=str.encode)
+    assert await eventually(lambda: nothing_left(client))
+
+
+async def test_a_double_publish_is_one_entry(client: LossyClient, service: Service) -> None:
+    """B1: also after it was applied; an explicit one runs again."""
+    assert (await put(client, "a")).became is Queued.QUEUED
+    assert await eventually(lambda: drained(client))
+    again = await put(client, "a")
+    assert again.became is Queued.ALREADY_APPLIED
+    assert again.operation == "t/noop/1"
+    await put(client, "b")
+    assert await eventually(lambda: drained(client))
+    assert (await put(client, "a", republish=True)).became is Queued.QUEUED
+    assert await eventually(lambda: drained(client))
+    kv = await client.get(client.keyspace.table("t").applied("a"))
+    assert decode(kv.value, AppliedRecord).operation == "t/noop/3"
+    assert (await ordering(client)).blocked is None
+
+
+async def test_another_content_under_the_same_name_is_refused(client: LossyClient, service: Service) -> None:
+    """B1, U3."""
+    await configure(client, gate="closed")
+    await put(client, "a", partitions=0)
+    assert (await put(client, "a", partitions=0)).became is Queued.ALREADY_QUEUED
+    with pytest.raises(BatchDiffers):
+        await put(client, "a", partitions=1)
+    assert (await put(client, "a", partitions=1, republish=True)).became is Queued.QUEUED
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.FULL_YET_DONE])
+async def test_a_publish_whose_reply_is_lost_is_one(
+    client: LossyClient, etcd_config: EtcdConfig, fault: Fault
+) -> None:
+    """B1."""
+    async with serving(etcd_config) as service:
+        await service.create_table("t")
+        client.fail(fault)
+        assert (await put(client, "a")).became in (Queued.QUEUED, Queued.ALREADY_APPLIED)
+        assert client.spent
+        assert await eventually(lambda: drained(client))
+        assert await applied(client) == ["a"]
+
+
+async def test_the_gate_collects_until_it_is_opened(client: LossyClient, service: Service) -> None:
+    """B6."""
+    await configure(client, gate="closed")
+    for name in "cab":
+        await put(client, name)
+    assert await eventually(lambda: rested(client))
+    assert await waiting(client) == ["a", "b", "c"]
+    await open_gate(client, client.keyspace.table("t"))
+    await open_gate(client, client.keyspace.table("t"))
+    assert await eventually(lambda: drained(client))
+    assert await applied(client) == ["a", "b", "c"]
+
+
+async def test_a_new_arrival_does_not_bypass_validation(client: LossyClient, service: Service) -> None:
+    """B7."""
+    keys = client.keyspace.table("t")
+    await configure(client, validation=True)
+    await put(client, "a")
+    assert await eventually(lambda: drained(client))
+    await put(client, "b")
+    await put(client, "c")
+    assert await eventually(lambda: rested(client))
+    assert await applied(client) == ["a"]
+    with pytest.raises(PreconditionFailed, match="'a' of table 't' waits for approval, not 'b'"):
+        await approve(client, keys, "b")
+    await approve(client, keys, "a")
+    assert await eventually(lambda: has_applied(client, ["a", "b"]))
+    assert await eventually(lambda: rested(client))
+    assert (await ordering(client)).awaiting == "b"
+    await approve(client, keys, "")
+    assert await eventually(lambda: has_applied(client, ["a", "b", "c"]))
+
+
+async def test_late_batches_block_by_default(client: LossyClient, service: Service) -> None:
+    """B4: until somebody decides to apply them, or to leave them out."""
+    keys = client.keyspace.table("t")
+    await put(client, "m")
+    assert await eventually(lambda: drained(client))
+    assert (await put(client, "k")).late
+    await put(client, "z")
+    assert await eventually(lambda: rested(client))
+    blocked = (await ordering(client)).blocked
+    assert blocked is not None
+    assert (blocked.batch, blocked.code) == ("k", "BATCH_LATE")
+    assert await applied(client) == ["m"]
+    await unblock(client, keys, "k", skip=False)
+    assert await eventually(lambda: has_applied(client, ["m", "k", "z"]))
+    await put(client, "b")
+    await unblock(client, keys, "b", skip=True)
+    assert await eventually(lambda: drained(client))
+    kv = await client.get(keys.applied("b"))
+    assert decode(kv.value, AppliedRecord).outcome == "skipped"
+    assert (await ordering(client)).last == "z"
+
+
+@pytest.mark.parametrize(("policy", "is_applied"), [("apply", True), ("reject", False)])
+async def test_late_batches_go_by_the_policy(
+    client: LossyClient, service: Service, policy: str, is_applied: bool
+) -> None:
+    """B4."""
+    await configure(client, late=policy)
+    await put(client, "m")
+    assert await eventually(lambda: drained(client))
+    if is_applied:
+        await put(client, "k")
+        assert await eventually(lambda: has_applied(client, ["m", "k"]))
+    else:
+        with pytest.raises(BatchLate):
+            await put(client, "k")
+        assert await waiting(client) == []
+
+
+async def test_a_batch_that_cannot_be_planned_blocks_and_says_why(
+    client: LossyClient, service: Service
+) -> None:
+    """B8, B9: what is permanent is not tried again; retry and skip both work, and the order is kept."""
+    keys = client.keyspace.table("t")
+    await put(client, "a", partitions=-1)
+    await put(client, "b")
+
+    async def is_blocked() -> bool:
+        return (await ordering(client)).blocked is not None
+
+    assert await eventually(is_blocked)
+    blocked = (await ordering(client)).blocked
+    assert blocked is not None
+    assert (blocked.batch, blocked.code) == ("a", "INVALID_ARGUMENT")
+    assert await waiting(client) == ["a", "b"]
+    with pytest.raises(PreconditionFailed):
+        await unblock(client, keys, "b", skip=True)
+    await unblock(client, keys, "a", skip=False)
+    assert await eventually(is_blocked)
+    await unblock(client, keys, "a", skip=True)
+    assert await eventually(lambda: drained(client))
+    assert await applied(client) == ["a", "b"]
+    with pytest.raises(PreconditionFailed, match="not blocked"):
+        await unblock(client, keys, "", skip=True)
+
+
+async def test_several_batches_go_together_where_the_table_allows_it(
+    client: LossyClient, service: Service
+) -> None:
+    """B14."""
+    await configure(client, gate="closed", together=3)
+    for name in "abcde":
+        await put(client, name)
+    await open_gate(client, client.keyspace.table("t"))
+    assert await eventually(lambda: drained(client))
+    assert await applied(client) == list("abcde")
+    kvs = [await client.get(client.keyspace.table("t").applied(name)) for name in "abcde"]
+    operations = [decode(kv.value, AppliedRecord).operation for kv in kvs]
+    assert operations == ["t/noop/1"] * 3 + ["t/noop/2"] * 2
+
+
+@pytest.mark.parametrize("bad", ["!", "?"])
+async def test_of_several_that_failed_together_the_one_to_blame_blocks(
+    etcd_config: EtcdConfig, client: LossyClient, bad: str
+) -> None:
+    """B8, B14: and no other, whether planning failed or publishing; what comes before it is applied."""
+    async with serving(etcd_config, operations=("support.types.probes:Letters",)) as service:
+        await service.create_table("t")
+        await configure(client, gate="closed", together=5)
+        keys = client.keyspace.table("t")
+        for name in "abcde":
+            letter = bad if name == "c" else name
+            await put(client, name, kind="letters", letters=letter)
+        await open_gate(client, keys)
+
+        async def blocked() -> str:
+            block = (await ordering(client)).blocked
+            return block.batch if block is not None else ""
+
+        assert await eventually(blocked) == "c"
+        assert await applied(client) == ["a", "b"]
+        await unblock(client, keys, "c", skip=True)
+        assert await eventually(lambda: drained(client))
+        assert await applied(client) == list("abcde")
+
+
+async def test_another_leader_goes_on(etcd_config: EtcdConfig, client: LossyClient) -> None:
+    """B10: nobody has to publish anything again."""
+    async with serving(etcd_config) as service:
+        await service.create_table("t")
+        await configure(client, gate="closed")
+        for name in "abc":
+            await put(client, name)
+        await open_gate(client, client.keyspace.table("t"))
+    async with serving(etcd_config):
+        assert await eventually(lambda: has_applied(client, ["a", "b", "c"]))
+        assert await eventually(lambda: nothing_left(client))
+
+
+async def test_a_failed_batch_keeps_its_place_and_blocks(client: LossyClient, service: Service) -> None:
+    """B8, B9: an error that no attempt can pass counts at once."""
+    await put(client, "a", partitions=1)
+    await put(client, "b", partitions=1)
+    first = OperationId("t", "noop", 1)
+    assert await eventually(lambda: started(client, first))
+    assert await mark(client, first, "0", error="line 3 of x.csv", code="BAD_ROW")
+    assert await eventually(lambda: is_blocked_by(client, "a", "JOB_FAILED"))
+    assert await waiting(client) == ["a", "b"]
+    await unblock(client, client.keyspace.table("t"), "a", skip=False)
+    second = OperationId("t", "noop", 2)
+    assert await eventually(lambda: started(client, second))
+    assert await mark(client, second, "0")
+    third = OperationId("t", "noop", 3)
+    assert await eventually(lambda: started(client, third))
+    assert await mark(client, third, "0")
+    assert await eventually(lambda: has_applied(client, ["a", "b"]))
+
+
+async def test_what_may_pass_is_tried_again_and_counted_across_leaders(
+    client: LossyClient, etcd_config: EtcdConfig
+) -> None:
+    """B9."""
+    for attempt in (1, 2, 3):
+        async with serving(etcd_config) as service:
+            if attempt == 1:
+                await service.create_table("t")
+                await put(client, "a", partitions=1)
+            operation = OperationId("t", "noop", attempt)
+            assert await eventually(lambda operation=operation: started(client, operation))
+            assert await mark(client, operation, "0", error="the disk is away", code="JOB_CRASHED")
+            if attempt == 3:
+                assert await eventually(lambda: is_blocked_by(client, "a", "JOB_FAILED"))
+                break
+            assert await eventually(lambda operation=operation: ended(client, operation))
+
+
+async def test_a_cancelled_batch_waits_for_a_decision(client: LossyClient, service: Service) -> None:
+    """B8, O19."""
+    await put(client, "a", partitions=1)
+    operation = OperationId("t", "noop", 1)
+    assert await eventually(lambda: started(client, operation))
+    await service.cancel(operation, requested_by="me")
+    assert await eventually(lambda: is_blocked_by(client, "a", "CANCELLED"))
+
+
+async def test_a_paused_table_applies_nothing_until_it_is_resumed(
+    client: LossyClient, service: Service
+) -> None:
+    """B11."""
+    keys = client.keyspace.table("t")
+    audit = audit_put(keys, "pause", by="me", target="t", at=1.0)
+    await pause_table(client, keys, PauseRecord(by="me", reason="", at=1.0), audit)
+    await put(client, "a")
+    assert await eventually(lambda: rested(client))
+    assert await applied(client) == []
+    await resume_table(client, keys, audit_put(keys, "resume", by="me", target="t", at=2.0))
+    assert await eventually(lambda: has_applied(client, ["a"]))
+
+
+async def test_another_operation_in_the_way_is_waited_for(client: LossyClient, service: Service) -> None:
+    operation = await service.start("t", argument={"partitions": 1})
+    await put(client, "a")
+    await put(client, "b")
+    assert await applied(client) == []
+    assert await mark(client, operation, "0")
+    assert await eventually(lambda: has_applied(client, ["a", "b"]))
+
+
+async def started(client: LossyClient, operation: OperationId) -> bool:
+    return (await client.get(client.keyspace.operation(operation).state)).exists
+
+
+async def ended(client: LossyClient, operation: OperationId) -> bool:
+    return (await client.get(client.keyspace.table("t").history(operation))).exists

@@ -1,0 +1,242 @@
+"""The whole of ordered batches from the command line alone: each behaviour of the checklist, B1 to B15."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest_asyncio
+from typer.testing import CliRunner
+
+from distop.cli.main import app
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from support.services.coordinators import config_of, running
+from support.waiting import eventually
+
+
+@dataclass
+class Terminal:
+    """Where somebody types commands."""
+
+    address: str
+
+    async def run(self, *words: str, code: int = 0) -> Any:
+        """What a command says, as JSON; the exit code must be this one."""
+        runner = CliRunner(env={"DISTOP_ADDRESS": self.address, "DISTOP_OUTPUT": None})
+        done = await asyncio.to_thread(runner.invoke, app, [*words, "-o", "json"], prog_name="distop")
+        assert done.exit_code == code, (words, done.output)
+        lines = done.output.strip()
+        return json.loads(lines) if lines else None
+
+    async def add(self, table: str, batch: str, *more: str, code: int = 0) -> Any:
+        words = ("backlog", "add", table, batch, "--type", "letters", "--arg", f"letters={batch[-1]}")
+        return await self.run(*words, *more, code=code)
+
+    async def why(self, table: str, text: str) -> None:
+        """Wait until the line says so."""
+
+        async def says() -> bool:
+            return text in (await self.run("why", table))["sentence"]
+
+        await eventually(says, every_s=0.05)
+
+    async def reads(self, table: str, letters: str) -> None:
+        async def reads() -> bool:
+            return f'"{letters}"' in json.dumps(await self.run("watermarks", table))
+
+        await eventually(reads, every_s=0.05)
+
+    async def waiting(self, table: str) -> list[str]:
+        return [batch["name"] for batch in await self.run("backlog", "ls", table)]
+
+
+@pytest_asyncio.fixture
+async def terminal(etcd_config: EtcdConfig) -> AsyncIterator[Terminal]:
+    async with running(config_of(etcd_config)) as coordinator:
+        typed = Terminal(coordinator.address)
+        for table in ("t", "u"):
+            await typed.run("tables", "create", table, "--location", "/nowhere")
+        yield typed
+
+
+async def test_publishing_order_gate_and_together(terminal: Terminal, client: EtcdClient) -> None:
+    """B1, B2, B6, B14, B15."""
+    before = {kv.key for kv in (await client.scan(client.keyspace.prefix, keys_only=True)).kvs}
+    await terminal.run("backlog", "set", "t", "--gate", "closed", "--together", "2")
+    for batch in ("2c", "10a", "1b"):
+        assert (await terminal.add("t", batch))["became"] == "queued"
+    assert (await terminal.add("t", "2c"))["became"] == "already queued"
+    error = await terminal.run("backlog", "add", "t", "2c", "--type", "noop", code=4)
+    assert error["error"]["code"] == "BATCH_DIFFERS"
+    assert await terminal.waiting("t") == ["10a", "1b", "2c"]
+    await terminal.why("t", "distop backlog open t")
+    await terminal.add("u", "z")  # tables are independent
+    await terminal.reads("u", "z")
+    await terminal.run("backlog", "open", "t", "--reason", "history is complete")
+    await terminal.reads("t", "abc")
+    assert [one["name"] for one in await terminal.run("ls", "t")] == ["t/letters/2", "t/letters/1"]
+    # A duplicate of what is done with changes nothing, and is in nobody's way.
+    again = await terminal.add("t", "10a")
+    assert (again["became"], again["operation"]) == ("already applied", "t/letters/1")
+    await terminal.add("t", "3d")
+    await terminal.reads("t", "abcd")
+    assert (await terminal.add("t", "10a", "--republish"))["became"] == "queued"
+    await terminal.reads("t", "abcda")
+    await terminal.why("t", "idle for")
+    # What is left is what is meant to be kept.
+    words = {
+        "ordering",
+        "applied",
+        "history",
+        "request",
+        "auditTrail",
+        "watermarks",
+        "coordinator",
+        "letters",
+    }
+
+    async def at_rest() -> bool:
+        after = {kv.key for kv in (await client.scan(client.keyspace.prefix, keys_only=True)).kvs}
+        left = {key[len(client.keyspace.prefix) :].decode() for key in after - before}
+        return {key.split(".")[1] for key in left if not key.startswith("_audit.")} <= words
+
+    assert await eventually(at_rest)
+
+
+async def test_late_batches_and_the_three_policies(terminal: Terminal) -> None:
+    """B3, B4."""
+    await terminal.add("t", "m")
+    await terminal.reads("t", "m")
+    assert (await terminal.add("t", "k"))["late"]
+    await terminal.add("t", "z")
+    await terminal.why("t", "batch k blocks the table: BATCH_LATE")
+    await terminal.run("backlog", "retry", "t", "k")
+    await terminal.reads("t", "mkz")
+    await terminal.add("t", "b")
+    await terminal.run("backlog", "skip", "t", "b")
+    await terminal.run("backlog", "set", "t", "--late", "apply")
+    await terminal.add("t", "c")
+    await terminal.reads("t", "mkzc")
+    await terminal.run("backlog", "set", "t", "--late", "reject")
+    assert (await terminal.add("t", "d", code=5))["error"]["code"] == "BATCH_LATE"
+    assert await terminal.waiting("t") == []
+
+
+async def test_approval_pause_and_who_did_it(terminal: Terminal) -> None:
+    """B7, B11."""
+    await terminal.run("backlog", "set", "t", "--validation")
+    for batch in "abc":
+        await terminal.add("t", batch)
+    await terminal.why("t", "batch a waits for approval before b can come")
+    await terminal.reads("t", "a")
+    error = await terminal.run("backlog", "approve", "t", "b", code=5)
+    assert "'a'" in error["error"]["message"]
+    await terminal.run("backlog", "approve", "t", "a")
+    await terminal.why("t", "batch b waits for approval before c can come")
+    await terminal.run("pause", "t", "--reason", "lunch")
+    await terminal.run("backlog", "approve", "t")
+    await terminal.why("t", "(lunch): nothing starts; distop resume t")
+    await terminal.run("resume", "t")
+    await terminal.reads("t", "abc")
+    trail = [entry["action"] for entry in await terminal.run("audit", "t")]
+    assert trail.index("resume") < trail.index("pause")
+    assert trail.count("backlog-approve") == 2
+
+
+async def test_failed_batches_block_and_are_decided_about(
+    terminal: Terminal, etcd_config: EtcdConfig
+) -> None:
+    """B8, B9, B10: what may pass is counted across coordinators, and nobody publishes again."""
+    await terminal.add("t", "a!")
+    await terminal.add("t", "b")
+    await terminal.why("t", "batch a! blocks the table: INVALID_ARGUMENT: no letter: !")
+    shown = await terminal.run("backlog", "show", "t")
+    assert shown["blocked"]["batch"] == "a!"
+    await terminal.run("backlog", "retry", "t", "a!")
+    await terminal.why("t", "batch a! blocks the table")
+    await terminal.run("backlog", "skip", "t", "a!", "--reason", "nobody needs it")
+    await terminal.reads("t", "b")
+    await terminal.run("backlog", "set", "u", "--max-attempts", "5")
+    await terminal.run("backlog", "add", "u", "x", "--type", "clumsy")
+    await terminal.why("u", "batch x is tried again after ")
+    async with running(config_of(etcd_config)) as other:
+        await terminal.run("drain", terminal.address)
+        second = Terminal(other.address)
+        await second.why("u", "batch x blocks the table: ZeroDivisionError")
+        [batch] = await second.run("backlog", "ls", "u")
+        assert batch["attempts"] == 5
+
+
+async def test_a_drain_goes_on_under_another_coordinator(etcd_config: EtcdConfig) -> None:
+    """B5, B10: the first one is gone before anything was applied."""
+    async with running(config_of(etcd_config)) as first:
+        typed = Terminal(first.address)
+        await typed.run("tables", "create", "t", "--location", "/nowhere")
+        await typed.run("backlog", "set", "t", "--gate", "closed")
+        for batch in "ba":
+            await typed.add("t", batch)
+        await typed.run("backlog", "open", "t")
+    async with running(config_of(etcd_config)) as second:
+        await Terminal(second.address).reads("t", "ab")
+
+
+async def test_landing_folders_and_their_control_files(terminal: Terminal, tmp_path: Path) -> None:
+    """B12, B13: with what is misplaced, empty, or points to nothing."""
+
+    def write(path: str, text: str = "") -> None:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+
+    async def look(kind: str, table: str = "t") -> Any:
+        return await terminal.run(
+            "landing", str(tmp_path / table), "--table", table, "--once", "--type", kind
+        )
+
+    await terminal.run("backlog", "set", "t", "--gate", "closed", "--validation")
+    write("t/_config/ORDERME")
+    write("t/_config/a.json", '{"format": "csv", "schema": {"id": "long", "day": "date"}}')
+    write("t/b/_config/a.json", '{"schema": {"day": "string"}}')
+    for batch in ("b/2", "b/1"):
+        write(f"t/{batch}/x.csv", "id,day\n1,2013-01-01\n")
+        write(f"t/{batch}/_SUCCESS")
+    write("t/c/_HISTORYDONE")
+    report = await look("ingest")
+    assert report["published"] == ["b/1", "b/2"]
+    assert report["problems"] == {"c/_HISTORYDONE": "misplaced: _HISTORYDONE belongs into the table's folder"}
+    assert [batch["argument"]["schema"] for batch in await terminal.run("backlog", "ls", "t")] == [
+        {"id": "long", "day": "string"}
+    ] * 2
+    await terminal.run("backlog", "set", "t", "--no-validation")
+    # An empty batch fails, and so does one that points to nothing; each is told, and can be left out.
+    for name, pointer in (("a1", ""), ("a2", "/nowhere/at/all\n")):
+        write(f"t/{name}/_SUCCESS")
+        if pointer:
+            write(f"t/{name}/_POINTER", pointer)
+    write("t/_HISTORYDONE")
+    report = await look("ingest")
+    assert (report["published"], report["controls"]) == (["a1", "a2", "b/1", "b/2"], ["_HISTORYDONE"])
+    await terminal.why("t", "batch a1 blocks the table: SOURCE_EMPTY")
+    await terminal.run("backlog", "skip", "t", "a1")
+    await terminal.why("t", "batch a2 blocks the table: SOURCE_")
+    await terminal.run("backlog", "skip", "t", "a2")
+    await terminal.why("t", "ingest/1 is waiting for a runner")
+    assert await terminal.waiting("t") == ["b/1", "b/2"]
+    # _BACKFILL approves the one that waits for it; unordered batches are operations of their own.
+    write("u/_config/x.json", '{"letters": "x"}')
+    write("u/1/_SUCCESS")
+    assert (await look("letters", "u"))["published"] == ["1"]
+    await terminal.run("backlog", "set", "u", "--validation")
+    for batch in "ab":
+        await terminal.add("u", batch)
+    await terminal.why("u", "batch a waits for approval")
+    write("u/_BACKFILL")
+    assert (await look("letters", "u"))["controls"] == ["_BACKFILL"]
+    await terminal.run("backlog", "show", "u")
+    assert not (tmp_path / "u/_BACKFILL").exists()
+    await terminal.why("u", "idle for")
+    assert (await terminal.run("backlog", "show", "u"))["last"] == "b"

@@ -1,0 +1,209 @@
+"""Operations that publish through external steps: logged, executed, gone on with, parked and resolved."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from distop.commit.steps.contract import VARIABLE, default_registry
+from distop.coordinator.starting.requests import plain
+from distop.errors import DistopError, NotSkippable
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import COMMITTING
+from distop.proto import distop_pb2 as pb
+from support.etcd.jobs import mark_all
+from support.etcd.lossy import LossyClient
+from support.services.coordinators import Service, serving
+from support.types.step_probes import STEPS
+from support.waiting import eventually
+
+TYPES = ("support.types.step_probes:Stepped",)
+
+
+@pytest.fixture(autouse=True)
+def probe_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv(VARIABLE, STEPS)
+    default_registry.cache_clear()
+    yield
+    default_registry.cache_clear()
+
+
+@pytest_asyncio.fixture
+async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
+    async with serving(etcd_config, operations=TYPES, max_commit_attempts=2) as standing:
+        await standing.create_table("t")
+        yield standing
+
+
+async def start(
+    service: Service, client: LossyClient, folder: Path, *, step: str = "probe.write", jobs: int = 3
+) -> OperationId:
+    argument = {"partitions": jobs, "folder": str(folder), "step": step}
+    operation = await service.start("t", "stepped", argument)
+    await mark_all(client, operation, map(str, range(jobs)))
+    return operation
+
+
+def written(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.name != "journal" and path.suffix != ".broken"}
+
+
+def executions(folder: Path) -> list[str]:
+    return (folder / "journal").read_text().splitlines()
+
+
+async def until_parked(service: Service, operation: OperationId) -> pb.Operation:
+    async def parked() -> pb.Operation | None:
+        seen = await service.get(operation)
+        return seen if seen.completion.parked else None
+
+    return await eventually(parked, 20.0)
+
+
+async def nothing_left(client: LossyClient, operation: OperationId) -> bool:
+    left = (await client.scan(client.keyspace.operation(operation).prefix)).kvs
+    return not left
+
+
+async def test_steps_are_executed_in_order_and_once(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    """C1, C16: and the log goes with the operation's other keys."""
+    operation = await start(service, client, tmp_path)
+    ended = await service.ended(operation)
+    assert ended.state == pb.SUCCEEDED
+    assert ended.facts["written"] == 4
+    assert written(tmp_path) == {"0", "1", "2", "last"}
+    assert sorted(executions(tmp_path)[:3]) == ["0", "1", "2"]
+    assert executions(tmp_path)[3:] == ["last"]
+    assert await eventually(lambda: nothing_left(client, operation))
+
+
+async def test_a_step_that_fails_is_tried_again_and_the_others_are_not(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    """C3, C10, C13: another leader goes on with the log, after a decision of a person."""
+    (tmp_path / "1.broken").touch()
+    operation = await start(service, client, tmp_path)
+    parked = await until_parked(service, operation)
+    assert (parked.completion.step, parked.completion.attempts) == ("probe.write", 2)
+    assert "it is broken" in parked.completion.error.message
+    assert "last" not in written(tmp_path)
+    (tmp_path / "1.broken").unlink()
+    await service.resolve(operation, "retry")
+    assert (await service.ended(operation)).state == pb.SUCCEEDED
+    assert written(tmp_path) == {"0", "1", "2", "last"}
+    assert executions(tmp_path).count("0") == executions(tmp_path).count("last") == 1
+
+
+async def test_what_no_attempt_can_pass_is_parked_at_once(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    """C6, C10."""
+    (tmp_path / "1.broken").write_text("for good")
+    operation = await start(service, client, tmp_path)
+    assert (await until_parked(service, operation)).completion.attempts == 1
+
+
+async def test_skipping_leaves_out_the_one_step(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    """C10: the history says so."""
+    (tmp_path / "1.broken").write_text("for good")
+    operation = await start(service, client, tmp_path)
+    await until_parked(service, operation)
+    await service.resolve(operation, "skip")
+    ended = await service.ended(operation)
+    assert ended.state == pb.SUCCEEDED
+    assert plain(ended.facts, "facts")["skippedSteps"] == ["probe.write"]
+    assert written(tmp_path) == {"0", "2", "last"}
+
+
+async def test_a_step_that_carries_rows_cannot_be_skipped(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    (tmp_path / "1.broken").write_text("for good")
+    operation = await start(service, client, tmp_path, step="probe.must")
+    await until_parked(service, operation)
+    with pytest.raises(NotSkippable):
+        await service.resolve(operation, "skip")
+
+
+async def test_aborting_takes_back_what_was_done(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    """C10: and says how much of it."""
+    (tmp_path / "last.broken").write_text("for good")
+    operation = await start(service, client, tmp_path)
+    await until_parked(service, operation)
+    assert written(tmp_path) == {"0", "1", "2"}
+    await service.resolve(operation, "abort", requested_by="me")
+    ended = await service.ended(operation)
+    assert (ended.state, ended.error.code) == (pb.FAILED, "COMPLETION_FAILED")
+    assert (ended.facts["stepsUndone"], ended.facts["stepsNotUndone"]) == (4, 0)
+    assert written(tmp_path) == set()
+    assert await eventually(lambda: nothing_left(client, operation))
+
+
+async def test_a_log_that_cannot_be_read_does_not_hold_up_the_end(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    """C10, C11: the operation is aborted all the same, and says that its steps were not taken back."""
+    (tmp_path / "1.broken").write_text("for good")
+    operation = await start(service, client, tmp_path)
+    await until_parked(service, operation)
+    await client.put(client.keyspace.operation(operation).commit, b"of a later version")
+    await service.resolve(operation, "abort")
+    ended = await service.ended(operation)
+    assert ended.state == pb.FAILED
+    assert "CorruptRecord" in str(ended.facts["undoError"])
+
+
+async def test_once_steps_may_have_been_executed_it_is_too_late_to_cancel(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    """O19: the answer is the truth, and says what can be done instead."""
+    (tmp_path / "1.broken").write_text("for good")
+    operation = await start(service, client, tmp_path)
+    await until_parked(service, operation)
+    with pytest.raises(DistopError) as refused:
+        await service.cancel(operation)
+    assert refused.value.code == "TOO_LATE_TO_CANCEL"
+    assert not (await service.get(operation)).cancel_requested
+    await service.resolve(operation, "abort")
+    assert (await service.ended(operation)).state == pb.FAILED
+
+
+async def test_the_next_leader_goes_on_with_the_log(
+    etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path
+) -> None:
+    """C4, C13: it executes what is left, and nothing twice."""
+    (tmp_path / "last.broken").touch()
+    async with serving(etcd_config, operations=TYPES, max_commit_attempts=1000) as service:
+        await service.create_table("t")
+        operation = await start(service, client, tmp_path)
+        assert await eventually(lambda: written(tmp_path) == {"0", "1", "2"})
+    assert (await client.get(client.keyspace.operation(operation).state)).value == COMMITTING
+    (tmp_path / "last.broken").unlink()
+    async with serving(etcd_config, operations=TYPES) as service:
+        assert (await service.ended(operation)).state == pb.SUCCEEDED
+    assert written(tmp_path) == {"0", "1", "2", "last"}
+    assert [executions(tmp_path).count(name) for name in "012"] == [1, 1, 1]
+
+
+async def test_a_step_nobody_knows_blocks_only_its_own_operation(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    """C11: it is reported by name."""
+    operation = await start(service, client, tmp_path, step="probe.newer")
+    parked = await until_parked(service, operation)
+    assert parked.completion.error.code == "UNKNOWN_COMMIT_STEP"
+    assert "'probe.newer'" in parked.completion.error.message
+    await service.create_table("other")
+    argument = {"partitions": 0, "folder": str(tmp_path), "step": "probe.write"}
+    other = await service.start("other", "stepped", argument)
+    assert (await service.ended(other)).state == pb.SUCCEEDED

@@ -1,0 +1,190 @@
+"""What the finish of an operation starts: once, with its success, planned on what it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+import pytest
+import pytest_asyncio
+
+from distop.client import AsyncClient, FollowUp, OperationState
+from distop.coordinator.completion.completion import Completion
+from distop.coordinator.leading.leadership import Leadership
+from distop.errors import InvalidArgument, RequestIdReused, UnknownOperationType
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import (
+    HistoryRecord,
+    MemberRecord,
+    OperationArg,
+    WatermarkMove,
+    decode,
+    encode,
+)
+from distop.metastore.records.options import FollowUp as FollowUpRecord
+from distop.metastore.records.options import OperationOptions
+from distop.operations.registry import Registry
+from support.etcd.jobs import mark
+from support.etcd.lossy import Fault, LossyClient, puts
+from support.etcd.starts import begin, make_table
+from support.services.coordinators import config_of, running
+from support.types.probes import PROBES
+from support.waiting import eventually
+
+
+@pytest_asyncio.fixture
+async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
+    """A client of a coordinator in this process, and a table ``t``."""
+    async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as client:
+        await client.create_table("t", "/tmp/nowhere")
+        yield client
+
+
+async def arg_of(client: LossyClient, name: str) -> OperationArg:
+    kv = await client.get(client.keyspace.operation(OperationId.parse(name)).arg)
+    return decode(kv.value, OperationArg, kv.key)
+
+
+async def started(client: LossyClient, kind: str) -> int:
+    """How many operations of a type were ever started on ``t``."""
+    kv = await client.get(client.keyspace.table("t").next_instance(kind))
+    return int(kv.value or b"1") - 1
+
+
+async def test_a_success_starts_what_follows_and_so_on(sdk: AsyncClient, client: LossyClient) -> None:
+    """O23: named in the facts, in the trail, and in what follows; options and partitions are its own."""
+    last = FollowUp(type="noop", argument={"partitions": 0})
+    second = FollowUp(type="seer", partitions=["x", "y"], options={"max_job_attempts": 7}, then=last)
+    first = await sdk.start("t", "noop", {"partitions": 1}, then=second, request_id="r")
+    again = await sdk.start("t", "noop", {"partitions": 1}, then=second, request_id="r")
+    assert again.name == first.name
+    with pytest.raises(RequestIdReused):
+        await sdk.start("t", "noop", {"partitions": 1}, then=last, request_id="r")
+    assert await started(client, "seer") == 0
+    await mark(client, OperationId.parse(first.name), "0")
+    ended = await sdk.wait(first.name)
+    assert (ended.state, ended.facts) == (OperationState.SUCCEEDED, {"followUp": "t/seer/1"})
+
+    following = await sdk.get("t/seer/1")
+    assert (following.state, following.follows) == (OperationState.RUNNING, first.name)
+    assert following.started_by == first.started_by
+    arg = await arg_of(client, following.name)
+    assert (arg.partitions, arg.options) == (["x", "y"], OperationOptions(max_job_attempts=7))
+    assert (await sdk.get_table("t")).running == ("t/seer/1",)
+    for name in ("x", "y"):
+        await mark(client, OperationId("t", "seer", 1), name)
+    assert (await sdk.wait("t/seer/1")).facts == {"followUp": "t/noop/2"}
+    assert (await sdk.wait("t/noop/2")).follows == "t/seer/1"
+    trail = [(entry.action, entry.target, entry.reason) async for entry in sdk.audit("t")]
+    assert trail[:2] == [("start", "t/noop/2", "follows t/seer/1"), ("start", "t/seer/1", "follows t/noop/1")]
+
+
+async def test_nothing_follows_a_failure_or_a_cancellation(sdk: AsyncClient, client: LossyClient) -> None:
+    """O23"""
+    then = FollowUp(type="noop")
+    failed = await sdk.start("t", "friend", {"partitions": 1}, then=then)
+    await mark(client, OperationId.parse(failed.name), "0", error="full")
+    assert (await sdk.wait(failed.name)).state is OperationState.FAILED
+    cancelled = await sdk.start("t", "friend", {"partitions": 1}, then=then)
+    await sdk.cancel(cancelled.name)
+    assert (await sdk.wait(cancelled.name)).state is OperationState.CANCELLED
+    assert await started(client, "noop") == 0
+
+
+@pytest.mark.parametrize(
+    ("then", "said"),
+    [
+        (FollowUp(type="seer", argument={"refuse": True}), "PRECONDITION_FAILED: it does not want to"),
+        (FollowUp(type="clumsy"), "ZeroDivisionError: a defect of the operation type"),
+        (FollowUp(type="seer", argument={"big": "x" * 1_400_000}), "ARGUMENT_TOO_LARGE: "),
+    ],
+)
+async def test_what_cannot_be_started_does_not_hold_the_first_one_up(
+    sdk: AsyncClient, client: LossyClient, then: FollowUp, said: str
+) -> None:
+    """O23: the facts say why; nothing of it is in etcd."""
+    first = await sdk.start("t", "noop", {"partitions": 0}, then=then)
+    ended = await sdk.wait(first.name)
+    assert ended.state is OperationState.SUCCEEDED
+    assert ended.facts["followUpError"].startswith(said)
+    assert await started(client, then.type) == 0
+    assert (await sdk.get_table("t")).running == ()
+
+
+async def test_an_operation_in_the_way_is_named(sdk: AsyncClient, client: LossyClient) -> None:
+    """O2, O23: what runs beside the first one and tolerates it need not tolerate what follows."""
+    await sdk.start("t", "friendly", {"partitions": 1})
+    first = await sdk.start("t", "friend", {"partitions": 0}, then=FollowUp(type="seer"))
+    error = (await sdk.wait(first.name)).facts["followUpError"]
+    assert error.startswith("INCOMPATIBLE_OPERATION: seer cannot start while t/friendly/1 is running")
+
+
+async def test_what_can_be_checked_is_checked_at_the_start(sdk: AsyncClient) -> None:
+    """O4, O23"""
+    with pytest.raises(UnknownOperationType) as unknown:
+        await sdk.start("t", "noop", then=FollowUp(type="nothing"))
+    assert unknown.value.details["field"] == "then.type"
+    with pytest.raises(InvalidArgument, match="name one"):
+        await sdk.start("t", "noop", then=FollowUp(type="per_object"))
+    deep: FollowUp | None = None
+    for _ in range(9):
+        deep = FollowUp(type="noop", then=deep)
+    with pytest.raises(InvalidArgument, match="nested more than 8 deep"):
+        await sdk.start("t", "noop", then=deep)
+
+
+@asynccontextmanager
+async def leading(client: LossyClient) -> AsyncIterator[None]:
+    """Leadership alone, over a client that can fail."""
+    with ThreadPoolExecutor(1) as threads:
+        async with LeaseSession(client, 5) as session:
+            member = MemberRecord(id=f"m-{session.lease_id:x}")
+            await client.put(client.keyspace.coordinator(member.id), encode(member), lease=session.lease_id)
+            completion = Completion(client, Registry(PROBES), threads)
+            task = asyncio.create_task(Leadership(client, session, member, completion, linger_s=0.2).run())
+            try:
+                yield
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.DOWN])
+async def test_a_finish_whose_reply_is_lost_starts_one_that_saw_what_it_published(
+    client: LossyClient, fault: Fault
+) -> None:
+    """O23, O7: and a finish that loses a race for the table plans it again."""
+    await make_table(client)
+    table = client.keyspace.table("t")
+    async with leading(client):
+        for number in range(1, 4):
+            history = table.history(OperationId("t", "noop", number))
+            client.fail(fault, fault, when=puts(history))
+            operation = await begin(
+                client,
+                partition_count=1,
+                watermarks={"s": {str(number): WatermarkMove(after="1")}},
+                then=FollowUpRecord(type="seer"),
+            )
+            await mark(client, operation, "0")
+            following = OperationId("t", "seer", number)
+            state = table.operation(following).state
+            await eventually(lambda state=state: _stands(client, state))
+            await eventually(lambda: client.spent)
+            record = decode((await client.get(history)).value, HistoryRecord)
+            assert record.facts == {"followUp": str(following)}
+            arg = await arg_of(client, str(following))
+            assert arg.argument["watermarks"] == {"s": {str(seen): "1" for seen in range(1, number + 1)}}
+            assert await started(client, "seer") == number
+            await mark(client, following, "0")
+            ended = table.history(following)
+            await eventually(lambda ended=ended: _stands(client, ended))
+    assert not (await client.get(table.run_ops)).exists
+
+
+async def _stands(client: LossyClient, key: bytes) -> bool:
+    return (await client.get(key)).exists

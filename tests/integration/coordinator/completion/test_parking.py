@@ -1,0 +1,208 @@
+"""Operations whose completion keeps failing: counted, parked, explained, and ended as somebody decides."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from distop.coordinator.views.why import Mood, why
+from distop.errors import InvalidArgument, NotParked, NotSkippable, OperationNotFound, OutcomeUnknown
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Txn, TxnResult
+from distop.metastore.operations.parking import request_resolve
+from distop.metastore.records.keyspace import OperationId, prefix_end
+from distop.metastore.records.model import (
+    COMMITTING,
+    CompletionRecord,
+    ResolveRecord,
+    decode,
+    encode,
+)
+from distop.metastore.tables.audit import audit_put
+from distop.proto import distop_pb2 as pb
+from support.etcd.jobs import mark
+from support.etcd.lossy import Fault, LossyClient
+from support.etcd.starts import begin, make_table
+from support.services.coordinators import Service, serving
+from support.waiting import eventually
+
+ATTEMPTS = 2
+
+
+@pytest_asyncio.fixture
+async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
+    async with serving(etcd_config, max_commit_attempts=ATTEMPTS) as standing:
+        await standing.create_table("t")
+        yield standing
+
+
+async def until_parked(service: Service, operation: OperationId) -> pb.Operation:
+    async def parked() -> pb.Operation | None:
+        seen = await service.get(operation)
+        return seen if seen.completion.parked else None
+
+    return await eventually(parked, 20.0)
+
+
+async def start_hooked(service: Service, client: LossyClient, log: Path, raises: int) -> OperationId:
+    operation = await service.start("t", "hooked", {"log": str(log), "raises": raises})
+    assert await mark(client, operation, "0")
+    return operation
+
+
+async def test_completion_that_fails_now_and_then_needs_nobody(
+    etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path
+) -> None:
+    """O18: it is tried again without a restart."""
+    async with serving(etcd_config, max_commit_attempts=3) as service:
+        await service.create_table("t")
+        operation = await start_hooked(service, client, tmp_path / "log", raises=2)
+        ended = await service.ended(operation)
+        assert ended.state == pb.SUCCEEDED
+        assert len((tmp_path / "log").read_text().splitlines()) == 3
+
+
+async def test_after_some_attempts_it_is_parked_and_says_why(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    """O18, C9, C10: nothing is tried any more, and one line says what to do."""
+    operation = await start_hooked(service, client, tmp_path / "log", raises=1000)
+    parked = await until_parked(service, operation)
+    assert parked.state == pb.COMMITTING
+    assert parked.completion.attempts == ATTEMPTS
+    assert (parked.completion.error.code, parked.completion.error.message) == ("RuntimeError", "not yet")
+    reason = why(running=[parked], leader="m", members=[], last=None, now=0.0)
+    assert reason.mood is Mood.STUCK
+    assert "parked after 2 failed attempts: RuntimeError: not yet" in reason.sentence
+    assert "distop resolve t/hooked/1" in reason.sentence
+    kv = await client.get(client.keyspace.operation(operation).completion)
+    assert decode(kv.value, CompletionRecord).parked
+    # Another operation of the type is refused as long as this one stands (C9); other tables go on.
+    await service.create_table("other")
+    other = await service.start("other", argument={"partitions": 0})
+    assert (await service.ended(other)).state == pb.SUCCEEDED
+
+
+async def test_the_count_and_the_verdict_outlive_the_leader(
+    etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path
+) -> None:
+    """O18, C10."""
+    log = tmp_path / "log"
+    async with serving(etcd_config, max_commit_attempts=ATTEMPTS) as service:
+        await service.create_table("t")
+        operation = await start_hooked(service, client, log, raises=1000)
+        await until_parked(service, operation)
+    tried = len(log.read_text().splitlines())
+    async with serving(etcd_config, max_commit_attempts=ATTEMPTS) as service:
+        assert (await service.get(operation)).completion.parked
+        await service.resolve(operation, "abort", requested_by="me", reason="enough")
+        ended = await service.ended(operation)
+        assert (ended.state, ended.error.code) == (pb.FAILED, "COMPLETION_FAILED")
+        assert "by me (enough) after 2 failed attempts: not yet" in ended.error.message
+    assert len(log.read_text().splitlines()) == tried
+
+
+async def test_a_limit_that_a_hook_runs_into_is_its_own_failure(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    """O18: of errors only those of etcd, the lease and rivals are passed over."""
+    operation = await service.start("t", "hooked", {"log": str(tmp_path / "log"), "exhausts": True})
+    assert await mark(client, operation, "0")
+    parked = await until_parked(service, operation)
+    assert parked.completion.error.code == "RESOURCE_EXHAUSTED"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_retry_counts_anew(service: Service, client: LossyClient, tmp_path: Path, times: int) -> None:
+    """C10: as often as somebody wants."""
+    operation = await start_hooked(service, client, tmp_path / "log", raises=ATTEMPTS * times)
+    for _ in range(times):
+        await until_parked(service, operation)
+        answer = await service.resolve(operation, "retry")
+        assert answer.name == str(operation)
+        assert await eventually(lambda: not_parked(service, operation))
+    assert (await service.ended(operation)).state == pb.SUCCEEDED
+
+
+async def not_parked(service: Service, operation: OperationId) -> bool:
+    return not (await service.get(operation)).completion.parked
+
+
+async def test_what_is_no_commit_step_cannot_be_skipped(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    """C10: half of an operation is never published."""
+    operation = await start_hooked(service, client, tmp_path / "log", raises=1000)
+    await until_parked(service, operation)
+    with pytest.raises(NotSkippable):
+        await service.resolve(operation, "skip")
+    with pytest.raises(InvalidArgument):
+        await service.resolve(operation, "forget")
+    assert (await service.get(operation)).completion.parked
+
+
+async def test_cancelling_a_parked_operation_ends_it(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    """O19: nothing of it was published, so it still can be."""
+    operation = await start_hooked(service, client, tmp_path / "log", raises=1000)
+    await until_parked(service, operation)
+    await service.cancel(operation)
+    assert (await service.ended(operation)).state == pb.CANCELLED
+
+
+async def test_only_parked_operations_can_be_resolved(service: Service, client: LossyClient) -> None:
+    operation = await service.start("t", argument={"partitions": 1})
+    with pytest.raises(NotParked):
+        await service.resolve(operation, "abort")
+    assert await mark(client, operation, "0")
+    await service.ended(operation)
+    with pytest.raises(OperationNotFound):
+        await service.resolve(operation, "abort")
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
+async def test_a_decision_whose_reply_is_lost_is_made_once(client: LossyClient, fault: Fault) -> None:
+    """C10: and a decision to the contrary is refused while it stands."""
+    await make_table(client)
+    operation = await begin(client)
+    keys = client.keyspace.operation(operation)
+    await client.put(keys.state, COMMITTING)
+    await client.put(keys.completion, encode(CompletionRecord(attempts=5, error="x", parked=True)))
+    client.fail(fault)
+    await request_resolve(client, keys, ResolveRecord(action="retry", by="me"))
+    assert client.spent
+    await request_resolve(client, keys, ResolveRecord(action="retry", by="me"))
+    with pytest.raises(NotParked, match="me has just decided on retry"):
+        await request_resolve(client, keys, ResolveRecord(action="abort"))
+
+
+async def test_a_decision_that_was_acted_upon_before_its_reply_was_missed_is_no_error(
+    client: LossyClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C10: found by make chaos. The operation is over by the time the decision is sent again; the audit entry
+    of the first copy says that it counted."""
+    await make_table(client)
+    operation = await begin(client)
+    keys = client.keyspace.operation(operation)
+    await client.put(keys.state, COMMITTING)
+    await client.put(keys.completion, encode(CompletionRecord(attempts=5, error="x", parked=True)))
+    table = client.keyspace.table(operation.table)
+    audit = audit_put(table, "resolve", by="me", target=str(operation), at=1.0)
+    send = client.txn
+
+    async def meanwhile_over(txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
+        try:
+            return await send(txn, timeout_s=timeout_s)
+        except OutcomeUnknown:
+            await client.delete(keys.prefix, prefix_end(keys.prefix))
+            raise
+
+    monkeypatch.setattr(client, "txn", meanwhile_over)
+    client.fail(Fault.LOST_REPLY)
+    await request_resolve(client, keys, ResolveRecord(action="retry", by="me"), audit)
+    assert client.spent
+    assert not (await client.get(keys.state)).exists

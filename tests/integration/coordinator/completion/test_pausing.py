@@ -1,0 +1,352 @@
+"""Holding operations and tables, seen through gRPC and through what runners do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from distop.errors import OperationNotFound, PreconditionFailed, TableNotFound, TablePaused
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.operations.pausing import pause_operation, pause_table
+from distop.metastore.operations.runs import take_runner
+from distop.metastore.operations.starting import StartRequest, read_table_state, start
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import ABORTING, RUNNING, OperationArg, PauseRecord, RunnerRecord, decode
+from distop.metastore.tables.audit import audit_put, prune, read_audit
+from distop.proto import distop_pb2 as pb
+from support.etcd.jobs import mark_all
+from support.etcd.lossy import Fault, LossyClient
+from support.etcd.starts import make_table
+from support.services.coordinators import Service, raising, serving
+from support.services.executing import lease, runner, runner_of, start_operation
+from support.types.work_types import WORK_TYPES, files, traces
+from support.waiting import eventually
+
+REASON = "new disks"
+
+
+async def pause(service: Service, operation: OperationId, reason: str = REASON) -> pb.Operation:
+    request = pb.PauseOperationRequest(name=str(operation), reason=reason, requested_by="jane")
+    with raising():
+        seen: pb.Operation = await service.operations.PauseOperation(request, timeout=10)
+    return seen
+
+
+async def resume(service: Service, operation: OperationId) -> pb.Operation:
+    request = pb.ResumeOperationRequest(name=str(operation), requested_by="joe")
+    with raising():
+        seen: pb.Operation = await service.operations.ResumeOperation(request, timeout=10)
+    return seen
+
+
+async def hold_table(service: Service, name: str, reason: str = REASON) -> pb.Table:
+    request = pb.PauseTableRequest(name=name, reason=reason, requested_by="jane")
+    with raising():
+        seen: pb.Table = await service.tables.PauseTable(request, timeout=10)
+    return seen
+
+
+async def free_table(service: Service, name: str) -> pb.Table:
+    with raising():
+        request = pb.ResumeTableRequest(name=name, requested_by="joe")
+        seen: pb.Table = await service.tables.ResumeTable(request, timeout=10)
+    return seen
+
+
+async def trail(service: Service, table: str = "", **fields: int | str) -> pb.ListAuditResponse:
+    with raising():
+        request = pb.ListAuditRequest(table=table, **fields)  # type: ignore[arg-type]
+        page: pb.ListAuditResponse = await service.cluster.ListAudit(request, timeout=10)
+    return page
+
+
+def said(page: pb.ListAuditResponse) -> list[tuple[str, str, str, str]]:
+    return [(entry.action, entry.target, entry.by, entry.reason) for entry in page.entries]
+
+
+async def left_over(client: LossyClient) -> list[bytes]:
+    """Keys of operations and of pauses that still stand."""
+    space = client.keyspace
+    kvs = [*(await client.scan(space.active)).kvs, *(await client.scan(space.paused)).kvs]
+    return [kv.key for kv in kvs]
+
+
+async def test_a_paused_operation_launches_nothing_keeps_its_marks_and_goes_on(
+    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
+) -> None:
+    """O21: a job that runs is stopped and cleaned up, one that was done is not done again."""
+    argument = {"folder": str(tmp_path), "partitions": 3, "hold": ["1", "2"]}
+    async with serving(etcd_config, operations=tuple(WORK_TYPES.split(","))) as service, runner(client):
+        await service.create_table("flights")
+        operation = await service.start("flights", "traced", argument)
+        await eventually(lambda: len(traces(tmp_path, "holds")) == 2 and traces(tmp_path, "did"))
+        keys = client.keyspace.operation(operation)
+        await eventually(lambda: _stands(client, keys.job_state("0")))
+        seen = await pause(service, operation)
+        assert (seen.state, seen.pause.by, seen.pause.reason) == (pb.RUNNING, "jane", REASON)
+        assert seen.pause.scope == "operation"
+        assert seen.pause.at.seconds > 0
+        await eventually(lambda: len(traces(tmp_path, "cleaned")) == 2)
+        # Let go, and not taken again: another runner's look is refused by the transaction itself.
+        await eventually(lambda: _absent(client, keys.runner))
+        async with runner(client):
+            assert (await service.get(operation)).runner == ""
+            (tmp_path / "release").touch()
+            resumed = await resume(service, operation)
+            assert not resumed.HasField("pause")
+            ended = await service.ended(operation)
+    assert (ended.state, ended.jobs.succeeded) == (pb.SUCCEEDED, 3)
+    assert len([line for line in traces(tmp_path, "began") if line[1] == "0"]) == 1
+    assert len(files(tmp_path)) == 3
+
+
+async def test_a_paused_operation_is_not_published_before_it_is_resumed(
+    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
+) -> None:
+    """O21: whether the leader knew of the pause or learns of it from its transaction."""
+    async with serving(etcd_config) as service:
+        await service.create_table("flights")
+        for kind in ("friend", "hooked_friend"):
+            operation = await service.start("flights", kind, {"partitions": 2, "log": str(tmp_path / kind)})
+            await pause(service, operation)
+            await mark_all(client, operation, "01")
+            # A round trip of another operation: the leader has seen the marks by then.
+            assert (await service.get(operation)).jobs.succeeded == 2
+            await _another_one_ends(service, client)
+            assert (await service.get(operation)).state == pb.RUNNING
+            await resume(service, operation)
+            assert (await service.ended(operation)).state == pb.SUCCEEDED
+    assert await left_over(client) == []
+
+
+async def test_a_pause_that_the_leader_has_not_heard_of_holds_its_transactions(
+    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
+) -> None:
+    """O21: the index is only word of it; what counts is compared."""
+    async with serving(etcd_config) as service:
+        await service.create_table("flights")
+        for kind in ("friend", "hooked_friend"):
+            operation = await service.start("flights", kind, {"partitions": 1, "log": str(tmp_path / kind)})
+            keys = client.keyspace.operation(operation)
+            await client.put(keys.pause, b'{"by":"nobody told"}')
+            await mark_all(client, operation, "0")
+            await _another_one_ends(service, client)
+            assert (await client.get(keys.state)).value == RUNNING
+            await resume(service, operation)
+            assert (await service.ended(operation)).state == pb.SUCCEEDED
+
+
+async def test_pausing_and_resuming_twice_is_truthful(client: LossyClient, etcd_config: EtcdConfig) -> None:
+    """O21: the first reason stands; what is not paused can be resumed; both are in the audit trail once."""
+    async with serving(etcd_config) as service:
+        await service.create_table("flights")
+        operation = await service.start("flights", "noop", {"partitions": 1})
+        await pause(service, operation, "first")
+        assert (await pause(service, operation, "second")).pause.reason == "first"
+        await resume(service, operation)
+        assert not (await resume(service, operation)).HasField("pause")
+        await service.cancel(operation, requested_by="joe", reason="enough")
+        await service.ended(operation)
+        with pytest.raises(PreconditionFailed, match="is over: it has cancelled"):
+            await pause(service, operation)
+        with pytest.raises(PreconditionFailed, match="is over"):
+            await resume(service, operation)
+        with pytest.raises(OperationNotFound):
+            await pause(service, OperationId("flights", "noop", 99))
+        assert said(await trail(service, "flights")) == [
+            ("cancel", str(operation), "joe", "enough"),
+            ("resume", str(operation), "joe", ""),
+            ("pause", str(operation), "jane", "first"),
+            ("start", str(operation), "", ""),
+            ("create-table", "flights", "", ""),
+        ]
+
+
+async def test_what_is_sealed_cannot_be_paused(client: LossyClient, etcd_config: EtcdConfig) -> None:
+    operation = await start_operation(client)
+    keys = client.keyspace.operation(operation.id)
+    await client.put(keys.state, ABORTING)
+    async with serving(etcd_config) as service:
+        with pytest.raises(PreconditionFailed, match=r"is aborting: too late|is over"):
+            await pause(service, operation.id)
+
+
+@pytest.mark.parametrize("of_table", [False, True])
+async def test_a_paused_operation_can_be_cancelled_and_leaves_no_key(
+    client: LossyClient, etcd_config: EtcdConfig, of_table: bool
+) -> None:
+    """O19, O21"""
+    async with serving(etcd_config) as service:
+        await service.create_table("flights")
+        operation = await service.start("flights", "noop", {"partitions": 3})
+        await (hold_table(service, "flights") if of_table else pause(service, operation))
+        await mark_all(client, operation, "012")
+        await service.cancel(operation)
+        assert (await service.ended(operation)).state == pb.CANCELLED
+        if of_table:
+            await free_table(service, "flights")
+    assert await left_over(client) == []
+
+
+async def test_the_deadline_of_a_paused_operation_goes_on(
+    client: LossyClient, etcd_config: EtcdConfig
+) -> None:
+    """O20, O21: even when all its jobs are done."""
+    async with serving(etcd_config) as service:
+        await service.create_table("flights")
+        options = pb.OperationOptions()
+        options.deadline.FromMilliseconds(700)
+        operation = await service.start("flights", "noop", {"partitions": 1}, options=options)
+        await pause(service, operation)
+        await mark_all(client, operation, "0")
+        ended = await service.ended(operation)
+        assert (ended.state, ended.error.code) == (pb.FAILED, "DEADLINE_EXCEEDED")
+
+
+async def test_a_paused_table_starts_nothing_and_holds_what_runs(
+    client: LossyClient, etcd_config: EtcdConfig
+) -> None:
+    """O21: the error names who, why and what to do; a repeated start still gets its first answer."""
+    async with serving(etcd_config) as service, runner(client):
+        await service.create_table("flights")
+        done = await service.start("flights", request_id="r1")
+        await service.ended(done)
+        table = await hold_table(service, "flights")
+        assert (table.pause.by, table.pause.reason, table.pause.scope) == ("jane", REASON, "table")
+        assert (await hold_table(service, "flights", "again")).pause.reason == REASON
+        with pytest.raises(TablePaused) as refused:
+            await service.start("flights")
+        assert "by jane: new disks" in refused.value.message
+        assert "distop resume flights" in refused.value.hint
+        assert await service.start("flights", request_id="r1") == done
+        assert not (await free_table(service, "flights")).HasField("pause")
+        assert not (await free_table(service, "flights")).HasField("pause")
+        assert (await service.ended(await service.start("flights"))).state == pb.SUCCEEDED
+        with pytest.raises(TableNotFound):
+            await hold_table(service, "nowhere")
+
+
+async def test_operations_of_a_paused_table_show_it_and_wait(
+    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
+) -> None:
+    """O21: also those that are watched, and those started by a transaction that was on its way."""
+    argument = {"folder": str(tmp_path), "partitions": 1, "hold": ["0"]}
+    async with serving(etcd_config, operations=tuple(WORK_TYPES.split(","))) as service, runner(client):
+        await service.create_table("flights")
+        operation = await service.start("flights", "traced", argument)
+        await eventually(lambda: traces(tmp_path, "holds"))
+        request = pb.WatchOperationRequest(name=str(operation))
+        request.heartbeat.FromMilliseconds(100)
+        watching = service.operations.WatchOperation(request)
+        assert not (await watching.read()).operation.HasField("pause")
+        await hold_table(service, "flights")
+        await eventually(lambda: traces(tmp_path, "cleaned"))
+        while not (update := await watching.read()).operation.HasField("pause"):
+            pass
+        assert update.operation.pause.scope == "table"
+        watching.cancel()
+        listed = await service.operations.ListOperations(pb.ListOperationsRequest(table="flights"))
+        assert [one.pause.by for one in listed.operations] == ["jane"]
+        assert await runner_of(client, await _arg(client, operation)) == ""
+        # Resuming the operation does not move a table that is held.
+        assert (await resume(service, operation)).pause.scope == "table"
+        (tmp_path / "release").touch()
+        await free_table(service, "flights")
+        assert (await service.ended(operation)).state == pb.SUCCEEDED
+
+
+@pytest.mark.parametrize("of_table", [False, True])
+async def test_what_is_paused_is_given_to_no_runner(client: LossyClient, of_table: bool) -> None:
+    """O21: not even to one that has heard of no pause."""
+    arg = await start_operation(client)
+    keys = client.keyspace.operation(arg.id)
+    await client.put(keys.table_pause if of_table else keys.pause, b"{}")
+    async with lease(client) as session:
+        assert await take_runner(client, keys, RunnerRecord(member="m"), session.lease_id) is None
+        assert await _absent(client, keys.runner)
+
+
+async def test_a_start_that_was_planned_before_the_pause_does_not_happen(client: LossyClient) -> None:
+    """O21: the transaction compares it."""
+    await make_table(client)
+    keys = client.keyspace.table("t")
+    request = StartRequest(table="t", type="noop", request_id="r", digest="d")
+    state = await read_table_state(client, keys, "noop", "r")
+    await client.put(keys.pause, b"{}")
+
+    def make_arg(instance: int) -> OperationArg:
+        return OperationArg(table="t", type="noop", instance=instance)
+
+    with pytest.raises(TablePaused):
+        await start(client, keys, state, request, make_arg, compatible=lambda other: False)
+    assert await _absent(client, keys.run_ops)
+
+
+@pytest.mark.parametrize("of_table", [False, True])
+async def test_a_lost_reply_of_a_pause_is_answered_by_what_stands(
+    client: LossyClient, etcd_config: EtcdConfig, of_table: bool
+) -> None:
+    """O21, U2: paused once, and once in the trail."""
+    async with serving(etcd_config) as service:
+        await service.create_table("flights")
+        operation = await service.start("flights", "noop", {"partitions": 1})
+        table = client.keyspace.table("flights")
+        record = PauseRecord(by="jane", at=1.5)
+        audit = audit_put(table, "pause", by="jane", target="x", at=1.5)
+        client.fail(Fault.LOST_REPLY)
+        if of_table:
+            assert await pause_table(client, table, record, audit)
+        else:
+            assert await pause_operation(client, table.operation(operation), record, audit)
+        assert client.spent
+        assert [entry.action for entry in (await trail(service, "flights")).entries].count("pause") == 1
+
+
+async def test_the_audit_trail_is_paged_newest_first_and_bounded(
+    client: LossyClient, etcd_config: EtcdConfig
+) -> None:
+    """U2"""
+    keys = client.keyspace.table("flights")
+    async with serving(etcd_config) as service:
+        await service.create_table("flights")
+        await service.create_table("flights2")
+        for index in range(5):
+            put = audit_put(keys, f"act{index}", by="jane", target="t", at=2e9 + index)
+            await client.put(put.key, put.value)
+        pages, token = [], ""
+        while True:
+            page = await trail(service, "flights", page_size=2, page_token=token)
+            pages.append([entry.action for entry in page.entries])
+            if not (token := page.next_page_token):
+                break
+        assert pages == [["act4", "act3"], ["act2", "act1"], ["act0", "create-table"], []]
+        assert said(await trail(service))[0][:2] == ("create-table", "flights2")
+        with pytest.raises(TableNotFound):
+            await trail(service, "nowhere")
+    assert await prune(client, keys.audit_prefix, keep=2) == 4
+    left, _ = await read_audit(client, keys.audit_prefix, limit=10)
+    assert [entry.record.action for entry in left] == ["act4", "act3"]
+
+
+async def _absent(client: LossyClient, key: bytes) -> bool:
+    return not (await client.get(key)).exists
+
+
+async def _stands(client: LossyClient, key: bytes) -> bool:
+    return (await client.get(key)).exists
+
+
+async def _none_left(client: LossyClient) -> bool:
+    return await left_over(client) == []
+
+
+async def _arg(client: LossyClient, operation: OperationId) -> OperationArg:
+    return decode((await client.get(client.keyspace.operation(operation).arg)).value, OperationArg)
+
+
+async def _another_one_ends(service: Service, client: LossyClient) -> None:
+    """An operation that runs beside comes to its end: whatever the leader knew before, it has acted on."""
+    other = await service.start("flights", "friendly", {"partitions": 1})
+    await mark_all(client, other, "0")
+    await service.ended(other)

@@ -1,0 +1,661 @@
+"""The doctor on a real etcd that was broken by hand, and on one that is well and busy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+from typer.testing import CliRunner
+
+from distop.cli.main import app
+from distop.client import AsyncClient
+from distop.coordinator.doctor import checks as doctor_checks
+from distop.coordinator.doctor import files as doctor_files
+from distop.coordinator.doctor import rounds as doctor_rounds
+from distop.coordinator.doctor.findings import Severity, Told
+from distop.coordinator.doctor.liveness import Patience
+from distop.coordinator.doctor.rounds import Doctor, Examination
+from distop.errors import TableNotFound
+from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Delete, Txn
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.records.keyspace import OperationId, OperationKeys
+from distop.metastore.records.model import (
+    ClaimRecord,
+    Head,
+    HistoryRecord,
+    LeaderRecord,
+    MemberRecord,
+    RunnerRecord,
+    decode,
+    encode,
+)
+from support.etcd.jobs import mark
+from support.etcd.starts import begin, make_table
+from support.services.coordinators import config_of, running
+from support.services.executing import runner
+from support.services.whole import Whole, coordinated, whole, write_csv
+from support.waiting import eventually
+
+SOON = Patience(hand_over_s=0.2)
+
+
+@pytest.fixture(autouse=True)
+def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_rounds, "LOOK_EVERY_S", SOON.hand_over_s / 2)
+
+
+class Practice:
+    """A doctor of this event loop, and the etcd it looks at."""
+
+    def __init__(self, client: EtcdClient, threads: ThreadPoolExecutor) -> None:
+        self.client = client
+        self.doctor = Doctor(client, threads)
+
+    async def examine(
+        self, table: str = "t", *, patience: Patience = SOON, fix: bool = False, deep: bool = False
+    ) -> list[Told]:
+        told: list[Told] = []
+        what = Examination(table=table, fix=fix, deep=deep, patience=patience)
+        async with aclosing(self.doctor.examine(what)) as examined:
+            async for progress in examined:
+                told += progress.told
+        return told
+
+    async def codes(self, table: str = "t", **options: bool) -> set[str]:
+        """What is wrong; notices are not."""
+        told = await self.examine(table, **options)  # type: ignore[arg-type]
+        return {one.finding.code for one in told if one.finding.severity > Severity.NOTICE}
+
+    def keys(self, operation: OperationId) -> OperationKeys:
+        return self.client.keyspace.operation(operation)
+
+
+@pytest_asyncio.fixture
+async def practice(client: EtcdClient) -> AsyncIterator[Practice]:
+    await make_table(client)
+    with ThreadPoolExecutor(2) as threads:
+        yield Practice(client, threads)
+
+
+@pytest_asyncio.fixture
+async def led(practice: Practice) -> AsyncIterator[OperationId]:
+    """An operation that is led and run, as far as etcd can tell."""
+    client, keyspace = practice.client, practice.client.keyspace
+    operation = await begin(client, partition_count=3, started_at=time.time())
+    async with LeaseSession(client, 10) as session:
+        lease = session.lease_id
+        await client.put(keyspace.coordinator("c"), encode(MemberRecord(id="c")), lease=lease)
+        await client.put(keyspace.executor("e"), encode(MemberRecord(id="e", types=["noop"])), lease=lease)
+        leader = encode(LeaderRecord(member="c"))
+        await client.put(keyspace.table("t").coordinator, leader, lease=lease)
+        await client.put(practice.keys(operation).runner, encode(RunnerRecord(member="e")), lease=lease)
+        yield operation
+
+
+async def test_an_operation_that_is_led_and_run_is_well(practice: Practice, led: OperationId) -> None:
+    assert await practice.examine() == []
+
+
+async def test_a_table_that_does_not_exist_is_told(practice: Practice) -> None:
+    """U3"""
+    with pytest.raises(TableNotFound):
+        await practice.examine("nothing")
+
+
+Break = Callable[[Practice, OperationId], Awaitable[object]]
+
+
+async def _unindexed(practice: Practice, operation: OperationId) -> None:
+    await practice.client.delete(practice.client.keyspace.active_operation(operation))
+
+
+async def _index_of_nothing(practice: Practice, operation: OperationId) -> None:
+    key = practice.client.keyspace.active_operation(replace(operation, instance=77))
+    await practice.client.put(key, b'{"version":1,"type":"noop"}')
+
+
+async def _stateless(practice: Practice, operation: OperationId) -> None:
+    await practice.client.delete(practice.keys(operation).state)
+
+
+async def _not_in_run_ops(practice: Practice, operation: OperationId) -> None:
+    await practice.client.delete(practice.client.keyspace.table("t").run_ops)
+
+
+async def _without_argument(practice: Practice, operation: OperationId) -> None:
+    await practice.client.delete(practice.keys(operation).arg)
+
+
+async def _leftover(practice: Practice, operation: OperationId) -> None:
+    await begin(practice.client, kind="other", partition_count=1, compatible=lambda other: True)
+    gone = await begin(practice.client, kind="gone", partition_count=1, compatible=lambda other: True)
+    keys = practice.keys(gone)
+    for key in (keys.arg, keys.state, practice.client.keyspace.active_operation(gone)):
+        await practice.client.delete(key)
+    await practice.client.put(keys.job_state("0"), b"{}")
+
+
+async def _number_behind(practice: Practice, operation: OperationId) -> None:
+    await practice.client.put(practice.client.keyspace.table("t").next_instance("noop"), b"1")
+
+
+async def _leader_without_lease(practice: Practice, operation: OperationId) -> None:
+    await practice.client.put(
+        practice.client.keyspace.table("t").coordinator, encode(LeaderRecord(member="c"))
+    )
+
+
+async def _claim_without_lease(practice: Practice, operation: OperationId) -> None:
+    await practice.client.put(practice.keys(operation).claim("1"), encode(ClaimRecord(attempt="a")))
+
+
+async def _runner_without_lease(practice: Practice, operation: OperationId) -> None:
+    await practice.client.put(practice.keys(operation).runner, encode(RunnerRecord(member="e")))
+
+
+async def _unknown_state(practice: Practice, operation: OperationId) -> None:
+    await practice.client.put(practice.keys(operation).state, b"dreaming")
+
+
+async def _history_without_outcome(practice: Practice, operation: OperationId) -> None:
+    key = practice.client.keyspace.table("t").history(OperationId("t", "noop", 0 + 1, "x"))
+    await practice.client.put(key, encode(HistoryRecord(outcome="")))
+
+
+async def _ended_with_state(practice: Practice, operation: OperationId) -> None:
+    key = practice.client.keyspace.table("t").history(operation)
+    await practice.client.put(key, encode(HistoryRecord(outcome="success", finished_at=1.0)))
+
+
+async def _unreadable_head(practice: Practice, operation: OperationId) -> None:
+    await practice.client.put(practice.client.keyspace.table("t").head, b"{}")
+
+
+async def _newer_argument(practice: Practice, operation: OperationId) -> None:
+    await practice.client.put(practice.keys(operation).arg, b'{"version":99}')
+
+
+async def _tableless(practice: Practice, operation: OperationId) -> None:
+    await practice.client.delete(practice.client.keyspace.table("t").table)
+
+
+async def _leaderless(practice: Practice, operation: OperationId) -> None:
+    await practice.client.delete(practice.client.keyspace.table("t").coordinator)
+
+
+async def _leader_unknown(practice: Practice, operation: OperationId) -> None:
+    await practice.client.delete(practice.client.keyspace.coordinator("c"))
+
+
+async def _runner_unknown(practice: Practice, operation: OperationId) -> None:
+    await practice.client.delete(practice.client.keyspace.executor("e"))
+
+
+async def _claimed_by_the_dead(practice: Practice, operation: OperationId) -> None:
+    lease = await practice.client.lease_grant(600)
+    await practice.client.put(
+        practice.keys(operation).claim("1"), encode(ClaimRecord(attempt="a", member="s")), lease=lease
+    )
+
+
+async def _nobody_serves(practice: Practice, operation: OperationId) -> None:
+    await practice.client.delete(practice.client.keyspace.executor("e"))
+    await practice.client.delete(practice.keys(operation).runner)
+
+
+async def _parked(practice: Practice, operation: OperationId) -> None:
+    record = {"attempts": 5, "step": 3, "errorCode": "X", "error": "no room", "at": 1.0, "parked": True}
+    await practice.client.put(practice.keys(operation).completion, json.dumps(record).encode())
+
+
+def _ordering(**fields: Any) -> Callable[[Practice], Awaitable[object]]:
+    """How the table is fed, as it might stand after somebody wrote into etcd, or restored it."""
+
+    async def stand(practice: Practice) -> None:
+        record = OrderingRecord(**fields)
+        await practice.client.put(practice.client.keyspace.table("t").ordering, encode(record))
+
+    return stand
+
+
+async def _queue(practice: Practice, *, index: bool = True, **fields: Any) -> None:
+    keys = practice.client.keyspace.table("t")
+    await practice.client.put(keys.backlog("a"), encode(BatchRecord(type="noop", **fields)))
+    if index:
+        await practice.client.put(keys.backlog_index, b"{}")
+
+
+async def _backlog_unindexed(practice: Practice, operation: OperationId) -> None:
+    await _queue(practice, index=False)
+
+
+async def _flight_of_nothing(practice: Practice, operation: OperationId) -> None:
+    await _ordering(running="t/noop/99")(practice)
+    await _queue(practice, operation="t/noop/99")
+
+
+async def _batch_of_no_flight(practice: Practice, operation: OperationId) -> None:
+    await _queue(practice, operation="t/noop/99")
+
+
+async def _blocked(practice: Practice, operation: OperationId) -> None:
+    await _ordering(blocked=Block(batch="a", code="BAD_ROW", error="line 3"))(practice)
+    await _queue(practice, index=False)
+
+
+async def _blocked_by_nothing(practice: Practice, operation: OperationId) -> None:
+    await _ordering(blocked=Block(batch="b", code="BAD_ROW", error="line 3"))(practice)
+    await _queue(practice, index=False)
+
+
+async def _unreadable_batch(practice: Practice, operation: OperationId) -> None:
+    await practice.client.put(practice.client.keyspace.table("t").backlog("a"), b"{}")
+
+
+async def _unreadable_ordering(practice: Practice, operation: OperationId) -> None:
+    await practice.client.put(practice.client.keyspace.table("t").ordering, b'{"gate":"ajar"}')
+
+
+async def _pause_of_nobody(practice: Practice, operation: OperationId) -> None:
+    space = practice.client.keyspace
+    await practice.client.put(space.paused_table("t"), b"{}")
+    await practice.client.put(space.paused_operation(operation), b"{}")
+    await practice.client.put(space.paused_operation(replace(operation, instance=77)), b"{}")
+
+
+async def _pause_unindexed(practice: Practice, operation: OperationId) -> None:
+    await practice.client.put(practice.client.keyspace.table("t").pause, b"{}")
+    await practice.client.put(practice.keys(operation).pause, b"{}")
+
+
+BROKEN: list[tuple[Break, set[str], set[str]]] = [
+    # how, what is found, what is left of it after --fix
+    (_unindexed, {"OPERATION_NOT_INDEXED"}, set()),
+    (_index_of_nothing, {"INDEX_WITHOUT_OPERATION"}, set()),
+    (_stateless, {"OPERATION_WITHOUT_STATE", "RUNOPS_WITHOUT_OPERATION"}, {"OPERATION_WITHOUT_STATE"}),
+    (_not_in_run_ops, {"OPERATION_NOT_IN_RUNOPS"}, set()),
+    (_without_argument, {"OPERATION_WITHOUT_ARGUMENT"}, {"OPERATION_WITHOUT_ARGUMENT"}),
+    (_number_behind, {"INSTANCE_NUMBER_BEHIND"}, set()),
+    (_claim_without_lease, {"KEY_WITHOUT_LEASE"}, set()),
+    (_runner_without_lease, {"KEY_WITHOUT_LEASE"}, set()),
+    (_unknown_state, {"UNKNOWN_STATE"}, {"UNKNOWN_STATE"}),
+    (_ended_with_state, {"ENDED_OPERATION_WITH_STATE"}, {"ENDED_OPERATION_WITH_STATE"}),
+    (_unreadable_head, {"UNREADABLE_RECORD"}, {"UNREADABLE_RECORD"}),
+    (_newer_argument, {"UNREADABLE_RECORD"}, {"UNREADABLE_RECORD"}),
+    (_tableless, {"KEYS_WITHOUT_TABLE"}, {"KEYS_WITHOUT_TABLE"}),
+    (_leaderless, {"NO_LEADER"}, {"NO_LEADER"}),
+    (_leader_unknown, {"LEADER_WITHOUT_MEMBER"}, {"LEADER_WITHOUT_MEMBER"}),
+    (_runner_unknown, {"RUNNER_WITHOUT_MEMBER"}, {"RUNNER_WITHOUT_MEMBER"}),
+    (_claimed_by_the_dead, {"CLAIM_WITHOUT_MEMBER"}, {"CLAIM_WITHOUT_MEMBER"}),
+    (_nobody_serves, {"NO_EXECUTOR"}, {"NO_EXECUTOR"}),
+    (_parked, {"PARKED"}, {"PARKED"}),
+    (_backlog_unindexed, {"BACKLOG_NOT_INDEXED"}, set()),
+    (_flight_of_nothing, {"FLIGHT_WITHOUT_OPERATION"}, set()),
+    (_batch_of_no_flight, {"BATCH_WITHOUT_FLIGHT"}, set()),
+    (_blocked, {"BACKLOG_BLOCKED"}, {"BACKLOG_BLOCKED"}),
+    (_blocked_by_nothing, {"BLOCKED_BY_NOTHING"}, {"BLOCKED_BY_NOTHING"}),
+    (_unreadable_batch, {"UNREADABLE_RECORD"}, {"UNREADABLE_RECORD"}),
+    (_unreadable_ordering, {"UNREADABLE_RECORD"}, {"UNREADABLE_RECORD"}),
+    (_pause_of_nobody, {"PAUSE_INDEX_WITHOUT_PAUSE"}, set()),
+    (_pause_unindexed, {"PAUSE_NOT_INDEXED"}, set()),
+    (_history_without_outcome, {"HISTORY_WITHOUT_OUTCOME"}, {"HISTORY_WITHOUT_OUTCOME"}),
+]
+
+
+@pytest.mark.parametrize(("breaks", "found", "left"), BROKEN, ids=lambda one: getattr(one, "__name__", ""))
+async def test_what_was_broken_is_found_and_what_is_safe_is_put_right(
+    practice: Practice,
+    led: OperationId,
+    breaks: Break,
+    found: set[str],
+    left: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """U1: each named by its code; ``--fix`` changes nothing it is not sure of."""
+    monkeypatch.setattr(doctor_checks, "MOVES_S", SOON.hand_over_s)  # nothing moves here
+    await breaks(practice, led)
+    before = await practice.client.scan(practice.client.keyspace.prefix)
+    assert await practice.codes() == found
+    assert (await practice.client.scan(practice.client.keyspace.prefix)).kvs == before.kvs
+    fixed = {one.finding.code for one in await practice.examine(fix=True) if one.fixed}
+    assert fixed == found - left
+    assert await practice.codes() == left
+
+
+async def test_a_leader_key_without_a_lease_is_removed_and_others_can_lead(
+    practice: Practice, led: OperationId
+) -> None:
+    await _leader_without_lease(practice, led)
+    assert await practice.codes() == {"KEY_WITHOUT_LEASE"}
+    await practice.examine(fix=True)
+    assert not (await practice.client.get(practice.client.keyspace.table("t").coordinator)).exists
+    assert await practice.codes() == {"NO_LEADER"}
+
+
+async def test_keys_without_an_operation_are_collected(practice: Practice, led: OperationId) -> None:
+    await _leftover(practice, led)
+    assert {"LEFTOVER_KEYS", "RUNOPS_WITHOUT_OPERATION"} <= await practice.codes()
+    await practice.examine(fix=True)
+    assert not (await practice.client.scan(practice.keys(OperationId("t", "gone", 1)).prefix)).kvs
+    assert not {"LEFTOVER_KEYS", "RUNOPS_WITHOUT_OPERATION"} & await practice.codes()
+
+
+async def test_a_fix_does_nothing_when_things_have_moved(practice: Practice, led: OperationId) -> None:
+    """The compares are what was seen."""
+    from distop.coordinator.doctor.fixes import MOVED, apply
+
+    await _not_in_run_ops(practice, led)
+    [told] = await practice.examine()
+    other = b'{"friend":["3"]}'
+    await practice.client.put(practice.client.keyspace.table("t").run_ops, other)
+    with ThreadPoolExecutor(1) as threads:
+        tried = await apply(practice.client, told.finding, threads, lambda fix: 0)
+    assert (tried.fixed, tried.outcome) == (False, MOVED)
+    assert (await practice.client.get(practice.client.keyspace.table("t").run_ops)).value == other
+
+
+async def test_what_passes_by_itself_is_not_told(practice: Practice, led: OperationId) -> None:
+    """A fail-over under way: no leader in the first look, another one before patience is over."""
+    client, key = practice.client, practice.client.keyspace.table("t").coordinator
+    standing = await client.get(key)
+    await client.delete(key)
+    looking = asyncio.create_task(practice.examine(patience=Patience(hand_over_s=30.0)))
+    await asyncio.wait({looking}, timeout=0.2)
+    assert not looking.done()
+    await client.put(key, standing.value, lease=standing.lease)
+    assert await looking == []
+
+
+async def test_the_whole_installation_with_its_members_is_looked_at(
+    practice: Practice, led: OperationId
+) -> None:
+    """Tables of which only the index speaks, clocks that differ, a member's key that would never go."""
+    client, keyspace = practice.client, practice.client.keyspace
+    await client.put(
+        keyspace.active_operation(OperationId("lost", "noop", 1)), b'{"version":1,"type":"noop"}'
+    )
+    await client.put(keyspace.table("dropped").backlog_index, b"{}")
+    await client.put(keyspace.paused_table("dropped"), b"{}")
+    ahead = MemberRecord(id="future", host="elsewhere", started_at=time.time() + 3600)
+    await client.put(keyspace.executor("future"), encode(ahead))
+    told = await practice.examine("")
+    found = {(one.finding.code, one.finding.table) for one in told if "ETCD" not in one.finding.code}
+    assert found == {
+        ("INDEX_WITHOUT_OPERATION", "lost"),
+        ("BACKLOG_INDEX_WITHOUT_TABLE", "dropped"),
+        ("PAUSE_INDEX_WITHOUT_PAUSE", "dropped"),
+        ("CLOCK_SKEW", ""),
+        ("KEY_WITHOUT_LEASE", ""),
+    }
+    skew = next(one.finding for one in told if one.finding.code == "CLOCK_SKEW")
+    assert "elsewhere is 59 min or more ahead" in skew.sentence
+    await practice.examine("", fix=True)
+    assert {one.finding.code for one in await practice.examine("") if "ETCD" not in one.finding.code} == set()
+
+
+# -- files -------------------------------------------------------------------------------------------
+
+
+@pytest_asyncio.fixture
+async def ingested(etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path) -> AsyncIterator[Whole]:
+    """A table with rows, from two operations; all at rest, and nobody there any more."""
+    async with whole(etcd_config, tmp_path, client) as service:
+        for number in range(2):
+            source = write_csv(tmp_path / f"source{number}", "a.csv", number * 100, 50)
+            (await service.ingest(source)).raise_for_outcome()
+        await service.at_rest()
+        yield service
+
+
+@pytest.fixture
+def files(ingested: Whole, client: EtcdClient) -> Practice:
+    return Practice(client, ThreadPoolExecutor(2))
+
+
+async def test_a_table_at_rest_is_well_down_to_its_files(files: Practice, ingested: Whole) -> None:
+    assert await files.examine(deep=True) == []
+
+
+async def _head(client: EtcdClient) -> Head:
+    kv = await client.get(client.keyspace.table("t").head)
+    return decode(kv.value, Head, kv.key)
+
+
+async def test_a_head_whose_metadata_is_gone_is_told(files: Practice, ingested: Whole) -> None:
+    os.unlink(urlsplit((await _head(files.client)).metadata_location).path)
+    assert await files.codes() == {"HEAD_METADATA_MISSING"}
+
+
+async def test_a_data_file_that_is_gone_is_told_by_a_deep_look(files: Practice, ingested: Whole) -> None:
+    victim = min(ingested.published_files())
+    victim.unlink()
+    assert await files.codes() == set()
+    [told] = await files.examine(deep=True)
+    assert told.finding.code == "TABLE_FILES_MISSING"
+    assert victim.name in told.finding.sentence
+
+
+async def test_watermarks_that_lag_behind_the_rows_are_told(files: Practice, ingested: Whole) -> None:
+    """They would let rows be ingested twice."""
+    await files.client.delete(files.client.keyspace.table("t").watermarks)
+    [told] = await files.examine()
+    assert told.finding.code == "WATERMARKS_BEHIND_HEAD"
+    assert "source1 at nothing" in told.finding.sentence
+
+
+async def test_a_head_that_was_set_back_is_told(files: Practice, ingested: Whole) -> None:
+    """Watermarks ahead of the rows: a published operation that the table does not know."""
+    first = min((ingested.location / "metadata").glob("*.metadata.json"))
+    snapshot = json.loads(first.read_text())["current-snapshot-id"]
+    head = Head(metadata_location=f"file://{first}", snapshot_id=snapshot, operation="t/ingest/1")
+    await files.client.put(files.client.keyspace.table("t").head, encode(head))
+    [told] = await files.examine()
+    assert (told.finding.code, told.finding.operation) == ("PUBLISHED_SNAPSHOT_MISSING", "t/ingest/2")
+    await files.client.put(files.client.keyspace.table("t").head, encode(replace_id(head)))
+    assert "HEAD_SNAPSHOT_UNKNOWN" in await files.codes()
+
+
+def replace_id(head: Head) -> Head:
+    return Head(metadata_location=head.metadata_location, snapshot_id=1, operation=head.operation)
+
+
+async def test_files_of_an_operation_that_published_nothing_are_removed_when_they_are_old(
+    files: Practice, ingested: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C18: and never those that are young, nor those of an operation that has published."""
+    monkeypatch.setattr(doctor_files, "SETTLES_S", 0.1)
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "a.csv").write_text("id,kind,day\nnonsense,k,2013-01-01\n")
+    failed = await ingested.ingest(bad)
+    assert failed.state.value != "succeeded"
+    await ingested.at_rest()
+    history = await files.client.get(files.client.keyspace.table("t").history(OperationId.parse(failed.name)))
+    uuid = decode(history.value, HistoryRecord).uuid
+    folder = ingested.location / "data" / f"ingest-{uuid}"
+    folder.mkdir()
+    old, young = folder / "0-old-1-0.parquet", folder / "0-young-1-0.parquet"
+    for file in (old, young):
+        file.write_bytes(b"x")
+    os.utime(old, (1.0, 1.0))
+    published = ingested.published_files()
+    [told] = await files.examine(fix=True)
+    assert (told.finding.code, told.finding.operation) == ("STAGED_FILES_WITHOUT_OWNER", failed.name)
+    assert told.fixed
+    assert young.exists()
+    assert not old.exists()
+    assert all(file.exists() for file in published)
+    [told] = await files.examine(fix=True)
+    assert not told.fixed
+
+
+async def test_files_of_nobody_are_told_by_a_deep_look_only(
+    files: Practice, ingested: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_files, "SETTLES_S", 0.1)
+    stray = ingested.location / "data" / "ingest-0123456789ab"
+    stray.mkdir()
+    (stray / "0-x-1-0.parquet").write_bytes(b"x")
+    assert await files.codes() == set()
+    [told] = await files.examine(deep=True)
+    assert told.finding.code == "STAGED_FILES_WITHOUT_OWNER"
+    assert told.finding.fix is None
+
+
+async def test_parts_of_an_index_are_nobodys_litter(
+    files: Practice, ingested: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P13: no snapshot refers to them; also once their operation has left the history."""
+    monkeypatch.setattr(doctor_files, "SETTLES_S", 0.1)
+    operation = await ingested.client.start("t", "build_index", {"column": "id"})
+    (await ingested.client.wait(operation.name, timeout_s=90)).raise_for_outcome()
+    await ingested.at_rest()
+    assert await files.examine(deep=True) == []
+    history = files.client.keyspace.table("t").history(OperationId.parse(operation.name))
+    await files.client.txn(Txn(then=(Delete(history),)))
+    assert await files.examine(deep=True) == []
+
+
+async def test_what_a_plain_table_has_moved_on_from_is_removed(
+    files: Practice, ingested: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C18: nothing in the private folder is needed once its operation has ended."""
+    monkeypatch.setattr(doctor_files, "SETTLES_S", 0.1)
+    await ingested.client.create_table("f", str(tmp_path / "f"), format="files")
+    done = await ingested.ingest(tmp_path / "source0", "f")
+    done.raise_for_outcome()
+    await ingested.at_rest()
+    assert await files.examine("f", deep=True) == []
+    history = await files.client.get(files.client.keyspace.table("f").history(OperationId.parse(done.name)))
+    folder = tmp_path / "f" / "_distop" / f"ingest-{decode(history.value, HistoryRecord).uuid}"
+    folder.mkdir(parents=True, exist_ok=True)
+    left = folder / "0-old-1-0.parquet"
+    left.write_bytes(b"x")
+    os.utime(left, (1.0, 1.0))
+    published = sorted((tmp_path / "f").rglob("*.parquet"))
+    [told] = await files.examine("f", fix=True)
+    assert (told.finding.code, told.fixed) == ("STAGED_FILES_WITHOUT_OWNER", True)
+    assert sorted((tmp_path / "f").rglob("*.parquet")) == [file for file in published if file != left]
+
+
+# -- the service -------------------------------------------------------------------------------------
+
+
+async def test_a_busy_system_that_is_well_gives_no_finding(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
+) -> None:
+    """No false alarm while operations start, publish, fail, are cancelled and collected."""
+    source = write_csv(tmp_path / "source", "a.csv", 0, 50)
+    stop = asyncio.Event()
+    async with coordinated(etcd_config, tmp_path, client) as service:
+        await service.client.create_table("u", str(tmp_path / "u"))
+
+        async def ingests() -> None:
+            for number in range(1000):
+                operation = await service.client.start(
+                    "t", "ingest", {"paths": [str(source)], "source": f"s{number}"}
+                )
+                if number % 5 == 4:
+                    await service.client.cancel(operation.name)
+                await service.client.wait(operation.name)
+                if stop.is_set():
+                    return
+
+        async def many_jobs() -> None:
+            for number in range(1000):
+                argument = {"partitions": 1500} if number % 2 else {"partitions": 20, "fail": ["3"]}
+                operation = await service.client.start("u", "noop", argument)
+                await service.client.wait(operation.name)
+                if stop.is_set():
+                    return
+
+        async with runner(client), asyncio.TaskGroup() as group:
+            load = [group.create_task(work()) for work in (ingests, many_jobs)]
+            looks = 0
+
+            async def look() -> None:
+                nonlocal looks
+                while looks < 8 and not any(one.done() for one in load):
+                    found = await service.client.diagnose(deep=looks % 2 == 1)
+                    wrong = [one for one in found.findings if not one.code.startswith("ETCD_")]
+                    assert wrong == []
+                    assert found.tables == 2
+                    looks += 1
+
+            await look()
+            stop.set()
+        assert looks == 8
+        await service.at_rest()
+        found = await service.client.diagnose("t", deep=True)
+        assert not found.findings
+
+
+async def test_the_command_tells_puts_right_and_says_so_by_its_exit_code(
+    etcd_config: EtcdConfig, client: EtcdClient
+) -> None:
+    """U1: through gRPC and the command line."""
+    await make_table(client)
+    entry = client.keyspace.active_operation(OperationId("t", "noop", 5))
+
+    async with running(config_of(etcd_config)) as coordinator:
+
+        def command(*words: str) -> tuple[int, str]:
+            result = CliRunner(env={"DISTOP_ADDRESS": coordinator.address, "COLUMNS": "200"}).invoke(
+                app, ["doctor", "--table", "t", *words], prog_name="distop"
+            )
+            return result.exit_code, result.stdout
+
+        async def run(*words: str) -> tuple[int, str]:
+            return await asyncio.to_thread(command, *words)
+
+        assert await run() == (0, "")
+        await client.put(entry, b'{"version":1,"type":"noop"}')
+        code, text = await run("-o", "json")
+        assert code == 22
+        shown = json.loads(text)
+        assert shown["wrong"]
+        assert [(one["code"], one["fixable"]) for one in shown["findings"]] == [
+            ("INDEX_WITHOUT_OPERATION", True)
+        ]
+        code, text = await run("--fix")
+        assert code == 0
+        assert "fixed: INDEX_WITHOUT_OPERATION" in text
+        assert "removed the index entry" in text
+        assert await run() == (0, "")
+
+
+async def test_an_operation_that_is_marked_by_nobody_known_ends_without_a_finding(
+    etcd_config: EtcdConfig, client: EtcdClient
+) -> None:
+    """What is under way within one look is not told in the next."""
+    await make_table(client)
+    async with (
+        running(config_of(etcd_config)) as coordinator,
+        AsyncClient(coordinator.address) as user,
+    ):
+        operation = await begin(client, partition_count=1, started_at=time.time())
+        looking = asyncio.create_task(user.diagnose("t", patience_s=20.0))
+        await asyncio.wait({looking}, timeout=0.5)
+        assert not looking.done()
+        await mark(client, operation, "0")
+        assert (await looking).findings == ()
+        history = client.keyspace.table("t").history(operation)
+
+        async def over() -> bool:
+            return (await client.get(history)).exists
+
+        assert await eventually(over)

@@ -1,0 +1,582 @@
+"""Who leads a table, what a new leader knows, and what it survives: coordinators in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distop.coordinator.completion.completion import Completion
+from distop.coordinator.leading.leadership import Leadership
+from distop.coordinator.leading.placement import preferred
+from distop.coordinator.service import Coordinator
+from distop.errors import EtcdOutOfSpace
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.etcd.txn import Put, Txn, TxnResult
+from distop.metastore.members.election import MAX_TRIES, campaign
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.ending import Finish, finish, seal
+from distop.metastore.operations.retention import EVERY
+from distop.metastore.records.keyspace import OperationId, OperationKeys, prefix_end
+from distop.metastore.records.model import (
+    ABORTING,
+    COMMITTING,
+    RUNNING,
+    ErrorRecord,
+    HistoryRecord,
+    JobRecord,
+    LeaderRecord,
+    MemberRecord,
+    OperationArg,
+    WatermarkMove,
+    encode,
+)
+from distop.operations.registry import Registry
+from distop.proto import distop_pb2 as pb
+from support.etcd.etcds import etcdctl, fill
+from support.etcd.jobs import mark, mark_all
+from support.etcd.lossy import Fault, LossyClient, deletes, puts
+from support.etcd.proxy import Proxy
+from support.etcd.starts import begin, make_table
+from support.services.coordinators import Service, config_of, leader_of, running, serving, tables_for, through
+from support.types.probes import PROBES
+from support.waiting import eventually
+
+
+async def state_of(client: EtcdClient, operation: OperationId) -> bytes:
+    return (await client.get(client.keyspace.operation(operation).state)).value
+
+
+async def over(client: EtcdClient, operation: OperationId) -> bool:
+    """Whether an operation has its history and no key any more."""
+    keys = client.keyspace.table(operation.table)
+    below = (await client.scan(keys.operation(operation).prefix)).kvs
+    active = await client.get(client.keyspace.active_operation(operation))
+    return (await client.get(keys.history(operation))).exists and not below and not active.exists
+
+
+# -- who leads ---------------------------------------------------------------------------------------
+
+
+async def test_every_table_with_work_has_one_leader_the_one_everybody_prefers(
+    etcd_config: EtcdConfig, client: EtcdClient
+) -> None:
+    """O24."""
+    async with AsyncExitStack() as stack:
+        standing = [await stack.enter_async_context(running(config_of(etcd_config))) for _ in range(3)]
+        members = [coordinator.member for coordinator in standing]
+        tables = tables_for(members, each=4)
+        for table in tables:
+            await make_table(client, table)
+            await begin(client, table=table)
+
+        async def led() -> bool:
+            return all([await leader_of(client, table) == preferred(members, table) for table in tables])
+
+        assert await eventually(led)
+
+
+async def test_tables_without_work_have_no_leader(etcd_config: EtcdConfig, client: EtcdClient) -> None:
+    """O24: a hundred thousand idle tables cost nothing; a burst of operations pays for one election."""
+    await make_table(client)
+    async with serving(etcd_config, linger_s=0.3) as service:
+        await service.ended(await service.start("t", argument={"partitions": 0}))
+        epoch = (await client.get(client.keyspace.table("t").coordinator)).create_revision
+        await service.ended(await service.start("t", argument={"partitions": 0}))
+        again = await client.get(client.keyspace.table("t").coordinator)
+        assert again.create_revision == epoch
+
+        async def idle() -> bool:
+            return not await leader_of(client, "t")
+
+        assert await eventually(idle)
+        await service.ended(await service.start("t", argument={"partitions": 0}))
+
+
+@pytest.mark.parametrize("linger_s", [0.0, 5.0])
+async def test_work_moves_when_a_coordinator_leaves(
+    etcd_config: EtcdConfig, client: EtcdClient, linger_s: float
+) -> None:
+    """O24, O26: at once, in the middle of an operation, with a higher epoch."""
+    await make_table(client)
+    operation = await begin(client, partition_count=2)
+    config = config_of(etcd_config, linger_s=linger_s)
+    async with running(config) as staying, running(config) as leaving:
+        first = await eventually(lambda: leader_of(client, "t"))
+        await mark(client, operation, "0")
+        if first == staying.member:
+            staying, leaving = leaving, staying
+        epoch = (await client.get(client.keyspace.table("t").coordinator)).create_revision
+        began = asyncio.get_running_loop().time()
+        leaving.stop()
+
+        async def moved() -> bool:
+            return await leader_of(client, "t") == staying.member
+
+        assert await eventually(moved)
+        assert asyncio.get_running_loop().time() - began < 1.0, "not by waiting for the lease to expire"
+        assert (await client.get(client.keyspace.table("t").coordinator)).create_revision > epoch
+        await mark(client, operation, "1")
+        assert await eventually(lambda: over(client, operation))
+
+
+async def test_a_joining_member_is_handed_its_tables_once_they_are_idle(
+    etcd_config: EtcdConfig, client: EtcdClient
+) -> None:
+    """O24: work under way stays where it is."""
+    tables = [f"t{number}" for number in range(8)]
+    for table in tables:
+        await make_table(client, table)
+    operations = [await begin(client, table=table, partition_count=1) for table in tables]
+    async with running(config_of(etcd_config, linger_s=0.2)) as old:
+        for table in tables:
+            await eventually(lambda table=table: leader_of(client, table))
+        async with running(config_of(etcd_config, linger_s=0.2)) as new:
+            mine = [table for table in tables if preferred([old.member, new.member], table) == new.member]
+            assert {await leader_of(client, table) for table in tables} == {old.member}
+            for operation in operations:
+                await mark(client, operation, "0")
+                assert await eventually(lambda operation=operation: over(client, operation))
+
+            async def led_by(members: set[str]) -> bool:
+                return {await leader_of(client, table) for table in mine} <= members
+
+            assert await eventually(lambda: led_by({"", new.member}))
+            for table in mine:
+                await begin(client, table=table, partition_count=1)
+            assert await eventually(lambda: led_by({new.member}))
+
+
+@asynccontextmanager
+async def leadership(
+    client: LossyClient, *, linger_s: float = 0.2
+) -> AsyncIterator[tuple[Leadership, MemberRecord]]:
+    """Leadership alone, over a client that can fail."""
+    with ThreadPoolExecutor(1) as threads:
+        async with LeaseSession(client, 5) as session:
+            member = MemberRecord(id=f"m-{session.lease_id:x}")
+            await client.put(client.keyspace.coordinator(member.id), encode(member), lease=session.lease_id)
+            completion = Completion(client, Registry(PROBES), threads)
+            leading = Leadership(client, session, member, completion, linger_s=linger_s)
+            task = asyncio.create_task(leading.run())
+            try:
+                yield leading, member
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("fault", [Fault.DOWN, Fault.LOST_REQUEST])
+async def test_a_resignation_that_fails_is_tried_again(client: LossyClient, fault: Fault) -> None:
+    """O25: else everybody waits for a leader that does nothing."""
+    await make_table(client)
+    coordinator = client.keyspace.table("t").coordinator
+    async with leadership(client):
+        client.fail(*[fault] * (MAX_TRIES + 1), when=deletes(coordinator))
+        operation = await begin(client)
+        assert await eventually(lambda: over(client, operation))
+
+        async def vacant() -> bool:
+            return not (await client.get(coordinator)).exists
+
+        assert await eventually(vacant)
+        assert client.spent
+
+
+async def test_a_campaign_whose_reply_was_lost_is_won_all_the_same(client: LossyClient) -> None:
+    """O24, O25."""
+    await make_table(client)
+    client.fail(*[Fault.LOST_REPLY] * (MAX_TRIES + 1), when=puts(client.keyspace.table("t").coordinator))
+    async with leadership(client):
+        operation = await begin(client)
+        assert await eventually(lambda: over(client, operation))
+        assert client.spent
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.parametrize("leave_keys", [False, True])
+async def test_every_step_of_an_end_survives_every_fault(
+    client: LossyClient, etcd_config: EtcdConfig, fault: Fault, leave_keys: bool
+) -> None:
+    """O17, P8: seal, finish and collect each meet it, twice; the operation ends, and ends once."""
+    user = EtcdClient(etcd_config)
+    await make_table(user)
+    keys = user.keyspace.table("t")
+    steps: list[Callable[[OperationKeys], Callable[[Txn], bool]]] = [
+        lambda op: puts(op.state),
+        lambda op: puts(keys.history(op.operation)),
+        lambda op: deletes(op.arg) if leave_keys else lambda txn: False,
+    ]
+    async with leadership(client):
+        for step in steps:
+            instance = int((await user.get(keys.next_instance("noop"))).value or b"1")
+            op = keys.operation(OperationId("t", "noop", instance))
+            client.fail(fault, fault, when=step(op))
+            # Something to publish: else there is no seal.
+            moves = {"source": {str(instance): WatermarkMove(after="1")}}
+            operation = await begin(
+                user,
+                partition_count=1,
+                stages_files=leave_keys,
+                location="file:///none",
+                watermarks=moves,
+            )
+            assert operation == op.operation
+            await mark(user, operation, "0")
+            assert await eventually(lambda operation=operation: over(user, operation))
+            history = await user.get(keys.history(operation))
+            assert history.mod_revision == history.create_revision, "written once"
+            assert await eventually(lambda: client.spent or not leave_keys)
+    await user.close()
+
+
+async def test_operations_that_end_together_do_not_make_each_other_lose(client: LossyClient) -> None:
+    """P4: all of a table's finishes change one key; the cost of ending them grows with their number only."""
+    await make_table(client)
+    async with leadership(client):
+        starts = (
+            begin(client, kind="per_object", object=f"o{number}", partition_count=1) for number in range(30)
+        )
+        operations = await asyncio.gather(*starts)
+        client.sent.clear()
+        await asyncio.gather(*(mark(client, operation, "0") for operation in operations))
+        for operation in operations:
+            assert await eventually(lambda operation=operation: over(client, operation))
+        histories = {client.keyspace.table("t").history(operation) for operation in operations}
+        finishes = [
+            txn for txn in client.sent for op in txn.then if isinstance(op, Put) and op.key in histories
+        ]
+        # The first may be sent before the leader has heard of the last start.
+        assert len(operations) <= len(finishes) <= len(operations) + 1
+
+
+class RacedClient(LossyClient):
+    """While ``races``, somebody else changes ``runOps`` before every finish."""
+
+    races = True
+
+    async def txn(self, txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
+        if self.races and any(isinstance(op, Put) and b".history." in op.key for op in txn.then):
+            key = self.keyspace.table("t").run_ops
+            await super().put(key, (await self.get(key)).value)
+        return await super().txn(txn, timeout_s=timeout_s)
+
+
+async def test_a_finish_that_always_loses_stands_back(
+    etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P6: it is tried again, not for ever and not without a pause, and ends when the others let it."""
+    monkeypatch.setattr("distop.coordinator.completion.completion.MAX_REBASES", 3)
+    client = RacedClient(etcd_config)
+    await make_table(client)
+    async with leadership(client):
+        operation = await begin(client)
+        await eventually(lambda: "operation_action_failed" in caplog.text)
+        assert await state_of(client, operation) == RUNNING  # nothing to seal
+        client.races = False
+        assert await eventually(lambda: over(client, operation))
+    await client.close()
+
+
+# -- what a new leader knows -------------------------------------------------------------------------
+
+
+async def test_a_new_leader_derives_everything_from_etcd(etcd_config: EtcdConfig, client: EtcdClient) -> None:
+    """O24: running, sealed either way, half collected; with jobs that finished while nobody led."""
+    await make_table(client)
+    keys = client.keyspace.table("t")
+    anyone: dict[str, Any] = {"compatible": lambda other: True}
+    done = await begin(client, kind="friend", partition_count=2, **anyone)
+    failed = await begin(client, kind="friendly", partition_count=2, **anyone)
+    waiting = await begin(client, kind="per_object", object="o", partition_count=1, **anyone)
+    committing = await begin(client, kind="noop", **anyone)
+    aborting = await begin(client, kind="slow", **anyone)
+    collecting = await begin(client, kind="clumsy", partition_count=30, **anyone)
+    await mark_all(client, done, ["0", "1"])
+    await mark(client, failed, "1", error="why")
+    await mark_all(client, collecting, [str(number) for number in range(30)])
+    async with LeaseSession(client, 5) as session:
+        epoch = await campaign(client, keys, session, LeaderRecord(member="gone"))
+        assert epoch is not None
+        error = ErrorRecord(code="CANCELLED", message="by hand")
+        for operation, after in ((committing, COMMITTING), (aborting, ABORTING), (collecting, COMMITTING)):
+            because = error if after == ABORTING else None
+            await seal(client, keys.operation(operation), epoch, before=RUNNING, after=after, error=because)
+        plan = Finish(
+            sealed=COMMITTING,
+            run_ops=await client.get(keys.run_ops),
+            history=HistoryRecord(outcome="success"),
+            leave_keys=True,
+        )
+        await finish(client, keys, keys.operation(collecting), epoch, plan)
+
+    async with serving(etcd_config) as service:
+        for operation, state in (
+            (done, pb.SUCCEEDED),
+            (failed, pb.FAILED),
+            (committing, pb.SUCCEEDED),
+            (aborting, pb.CANCELLED),
+            (collecting, pb.SUCCEEDED),
+        ):
+            assert (await service.ended(operation)).state == state
+            assert await eventually(lambda operation=operation: over(client, operation))
+        assert await state_of(client, waiting) == RUNNING
+        await mark(client, waiting, "0")
+        assert (await service.ended(waiting)).state == pb.SUCCEEDED
+
+
+async def test_an_operation_started_between_listing_and_watching_is_not_missed(
+    etcd_config: EtcdConfig, client: EtcdClient
+) -> None:
+    """O24: starts race with a leader that comes up and goes idle, in many rounds."""
+    await make_table(client)
+    async with serving(etcd_config, linger_s=0.0) as service:
+        for _ in range(40):
+            operation = await service.start("t", argument={"partitions": 0})
+            assert (await service.ended(operation)).state == pb.SUCCEEDED
+
+
+# -- what it survives --------------------------------------------------------------------------------
+
+
+async def test_a_lost_lease_is_the_end_of_an_incarnation_and_not_of_the_coordinator(
+    etcd_config: EtcdConfig, client: EtcdClient
+) -> None:
+    """O13, O25: a new member with a new epoch goes on with the work."""
+    await make_table(client)
+    operation = await begin(client, partition_count=1)
+    async with running(config_of(etcd_config)) as coordinator:
+        first = await eventually(lambda: leader_of(client, "t"))
+        lease = (await client.get(client.keyspace.coordinator(first))).lease
+        await client.lease_revoke(lease)
+
+        async def reborn() -> bool:
+            return await leader_of(client, "t") not in ("", first)
+
+        assert await eventually(reborn)
+        assert coordinator.member != first
+        await mark(client, operation, "0")
+        assert await eventually(lambda: over(client, operation))
+
+
+async def test_the_loss_of_the_leaders_own_key_is_noticed(
+    etcd_config: EtcdConfig, client: EtcdClient
+) -> None:
+    """O25: the session lives on, the leadership does not; somebody leads again."""
+    await make_table(client)
+    operation = await begin(client, partition_count=1)
+    async with running(config_of(etcd_config)):
+        await eventually(lambda: leader_of(client, "t"))
+        key = client.keyspace.table("t").coordinator
+        epoch = (await client.get(key)).create_revision
+        await client.delete(key)
+
+        async def next_epoch() -> bool:
+            return (await client.get(key)).create_revision > epoch
+
+        assert await eventually(next_epoch)
+        await mark(client, operation, "0")
+        assert await eventually(lambda: over(client, operation))
+
+
+async def test_an_etcd_that_is_away_for_longer_than_a_lease(
+    etcd_config: EtcdConfig, etcd: EtcdProcess, client: EtcdClient
+) -> None:
+    """O27: leading ends within the TTL and begins again; what happened meanwhile is found."""
+    await make_table(client)
+    operation = await begin(client, partition_count=1)
+    async with Proxy(etcd.endpoint) as proxy, running(config_of(through(etcd_config, proxy.endpoint))):
+        first = await eventually(lambda: leader_of(client, "t"))
+        await proxy.refuse()
+        await mark(client, operation, "0")
+
+        async def dropped() -> bool:
+            return not await leader_of(client, "t")
+
+        await eventually(dropped)
+        await proxy.accept()
+        assert await eventually(lambda: over(client, operation))
+        assert await leader_of(client, "t") != first
+
+
+async def test_an_etcd_that_restarts(tmp_path: Path, prefix: str) -> None:
+    """O27: with a job that finishes before, and one after."""
+    with EtcdProcess(tmp_path) as etcd:
+        config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix)
+        client = EtcdClient(config)
+        await make_table(client)
+        operation = await begin(client, partition_count=2)
+        async with running(config_of(config)):
+            await eventually(lambda: leader_of(client, "t"))
+            await mark(client, operation, "0")
+            await asyncio.to_thread(etcd.stop)
+            await asyncio.to_thread(etcd.start)
+            await mark(client, operation, "1")
+            assert await eventually(lambda: over(client, operation))
+        await client.close()
+
+
+async def test_lost_history_under_a_leader(
+    etcd_config: EtcdConfig, etcd: EtcdProcess, client: EtcdClient
+) -> None:
+    """O27: marks and a whole operation in what was compacted while its watch was cut off."""
+    await make_table(client)
+    running_ = await begin(client, kind="friend", partition_count=3)
+    async with Proxy(etcd.endpoint) as proxy, running(config_of(through(etcd_config, proxy.endpoint))):
+        first = await eventually(lambda: leader_of(client, "t"))
+        for round_ in range(3):
+            await proxy.refuse()
+            await mark(client, running_, str(round_))
+            other = await begin(
+                client, kind="per_object", object=f"o{round_}", compatible=lambda _: True, partition_count=1
+            )
+            await mark(client, other, "0")
+            await client.compact(await client.put(client.keyspace.prefix + b"x", b""))
+            await proxy.accept()
+            assert await eventually(lambda other=other: over(client, other))
+        assert await eventually(lambda: over(client, running_))
+        assert await leader_of(client, "t") == first, "short cuts do not cost the leadership"
+
+
+async def test_a_seal_that_was_delayed_in_the_network_changes_nothing(
+    etcd_config: EtcdConfig, etcd: EtcdProcess, client: EtcdClient
+) -> None:
+    """O10, O24: it reaches etcd after the next leader has taken over and finished."""
+    await make_table(client)
+    operation = await begin(client, partition_count=1)
+    keys = client.keyspace.table("t")
+    async with Proxy(etcd.endpoint) as proxy, running(config_of(through(etcd_config, proxy.endpoint))):
+        await eventually(lambda: leader_of(client, "t"))
+        proxy.hold_requests()
+        await mark(client, operation, "0")
+        await eventually(lambda: proxy.held, 3.0)
+        async with running(config_of(etcd_config)):
+            assert await eventually(lambda: over(client, operation))
+            history = await client.get(keys.history(operation))
+            proxy.flow()
+            await eventually(lambda: not proxy.held)
+            other = await begin(client)
+            assert await eventually(lambda: over(client, other))
+            assert await client.get(keys.history(operation)) == history
+            assert await over(client, operation)
+
+
+async def test_an_operation_that_cannot_be_read_blocks_only_itself(
+    etcd_config: EtcdConfig, client: EtcdClient
+) -> None:
+    """C11, U1: written by a newer version, or by no version at all."""
+    await make_table(client)
+    anyone: dict[str, Any] = {"compatible": lambda other: True}
+    newer = await begin(client, kind="friend", **anyone)
+    arg = OperationArg(table="t", type="friend", instance=newer.instance, version=9)
+    await client.put(client.keyspace.operation(newer).arg, encode(arg))
+    strange = await begin(client, kind="friendly", partition_count=1, **anyone)
+    job = client.keyspace.operation(strange).job_state("0")
+    await client.put(job, encode(JobRecord(state="success", version=9)))
+    healthy = await begin(client, kind="noop", partition_count=1, **anyone)
+    async with serving(etcd_config) as service:
+        await mark(client, healthy, "0")
+        assert (await service.ended(healthy)).state == pb.SUCCEEDED
+        later = await begin(client, kind="per_object", object="o", **anyone)
+        assert (await service.ended(later)).state == pb.SUCCEEDED
+        shown = await service.get(strange)
+        assert (shown.state, shown.error.code) == (pb.RUNNING, "CORRUPT_RECORD")
+        assert "layout 9" in shown.error.message
+        await service.cancel(strange)
+        assert (await service.ended(strange)).state == pb.CANCELLED
+        assert await state_of(client, newer) == RUNNING
+
+
+async def test_an_operation_that_is_removed_by_hand_is_forgotten(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
+) -> None:
+    """O15: it does not keep its leader busy for ever."""
+    await make_table(client)
+    hook = {"log": str(tmp_path / "log"), "until": str(tmp_path / "go")}
+    async with running(config_of(etcd_config, linger_s=0.2)):
+        operation = await begin(client, kind="hooked", argument=hook)
+        await eventually((tmp_path / "log").exists)
+        keys = client.keyspace.operation(operation)
+        await client.delete(keys.prefix, prefix_end(keys.prefix))
+        await client.delete(client.keyspace.active_operation(operation))
+        await client.delete(client.keyspace.table("t").run_ops)
+        (tmp_path / "go").touch()
+
+        async def idle() -> bool:
+            return not await leader_of(client, "t")
+
+        assert await eventually(idle)
+        again = await begin(client)
+        assert await eventually(lambda: over(client, again))
+
+
+async def test_a_full_etcd_does_not_end_a_coordinator(tmp_path: Path, prefix: str) -> None:
+    """O27: NOSPACE, also while it starts; it leads as soon as there is room."""
+    with EtcdProcess(tmp_path, options=("--quota-backend-bytes=2000000",)) as etcd:
+        config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix)
+        client = EtcdClient(config)
+        await make_table(client)
+        operation = await begin(client)
+        filling = client.keyspace.prefix + b"filling"
+        with pytest.raises(EtcdOutOfSpace):
+            await fill(client, filling)
+        coordinator = Coordinator(config_of(config))
+        running_ = asyncio.create_task(coordinator.run())
+        await eventually(lambda: coordinator.address)
+        async with Service(coordinator.address) as service:
+            assert (await service.get(operation)).state == pb.RUNNING, "reads go on"
+            assert not running_.done()
+            # Deleting is allowed without space; room comes of forgetting, and of saying so.
+            await asyncio.to_thread(etcdctl, etcd, "del", filling.decode())
+            await client.compact(await client.revision())
+            for command in (("defrag",), ("alarm", "disarm")):
+                await asyncio.to_thread(etcdctl, etcd, *command)
+            assert (await service.ended(operation)).state == pb.SUCCEEDED
+        coordinator.stop()
+        await running_
+        await client.close()
+
+
+# -- what it forgets ---------------------------------------------------------------------------------
+
+
+async def test_only_so_much_history_is_kept(
+    etcd_config: EtcdConfig, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O22: the newest; with the requests that made them, and nothing of what still runs."""
+    monkeypatch.setattr("distop.metastore.operations.retention.KEEP", 10)
+    monkeypatch.setattr("distop.metastore.operations.retention.prune.__kwdefaults__", {"keep": 10})
+    await make_table(client)
+    keys = client.keyspace.table("t")
+    old = [
+        Put(
+            keys.history(OperationId("t", "noop", number)),
+            encode(HistoryRecord(outcome="success", request_id=f"r{number}", finished_at=float(number))),
+        )
+        for number in range(1, EVERY)
+    ]
+    await client.txn(Txn(then=tuple(old)))
+    await client.txn(Txn(then=tuple(Put(keys.request(f"r{number}"), b"{}") for number in range(1, EVERY))))
+    await client.put(keys.next_instance("noop"), b"%d" % EVERY)
+    async with serving(etcd_config) as service:
+        operation = await service.start("t", argument={"partitions": 0}, request_id=f"r{EVERY}")
+        await service.ended(operation)
+
+        async def kept() -> list[str]:
+            listed = await service.operations.ListOperations(pb.ListOperationsRequest(table="t"))
+            return [each.name for each in listed.operations]
+
+        async def pruned() -> bool:
+            return len(await kept()) == 10
+
+        assert await eventually(pruned)
+        assert set(await kept()) == {f"t/noop/{number}" for number in range(EVERY - 9, EVERY + 1)}
+        assert not (await client.get(keys.request(f"r{EVERY - 10}"))).exists
+        assert (await client.get(keys.request(f"r{EVERY - 9}"))).exists

@@ -1,0 +1,458 @@
+"""Every state that a table can be in, produced on a real etcd, and the one line that says why (checklist U1).
+
+``STATES`` is the list: how a table comes into the state, the mood, and the line. Each has a table of its own,
+all of them in one installation with one coordinator and an executor that serves ``noop`` and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import urllib.request
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from distop.cli.main import app
+from distop.client import AsyncClient
+from distop.coordinator.leading.placement import preferred
+from distop.errors import DistopError, NotFound
+from distop.metastore.backlog.queue import enqueue
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.election import Epoch, campaign
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.ending import seal
+from distop.metastore.operations.runs import take_runner
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import (
+    ABORTING,
+    COMMITTING,
+    RUNNING,
+    CancelRecord,
+    ErrorRecord,
+    LeaderRecord,
+    MemberRecord,
+    RunnerRecord,
+    encode,
+)
+from support.etcd.jobs import mark
+from support.etcd.starts import begin
+from support.services.backlogs import record_of
+from support.services.coordinators import config_of, running
+from support.waiting import eventually
+
+
+class World:
+    """One installation, in which each state has a table called like it."""
+
+    def __init__(self, store: EtcdClient, sdk: AsyncClient, session: LeaseSession, folder: Path) -> None:
+        self.store, self.sdk, self.session, self.folder = store, sdk, session, folder
+
+    async def start(self, table: str, kind: str = "noop", partitions: int = 2, **more: Any) -> OperationId:
+        argument = {"partitions": partitions, "log": str(self.folder / table)}
+        argument = argument if kind != "noop" else {"partitions": partitions}
+        argument |= more.pop("argument", {})
+        return OperationId.parse((await self.sdk.start(table, kind, argument, **more)).name)
+
+    async def queue(self, table: str, batch: str = "a", partitions: int = 0, kind: str = "noop") -> None:
+        await self.sdk.enqueue(table, batch, kind, {"partitions": partitions})
+
+    async def lead(self, table: str) -> Epoch:
+        """Lead a table and do nothing."""
+        keys = self.store.keyspace.table(table)
+        epoch = await campaign(self.store, keys, self.session, LeaderRecord(member="idler"))
+        assert epoch is not None
+        return epoch
+
+    async def applied(self, table: str, batch: str) -> None:
+        key = self.store.keyspace.table(table).applied(batch)
+
+        async def stands() -> bool:
+            return (await self.store.get(key)).exists
+
+        await eventually(stands)
+
+    async def take(self, operation: OperationId) -> None:
+        keys = self.store.keyspace.operation(operation)
+        assert await take_runner(self.store, keys, RunnerRecord(member="e1"), self.session.lease_id)
+
+
+async def idle(world: World, table: str) -> None:
+    """Nothing has ever been asked of it."""
+
+
+async def succeeded(world: World, table: str) -> None:
+    await world.start(table, partitions=0)
+
+
+async def failed(world: World, table: str) -> None:
+    await mark(world.store, await world.start(table), "0", error="line 3", code="BAD_ROW")
+
+
+async def cancelled(world: World, table: str) -> None:
+    await world.sdk.cancel(str(await world.start(table)))
+
+
+async def waiting_for_a_runner(world: World, table: str) -> None:
+    await world.start(table)
+
+
+async def no_executor(world: World, table: str) -> None:
+    await world.start(table, "friend")
+
+
+async def run(world: World, table: str) -> None:
+    operation = await world.start(table)
+    await world.take(operation)
+    await mark(world.store, operation, "0")
+
+
+async def run_and_failing(world: World, table: str) -> None:
+    operation = await world.start(table, partitions=3, max_failed_partitions=1)
+    await world.take(operation)
+    await mark(world.store, operation, "0", error="line 3", code="BAD_ROW")
+
+
+async def side_by_side(world: World, table: str) -> None:
+    for name in ("a", "b", "c"):
+        await world.start(table, "per_object", object=name)
+
+
+async def paused_operation(world: World, table: str) -> None:
+    await world.sdk.pause(str(await world.start(table)), "lunch")
+
+
+async def paused_table(world: World, table: str) -> None:
+    await world.start(table)
+    await world.sdk.pause_table(table, "lunch")
+
+
+async def paused_backlog(world: World, table: str) -> None:
+    await world.sdk.pause_table(table)
+    await world.queue(table)
+
+
+async def to_be_cancelled(world: World, table: str) -> None:
+    await world.lead(table)
+    operation = await world.start(table)
+    keys = world.store.keyspace.operation(operation)
+    await world.store.put(keys.cancel, encode(CancelRecord(by="me", at=1.0)))
+
+
+async def to_be_aborted(world: World, table: str) -> None:
+    await world.lead(table)
+    await mark(world.store, await world.start(table), "0", error="line 3", code="BAD_ROW")
+
+
+async def aborting(world: World, table: str) -> None:
+    epoch = await world.lead(table)
+    keys = world.store.keyspace.operation(await world.start(table))
+    error = ErrorRecord(code="DEADLINE_EXCEEDED", message="it took too long", at=1.0)
+    await seal(world.store, keys, epoch, before=RUNNING, after=ABORTING, error=error)
+
+
+async def to_be_committed(world: World, table: str) -> None:
+    await world.lead(table)
+    await mark(world.store, await world.start(table, partitions=1), "0")
+
+
+async def committing(world: World, table: str) -> None:
+    epoch = await world.lead(table)
+    operation = await world.start(table, partitions=1)
+    await mark(world.store, operation, "0")
+    keys = world.store.keyspace.operation(operation)
+    await seal(world.store, keys, epoch, before=RUNNING, after=COMMITTING)
+
+
+async def completion_fails(world: World, table: str) -> None:
+    await world.start(table, "hooked", 0, argument={"raises": 100})
+
+
+async def parked(world: World, table: str) -> None:
+    await world.start(table, "hooked", 0, argument={"raises": 100})
+
+
+async def unknown_type(world: World, table: str) -> None:
+    await mark(world.store, await begin(world.store, table=table, kind="strange", partition_count=1), "0")
+
+
+async def newer_state(world: World, table: str) -> None:
+    await world.lead(table)
+    await world.store.put(world.store.keyspace.operation(await world.start(table)).state, b"dreaming")
+
+
+async def gate_closed(world: World, table: str) -> None:
+    await world.sdk.set_ordering(table, gate="closed")
+    await world.queue(table)
+
+
+async def awaiting_approval(world: World, table: str) -> None:
+    await world.sdk.set_ordering(table, validation=True)
+    await world.queue(table, "a")
+    await world.queue(table, "b")
+
+
+async def blocked_by_a_failure(world: World, table: str) -> None:
+    await world.queue(table, partitions=-1)
+
+
+async def blocked_by_a_late_one(world: World, table: str) -> None:
+    await world.queue(table, "b")
+    await world.applied(table, "b")
+    await world.queue(table, "a")
+
+
+async def blocked_by_an_unknown_type(world: World, table: str) -> None:
+    keys = world.store.keyspace.table(table)
+    await enqueue(world.store, keys, "a", record_of({}, "strange"))
+
+
+async def blocked_while_another_runs(world: World, table: str) -> None:
+    await world.queue(table, partitions=-1)
+    await says(world, table, "blocks the table")
+    await world.take(await world.start(table))
+
+
+async def rejected(world: World, table: str) -> None:
+    await world.sdk.set_ordering(table, late="reject")
+    await world.queue(table, "b")
+    await world.applied(table, "b")
+    with pytest.raises(DistopError, match="sorts before"):
+        await world.queue(table, "a")
+
+
+async def retrying(world: World, table: str) -> None:
+    await world.sdk.set_ordering(table, max_attempts=100)
+    await world.queue(table, kind="clumsy")
+
+
+async def unreadable_batch(world: World, table: str) -> None:
+    await world.store.put(world.store.keyspace.table(table).backlog("a"), b"{}")
+
+
+async def in_the_way(world: World, table: str) -> None:
+    await world.take(await world.start(table))
+    await world.queue(table)
+
+
+async def applying(world: World, table: str) -> None:
+    await world.queue(table, partitions=2)
+
+
+async def not_led(world: World, table: str) -> None:
+    """Somebody else should lead it, who is alive and does not."""
+    await world.queue(table)
+
+
+SHORTLY = r"\d+ (ms|s)"
+STATES: list[tuple[Callable[[World, str], Awaitable[None]], str, str]] = [
+    (idle, "idle", "idle: no operation has run yet"),
+    (succeeded, "idle", f"idle for {SHORTLY}: noop/1 succeeded"),
+    (cancelled, "idle", f"idle for {SHORTLY}: noop/1 was cancelled"),
+    (failed, "failed", f"idle for {SHORTLY}: noop/1 failed: JOB_FAILED: .*line 3"),
+    (
+        waiting_for_a_runner,
+        "waiting",
+        r"noop/1 is waiting for a runner \(0 of 2 jobs done\): 1 executor for type noop, none has .*",
+    ),
+    (
+        no_executor,
+        "stuck",
+        (
+            r"friend/1 is waiting for a runner \(0 of 2 jobs done\): no executor serves type friend; "
+            "1 executor for other types; start one that does: distop executor"
+        ),
+    ),
+    (run, "moving", "noop/1 running: 1 of 2 jobs done, run by e1"),
+    (run_and_failing, "moving", "noop/1 running: 0 of 3 jobs done, 1 failed, run by e1"),
+    (side_by_side, "stuck", "per_object/a/1 is waiting for a runner .*; 2 other operations"),
+    (
+        paused_operation,
+        "stuck",
+        (
+            rf"noop/1 is paused by \S+ since {SHORTLY} \(lunch\): 0 of 2 jobs done; "
+            "distop resume paused_operation/noop/1"
+        ),
+    ),
+    (
+        paused_table,
+        "stuck",
+        (
+            rf"paused by \S+ since {SHORTLY} \(lunch\): nothing starts, 1 operation held; "
+            "distop resume paused_table"
+        ),
+    ),
+    (
+        paused_backlog,
+        "stuck",
+        rf"paused by \S+ since {SHORTLY}: nothing starts; distop resume paused_backlog",
+    ),
+    (to_be_cancelled, "moving", "noop/1 is being cancelled: 0 of 2 jobs done; idler leads"),
+    (to_be_aborted, "moving", "noop/1 is to be aborted: 1 job failed; idler leads"),
+    (
+        aborting,
+        "moving",
+        "noop/1 is being aborted: DEADLINE_EXCEEDED: it took too long; idler leads",
+    ),
+    (to_be_committed, "moving", "noop/1 is about to commit: 1 of 1 job done; idler leads"),
+    (committing, "moving", "noop/1 is committing: all 1 job done; idler leads"),
+    (
+        completion_fails,
+        "moving",
+        r"hooked/1 is committing after \d+ failed attempts?: .*not yet; coordinator-\S+ leads",
+    ),
+    (
+        parked,
+        "stuck",
+        (
+            "hooked/1 is parked after 5 failed attempts: .*not yet; remove the cause and decide: "
+            r"distop resolve parked/hooked/1 retry\|skip\|abort"
+        ),
+    ),
+    (
+        unknown_type,
+        "moving|stuck",
+        "strange/1 is (committing|parked) after .*UNKNOWN_OPERATION_TYPE: .*strange.*",
+    ),
+    (newer_state, "stuck", "noop/1 is in a state that this version does not know; upgrade distop here"),
+    (
+        gate_closed,
+        "stuck",
+        "its gate is closed, and batches are collected from a on; distop backlog open gate_closed",
+    ),
+    (
+        awaiting_approval,
+        "stuck",
+        "batch a waits for approval before b can come; distop backlog approve awaiting_approval a",
+    ),
+    (
+        blocked_by_a_failure,
+        "stuck",
+        (
+            "batch a blocks the table: INVALID_ARGUMENT: partitions must lie .*; "
+            r"distop backlog retry\|skip blocked_by_a_failure a"
+        ),
+    ),
+    (
+        blocked_by_a_late_one,
+        "stuck",
+        (
+            "batch a blocks the table: BATCH_LATE: it sorts before 'b', which was applied already; "
+            r"distop backlog retry\|skip blocked_by_a_late_one a"
+        ),
+    ),
+    (
+        blocked_by_an_unknown_type,
+        "stuck",
+        (
+            "batch a blocks the table: UNKNOWN_OPERATION_TYPE: .*strange.*; "
+            r"distop backlog retry\|skip blocked_by_an_unknown_type a"
+        ),
+    ),
+    (
+        blocked_while_another_runs,
+        "stuck",
+        (
+            r"batch a blocks the table: .*; distop backlog retry\|skip blocked_while_another_runs a; "
+            "1 operation running"
+        ),
+    ),
+    (rejected, "idle", f"idle for {SHORTLY}: noop/1 succeeded"),
+    (
+        retrying,
+        "waiting",
+        r"batch a is tried again after [1-9]\d* failed attempts? of 100: ZeroDivisionError: a defect .*",
+    ),
+    (unreadable_batch, "stuck", "batch a cannot be read: CORRUPT_RECORD: .*"),
+    (in_the_way, "moving", "noop/1 running: 0 of 2 jobs done, run by e1; batch a waits"),
+    (applying, "waiting", r"noop/1 is waiting for a runner \(0 of 2 jobs done\): .*taken it yet"),
+    (
+        not_led,
+        "waiting",
+        "batch a is next; waiting for a coordinator to lead the table and apply it",
+    ),
+]
+
+
+async def says(world: World, table: str, line: str, mood: str = ".*") -> None:
+    """Wait for a line; the last one that was said is told if it never comes."""
+    said = ""
+
+    async def said_it() -> bool:
+        nonlocal said
+        explanation = await world.sdk.explain(table)
+        said = f"{explanation.mood}: {explanation.sentence}"
+        found = re.search(line, explanation.sentence) is not None
+        return found and re.fullmatch(mood, explanation.mood) is not None
+
+    with suppress(AssertionError):
+        await eventually(said_it, 15.0, every_s=0.05)
+        return
+    raise AssertionError(f"{table}: {said!r}, not {line!r}")
+
+
+def fetch(address: str) -> Any:
+    with urllib.request.urlopen(address, timeout=15) as answer:
+        return json.load(answer)
+
+
+async def test_one_line_says_why_in_every_state(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
+) -> None:
+    """U1: and what is stuck says what to do about it."""
+    async with (
+        running(config_of(etcd_config, web="127.0.0.1:0")) as coordinator,
+        AsyncClient(coordinator.address, timeout_s=30) as sdk,
+        LeaseSession(client, 10) as session,
+    ):
+        lease, space = session.lease_id, client.keyspace
+        executor = MemberRecord(id="e1", role="executor", types=["noop"])
+        await client.put(space.executor("e1"), encode(executor), lease=lease)
+        # One who should lead that table, rather than the one who would.
+        [member] = [one.id for one in await sdk.members() if one.role == "coordinator"]
+        rivals = (f"idler-{number}" for number in range(1000))
+        rival = next(one for one in rivals if preferred({member, one}, "not_led") == one)
+        world = World(client, sdk, session, tmp_path)
+
+        async def reach(state: Callable[[World, str], Awaitable[None]], mood: str, line: str) -> None:
+            table = state.__name__
+            await sdk.create_table(table, "/nowhere")
+            await state(world, table)
+            await says(world, table, f"^{line}$", mood)
+
+        wrong = [
+            error
+            for error in await asyncio.gather(
+                *(reach(*one) for one in STATES if one[0] is not not_led), return_exceptions=True
+            )
+            if error is not None
+        ]
+        assert wrong == []
+        # The page says the same. What is tried again and again may have come to its end meanwhile.
+        for state, mood, line in STATES:
+            if state not in (not_led, completion_fails):
+                address = f"http://{coordinator.web_address}/api/table?name={state.__name__}"
+                said = (await asyncio.to_thread(fetch, address))["why"]
+                assert re.search(f"^{line}$", said["sentence"]), said
+                assert re.fullmatch(mood, said["mood"].lower()), said
+        record = MemberRecord(id=rival, role="coordinator")
+        await client.put(space.coordinator(rival), encode(record), lease=lease)
+        await reach(*STATES[-1])
+        # Both have lost their leases: nobody is left who could lead.
+        await client.delete(space.coordinator(member))
+        await client.delete(space.coordinator(rival))
+        end = "; no coordinator is alive to apply it; start one: distop coordinator$"
+        await says(world, "not_led", f"^batch a is next{end}", "stuck")
+        with pytest.raises(NotFound):
+            await sdk.explain("dropped")
+    # And when nobody answers at all.
+    words = ["--address", coordinator.address, "--timeout", "1", "why", "idle"]
+    done = await asyncio.to_thread(CliRunner().invoke, app, words)
+    assert done.exit_code != 0
+    assert "UNAVAILABLE" in done.output

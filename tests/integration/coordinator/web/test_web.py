@@ -1,0 +1,536 @@
+"""The page, over HTTP, against a real coordinator and a real etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from distop.coordinator.service import Coordinator, CoordinatorConfig
+from distop.coordinator.views.following import Following
+from distop.coordinator.web.reads import HISTORY, LIVE, TABLES
+from distop.errors import InvalidArgument, Unavailable
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.runs import take_runner
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import MemberRecord, RunnerRecord, encode, encode_plain
+from support.etcd.jobs import mark, mark_all
+from support.services.coordinators import Service, config_of, leader_of, running
+from support.waiting import eventually
+
+EVIL = "<script>alert('x')</script> \"&amp;\" ../?a=b#c\u202e"
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    text: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+    @property
+    def words(self) -> str:
+        """What a reader sees: without markup."""
+        return unescape(re.sub(r"<[^>]*>", "", self.text))
+
+
+@dataclass(frozen=True)
+class Web:
+    """A browser without JavaScript."""
+
+    address: str
+
+    async def get(self, path: str, **headers: str) -> Answer:
+        return await asyncio.to_thread(self._get, path, headers)
+
+    def _get(self, path: str, headers: dict[str, str]) -> Answer:
+        connection = http.client.HTTPConnection(self.address, timeout=15)
+        try:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(named.pop("method", "GET"), path, headers=named)
+            answer = connection.getresponse()
+            given = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, given, answer.read().decode())
+        finally:
+            connection.close()
+
+    async def shows(self, path: str, *texts: str, timeout_s: float = 10.0) -> Answer:
+        """The page once all these texts can be read on it."""
+
+        async def seen() -> Answer | None:
+            answer = await self.get(path)
+            return answer if answer.status == 200 and all(text in answer.words for text in texts) else None
+
+        return await eventually(seen, timeout_s, every_s=0.05)
+
+
+@asynccontextmanager
+async def page(etcd: EtcdConfig, **fields: Any) -> AsyncIterator[tuple[Service, Web]]:
+    config = config_of(etcd, web="127.0.0.1:0", **fields)
+    async with running(config) as coordinator, Service(coordinator.address) as service:
+        yield service, Web(coordinator.web_address)
+
+
+@asynccontextmanager
+async def executor(client: EtcdClient, member: str, *types: str) -> AsyncIterator[LeaseSession]:
+    """A member that says it serves these types."""
+    async with LeaseSession(client, 5) as session:
+        record = MemberRecord(id=member, host="h", types=list(types))
+        await client.put(client.keyspace.executor(member), encode(record), lease=session.lease_id)
+        yield session
+
+
+def url(path: str, name: str) -> str:
+    return f"{path}?name={quote(name, safe='')}"
+
+
+# -- what is shown -----------------------------------------------------------------------------------
+
+
+async def test_an_empty_installation_says_what_to_do(etcd_config):
+    async with page(etcd_config) as (_, web):
+        words = (await web.shows("/", "1 coordinator")).words
+    assert "No tables. distop tables create NAME --location URL makes one." in words
+    assert "0 executors" in words
+    assert "Nothing is running" in words
+
+
+async def test_a_running_operation_fills_its_grid_and_says_why(etcd_config, client):
+    """U1: the sentence follows the operation from its start to its end."""
+    async with page(etcd_config) as (service, web), executor(client, "e1", "noop") as session:
+        await service.create_table("flights")
+        operation = await service.start("flights", argument={"partitions": 20}, started_by="ana")
+        path = url("/operation", str(operation))
+        await web.shows(path, "waiting for a runner (0 of 20 jobs done): 1 executor for type noop")
+        keys = client.keyspace.operation(operation)
+        assert await take_runner(client, keys, RunnerRecord(member="e1"), session.lease_id)
+        await mark_all(client, operation, map(str, range(7)))
+        answer = await web.shows(path, "noop/1 running: 7 of 20 jobs done, run by e1")
+        assert answer.text.count('<i class="s"') == 7 + 1  # and the legend
+        assert 'role="img" aria-label="Jobs of noop/1: 7 of 20 jobs done"' in answer.text
+        overview = await web.shows("/", "1 active operation", "7 of 20 jobs done")
+        assert "started by ana, run by e1" in overview.words
+        jobs = (await web.get(url("/api/jobs", str(operation)))).json
+        assert jobs["cells"] == "s" * 7 + "." * 13
+        assert jobs["operation"]["jobs"] == {
+            "total": "20",
+            "succeeded": "7",
+            "failed": "0",
+            "counting": False,
+        }
+        await mark_all(client, operation, map(str, range(7, 20)))
+        await web.shows(path, "succeeded", "20 of 20 jobs done", "took")
+        await web.shows("/", "noop/1 succeeded", "Finished lately", "20/20")
+
+
+async def test_a_failure_says_which_job_and_stays_in_the_history(etcd_config, client):
+    async with page(etcd_config) as (service, web):
+        await service.create_table("clicks")
+        operation = await service.start("clicks", argument={"partitions": 3}, started_by="cron")
+        await mark(client, operation, "1", error="line 17 of <b>clicks</b>.csv")
+        await service.ended(operation)
+        error = "line 17 of <b>clicks</b>.csv"
+        answer = await web.shows(url("/table", "clicks"), "JOB_FAILED", error, "cron")
+        assert "<b>clicks</b>" not in answer.text
+        assert (await web.get(url("/api/table", "clicks"))).json["why"]["mood"] == "FAILED"
+
+
+async def test_a_type_that_nobody_serves_is_stuck(etcd_config, client):
+    async with page(etcd_config) as (service, web), executor(client, "e1", "ingest"):
+        await service.create_table("t")
+        await service.start("t", argument={"partitions": 1})
+        reason = "no executor serves type noop; 1 executor for other types"
+        await web.shows("/", "1 stuck on this page", reason)
+
+
+async def test_members_and_leaders(etcd_config, client):
+    async with page(etcd_config) as (service, web), executor(client, "e1", "ingest", "noop"):
+        await service.create_table("t")
+        await service.start("t", argument={"partitions": 1})
+        leader = await eventually(lambda: leader_of(client, "t"))
+        words = (await web.shows("/members", "serves ingest, noop", "leads 1 table")).words
+        assert words.count(leader) == 3  # as a member, as the leader, and in the footer
+        listed = (await web.get("/api/members")).json["members"]
+        assert [member["role"] for member in listed] == ["coordinator", "executor"]
+
+
+async def test_watermarks_by_the_page(etcd_config, client):
+    marks = {"landing": {f"part-{number:03}": f"v{number}" for number in range(250)}}
+    async with page(etcd_config) as (service, web):
+        await service.create_table("t")
+        await client.put(client.keyspace.table("t").watermarks, encode_plain(marks))
+        first = await web.shows(url("/table", "t"), "Watermarks · 250", "part-199")
+        assert "part-200" not in first.words
+        assert "part-249" in (await web.get(url("/table", "t") + "&marks=1")).words
+
+
+async def test_history_by_the_page_newest_first(etcd_config, client):
+    async with page(etcd_config) as (service, web):
+        await service.create_table("t")
+        for _ in range(HISTORY + 2):
+            await service.ended(await service.start("t", argument={"partitions": 0}))
+        first = await web.shows(url("/table", "t"), f"noop/{HISTORY + 2}", "noop/3", "older")
+        rows = re.findall(r">noop/(\d+)<", first.text)
+        assert [int(row) for row in rows] == list(range(HISTORY + 2, 2, -1))
+        second = await web.get(url("/table", "t") + "&page=1")
+        assert re.findall(r">noop/(\d+)<", second.text) == ["2", "1"]
+
+
+async def test_tables_by_the_page(etcd_config):
+    names = [f"t{number:02}" for number in range(TABLES + 3)]
+    async with page(etcd_config) as (service, web):
+        for name in names:
+            await service.create_table(name)
+        first = await web.shows("/", names[TABLES - 1], "next tables")
+        assert names[TABLES] not in first.words
+        second = await web.get(f"/?after={names[TABLES - 1]}")
+        assert [name for name in names if f">{name}<" in second.text] == names[TABLES:]
+
+
+async def test_more_operations_than_are_drawn_are_named(etcd_config):
+    async with page(etcd_config) as (service, web):
+        await service.create_table("t")
+        names = [f"o{number:02}" for number in range(LIVE + 2)]
+        for name in names:
+            await service.start("t", kind="per_object", object=name, argument={"partitions": 1})
+        answer = await web.shows(url("/table", "t"), f"; {LIVE + 1} other operations", "Also running: ")
+        assert answer.text.count("<article") == LIVE
+        assert all(name in answer.words for name in names)
+        assert f"{LIVE + 2} active operations" in (await web.shows("/", "2 more are active")).words
+
+
+async def test_names_may_hold_anything(etcd_config, client):
+    async with page(etcd_config) as (service, web):
+        await service.create_table(EVIL)
+        operation = await service.start(
+            EVIL,
+            kind="per_object",
+            object="o<img src=x onerror=alert(1)>",
+            argument={"partitions": 2},
+            started_by="<b>me</b>",
+        )
+        await mark(client, operation, "0", error="</p><script>")
+        await service.ended(operation)
+        paths = ["/", url("/table", EVIL), url("/operation", str(operation)), "/members"]
+        for path in paths:
+            answer = await web.shows(path, *([] if path == "/members" else ["<script>alert('x')</script>"]))
+            assert "<script>alert" not in answer.text
+            assert "<img" not in answer.text
+            assert "<b>me" not in answer.text
+            assert "\u202e" not in answer.text
+            for href in re.findall(r'href="(/(?:table|operation)\?[^"]*)"', answer.text):
+                assert (await web.get(unescape(href))).status == 200
+
+
+async def test_a_record_that_cannot_be_read_hides_nothing_else(etcd_config, client):
+    async with page(etcd_config) as (service, web):
+        for name in ("broken", "fine"):
+            await service.create_table(name)
+        await client.put(client.keyspace.table("broken").table, b'{"version": 99}')
+        words = (await web.shows("/", "CORRUPT_RECORD")).words
+        assert "layout 99" in words
+        assert "idle: no operation has run yet" in words
+
+
+# -- large operations, many lookers ------------------------------------------------------------------
+
+
+async def test_a_large_operation_is_drawn_in_a_bounded_number_of_cells(etcd_config, client):
+    async with page(etcd_config) as (service, web):
+        await service.create_table("t")
+        operation = await service.start("t", argument={"partitions": 20_000})
+        await mark_all(client, operation, map(str, range(15_000)))
+        answer = await web.shows(url("/operation", str(operation)), "15,000 of 20,000 jobs done")
+        assert answer.text.count("<i ") <= 2000 + 10
+        assert "a cell is up to 10 jobs" in answer.words
+        cells = (await web.get(url("/api/jobs", str(operation)))).json["cells"]
+        assert (len(cells), cells.count("s")) == (2000, 1500)
+
+
+async def test_many_open_pages_cost_etcd_what_one_does(etcd_config):
+    async with page(etcd_config) as (service, web):
+        await service.create_table("t")
+        await web.shows("/", "idle: no operation has run yet")
+        answers = await asyncio.gather(*(web.get("/") for _ in range(40)))
+        assert {answer.status for answer in answers} == {200}
+        # Made at the same few moments, if not at the same one.
+        assert len({answer.headers["etag"] for answer in answers}) <= 10
+
+
+async def test_an_unchanged_page_is_not_sent_again(etcd_config):
+    async with page(etcd_config) as (_, web):
+        first = await web.get("/api/leaders")
+        again = await web.get("/api/leaders", if_none_match=first.headers["etag"])
+        assert (again.status, again.text) == (304, "")
+        assert (await web.get("/api/leaders", if_none_match='"other"')).text == first.text
+
+
+async def test_an_operation_is_followed_once_and_let_go(etcd_config, client):
+    async with page(etcd_config) as (service, _):
+        await service.create_table("t")
+        operation = await service.start("t", argument={"partitions": 5})
+        following = Following(client, idle_s=0.3)
+        try:
+            seen = [await following.look(operation) for _ in range(5)]
+            assert all(one is not None for one in seen)
+            assert len(following) == 1
+            await mark(client, operation, "3")
+
+            async def marked() -> bool:
+                now = await following.look(operation)
+                return now is not None and now[1].text(10) == "...s."
+
+            await eventually(marked)
+            await eventually(lambda: len(following) == 0)
+            assert await following.look(OperationId("t", "noop", 99)) is None
+            assert len(following) == 0
+        finally:
+            await following.close()
+
+
+async def test_what_is_followed_survives_compaction_and_ends_with_the_operation(etcd_config, client):
+    async with page(etcd_config) as (service, _):
+        await service.create_table("t")
+        operation = await service.start("t", argument={"partitions": 3})
+        following = Following(client)
+        try:
+            assert await following.look(operation)
+            await client.compact(await client.revision())
+            await mark_all(client, operation, map(str, range(3)))
+            await service.ended(operation)
+            await eventually(lambda: _over(following, operation))
+        finally:
+            await following.close()
+
+
+async def _over(following: Following, operation: OperationId) -> bool:
+    return await following.look(operation) is None
+
+
+# -- JSON --------------------------------------------------------------------------------------------
+
+
+async def test_json_is_that_of_the_grpc_api(etcd_config):
+    async with page(etcd_config) as (service, web):
+        await service.create_table("a")
+        await service.create_table("b")
+        operation = await service.start("a", argument={"partitions": 1})
+        tables = (await web.get("/api/tables?page_size=1")).json
+        assert [table["name"] for table in tables["tables"]] == ["a"]
+        rest = (await web.get(f"/api/tables?page_token={quote(tables['nextPageToken'])}")).json
+        assert [table["name"] for table in rest["tables"]] == ["b"]
+        listed = (await web.get("/api/operations?table=a&states=running,committing")).json["operations"]
+        assert [one["name"] for one in listed] == [str(operation)]
+        one = (await web.get(url("/api/operation", str(operation)))).json
+        assert (one["state"], one["jobs"]["total"]) == ("RUNNING", "1")
+        assert (await web.get("/api/watermarks?table=a")).json["watermarks"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/api/table", 400, "INVALID_ARGUMENT"),
+        ("/api/table?name=nowhere", 404, "TABLE_NOT_FOUND"),
+        ("/api/table?name=_coordinators", 400, "INVALID_NAME"),
+        ("/api/operation?name=a/b", 400, "INVALID_NAME"),
+        ("/api/operation?name=a/noop/99999", 404, "OPERATION_NOT_FOUND"),
+        ("/api/operations?states=sleeping", 400, "INVALID_ARGUMENT"),
+        ("/api/tables?page_size=-1", 400, "INVALID_ARGUMENT"),
+        ("/api/tables?page_size=99999999999999999999", 400, "INVALID_ARGUMENT"),
+        ("/api/tables?page_token=%00", 400, "INVALID_ARGUMENT"),
+        ("/table?name=nowhere&page=x", 400, "INVALID_ARGUMENT"),
+        ("/table?name=" + "x" * 600, 400, "INVALID_NAME"),
+        ("/operation?name=%ff", 400, "INVALID_NAME"),
+        ("/nowhere", 404, "NOT_FOUND"),
+        ("/static/../web.py", 404, "NOT_FOUND"),
+    ],
+)
+async def test_bad_requests_get_a_code(etcd_config, path, status, code):
+    """U3."""
+    async with page(etcd_config) as (_, web):
+        answer = await web.get(path)
+        assert answer.status == status
+        told = answer.json["error"]["code"] if path.startswith("/api") else answer.words
+        assert code in told
+
+
+async def test_nothing_can_be_changed(etcd_config):
+    async with page(etcd_config) as (_, web):
+        for method in ("POST", "PUT", "DELETE", "PATCH"):
+            assert (await web.get("/", method=method)).status == 405
+        assert (await web.get("/", method="HEAD")).status == 200
+
+
+# -- the server --------------------------------------------------------------------------------------
+
+
+async def test_a_browser_is_kept_in_its_place(etcd_config):
+    async with page(etcd_config) as (_, web):
+        for path in ("/", "/api/tables", "/static/page.js", "/nowhere"):
+            headers = (await web.get(path)).headers
+            assert "default-src 'none'" in headers["content-security-policy"]
+            assert headers["x-content-type-options"] == "nosniff"
+        html = (await web.get("/")).text
+        assert "style=" not in html
+        assert set(re.findall(r'(?:src|href)="(?!/)([^"]*)"', html)) == set()
+        kinds = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg"}
+        for name, kind in kinds.items():
+            assert (await web.get(f"/static/{name}")).headers["content-type"].startswith(kind)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost:7071", 200), ("127.0.0.1", 200), ("[::1]:1", 200), ("evil.example:7071", 421), ("", 421)],
+)
+async def test_a_page_on_loopback_answers_to_loopback_names_only(etcd_config, host, status):
+    """A web site that points its own name at 127.0.0.1 must not read it (DNS rebinding)."""
+    async with page(etcd_config) as (_, web):
+        assert (await web.get("/api/tables", Host=host)).status == status
+
+
+async def test_an_etcd_that_is_away_is_named_within_the_deadline(tmp_path: Path, prefix: str):
+    """U4: and the page is well again when etcd is."""
+    with EtcdProcess(tmp_path) as etcd:
+        config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix)
+        async with page(config) as (service, web):
+            await service.create_table("t")
+            await web.shows("/", "idle: no operation has run yet")
+            etcd.suspend()
+            try:
+                await eventually(lambda: _unavailable(web, "/"))
+                for path in ("/api/tables", "/members", "/api/jobs?name=t/noop/1"):
+                    assert await _unavailable(web, path)
+                assert (await web.get("/metrics")).status == 200
+            finally:
+                etcd.resume()
+            await web.shows("/", "idle: no operation has run yet", timeout_s=20)
+
+
+async def _unavailable(web: Web, path: str) -> bool:
+    """Whether the path says in time that etcd is away; it may still show what it has shown a moment ago."""
+    began = time.monotonic()
+    answer = await web.get(path)
+    assert time.monotonic() - began < 6
+    assert answer.status == 200 or (answer.status, "ETCD_UNAVAILABLE" in answer.text) == (503, True)
+    return answer.status == 503
+
+
+async def test_it_is_there_before_etcd_is(tmp_path: Path, prefix: str):
+    etcd = EtcdProcess(tmp_path)
+    config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix, timeout_s=0.5)
+    coordinator = Coordinator(config_of(config, web="127.0.0.1:0"))
+    task = asyncio.create_task(coordinator.run())
+    try:
+        await eventually(lambda: coordinator.web_address)
+        answer = await Web(coordinator.web_address).get("/")
+        assert (answer.status, "ETCD_UNAVAILABLE" in answer.text) == (503, True)
+        assert "a coordinator without a lease" in answer.words
+    finally:
+        coordinator.stop()
+        await task
+
+
+async def test_an_address_that_is_taken_is_named(etcd_config):
+    async with page(etcd_config) as (_, web):
+        second = Coordinator(config_of(etcd_config, web=web.address))
+        with pytest.raises(Unavailable, match="cannot listen on") as caught:
+            await second.run()
+        assert caught.value.code == "ADDRESS_IN_USE"
+
+
+@pytest.mark.parametrize("web", ["7071", "localhost:", ":7071", "localhost:http", "localhost:70000"])
+def test_a_malformed_address_is_named(web):
+    with pytest.raises(InvalidArgument, match="is not host:port") as caught:
+        CoordinatorConfig(web=web)
+    assert caught.value.details == {"field": "web"}
+
+
+async def test_a_stop_is_not_held_up_by_open_connections(etcd_config):
+    async with page(etcd_config) as (_, web):
+        open_connection = http.client.HTTPConnection(web.address, timeout=10)
+        await asyncio.to_thread(open_connection.request, "GET", "/")
+        assert (await asyncio.to_thread(open_connection.getresponse)).status == 200
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+    open_connection.close()
+    with pytest.raises(OSError):
+        await web.get("/")
+
+
+# -- metrics -----------------------------------------------------------------------------------------
+
+
+async def test_metrics_follow_what_happens(etcd_config, client):
+    async with page(etcd_config) as (service, web):
+        await service.create_table("t")
+        done = await service.start("t", argument={"partitions": 4})
+        await mark_all(client, done, map(str, range(4)))
+        await service.ended(done)
+        going = await service.start("t", argument={"partitions": 10})
+        await mark(client, going, "0")
+        wanted = [
+            'distop_operations_started_total{type="noop"} 2.0',
+            'distop_operations_finished_total{outcome="success",type="noop"} 1.0',
+            'distop_operation_duration_seconds_count{outcome="success",type="noop"} 1.0',
+            'distop_operations_active{state="running",type="noop"} 1.0',
+            'distop_jobs_finished_total{state="success",type="noop"} 5.0',
+            'distop_jobs_unfinished{type="noop"} 9.0',
+            'distop_elections_total{outcome="won"} 1.0',
+            "distop_tables_led 1.0",
+            "distop_incarnations_total 1.0",
+            "distop_planning 0.0",
+            'distop_etcd_call_seconds_count{call="Txn"}',
+            "process_resident_memory_bytes",
+        ]
+
+        async def all_there() -> bool:
+            text = (await web.get("/metrics")).text
+            return all(line in text for line in wanted)
+
+        await eventually(all_there)
+        answer = await web.get("/metrics", accept="application/openmetrics-text; version=1.0.0")
+        assert answer.headers["content-type"].startswith("application/openmetrics-text")
+        assert answer.text.rstrip().endswith("# EOF")
+
+
+async def test_two_coordinators_of_one_process_count_apart(etcd_config):
+    async with page(etcd_config) as (service, web), page(etcd_config) as (_, other):
+        await service.create_table("t")
+        await service.start("t", argument={"partitions": 1})
+        line = 'distop_operations_started_total{type="noop"} 1.0'
+        assert line in (await web.get("/metrics")).text
+        assert line not in (await other.get("/metrics")).text
+
+
+async def test_watches_that_break_are_counted(tmp_path: Path, prefix: str):
+    with EtcdProcess(tmp_path) as etcd:
+        config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix)
+        async with page(config) as (_, web):
+            assert "distop_etcd_watches_broken_total 0.0" in (await web.get("/metrics")).text
+            etcd.stop()
+            etcd.start()
+
+            async def counted() -> bool:
+                found = re.search(
+                    r"distop_etcd_watches_broken_total (\d\S*)", (await web.get("/metrics")).text
+                )
+                return found is not None and float(found[1]) > 0
+
+            await eventually(counted, 20)

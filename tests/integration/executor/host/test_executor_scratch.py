@@ -1,0 +1,182 @@
+"""What lies on a worker's disk after its processes were killed, and who finds it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from distop.executor.host.place import BASE_VARIABLE, Place
+from distop.executor.host.scratch import Scratch
+from distop.executor.host.scratch_sweep import sweep_scratch
+from distop.executor.launch.launch import LocalLauncher
+from distop.executor.runner import service
+from distop.executor.runner.types import ServedTypes
+from distop.executor.task.task import TaskSummary
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.runs import Taken
+from distop.metastore.records.model import ABORTING, ClaimRecord, encode
+from distop.operations import Registry
+from support.etcd.lossy import LossyClient
+from support.etcd.proxy import Proxy
+from support.services.executing import (
+    Child,
+    all_done,
+    job_records,
+    place_in,
+    runner,
+    set_state,
+    short_folder,
+    sidecar_process,
+    start_operation,
+    take,
+)
+from support.services.sidecars import connected, task, worker_process
+from support.services.sidecars import place as place
+from support.services.sidecars import session as session
+from support.types.work_types import traces
+from support.waiting import eventually
+
+
+def scratching(folder: Path, hold_at: int) -> dict[str, object]:
+    return {"folder": str(folder), "steps": 4, "scratch": True, "hold_at": hold_at}
+
+
+async def killed_half_way(etcd: EtcdConfig, place: Place, folder: Path, taken: Taken) -> list[Path]:
+    """Kill worker and sidecar of a host while its job holds; what is on its disk then."""
+    held = len(traces(folder, "holds"))
+    async with sidecar_process(etcd, place, folder) as sidecar:
+        worker: Child
+        with worker_process(etcd, place, folder, taken) as worker:
+            await eventually(lambda: len(traces(folder, "holds")) > held, 20.0)
+            for process in (worker, sidecar):
+                os.kill(process.pid, signal.SIGKILL)
+    return on_disk(place)
+
+
+def on_disk(place: Place) -> list[Path]:
+    """The folders of attempts."""
+    return sorted(place.scratch.glob("*/*/[ak]*-*"))
+
+
+async def test_a_job_is_resumed_on_its_host_with_its_scratch(
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+) -> None:
+    """O9, O14: worker and sidecar are killed; the next sidecar keeps the folder, the next attempt goes on
+    with it, and when it is done nothing is left."""
+    arg = await start_operation(client, "owned", scratching(tmp_path, 2), exclusive=True)
+    taken = await take(client, arg, session)
+    (left,) = await killed_half_way(etcd_config, place, tmp_path, taken)
+    assert (left / "steps").read_text() == "0\n1\n"
+    (tmp_path / "release").touch()
+    async with sidecar_process(etcd_config, place, tmp_path) as sidecar:
+        assert await sweep_scratch(client, place.scratch) == []
+        with connected(place, etcd_config) as worker:
+            assert await asyncio.wait_for(task(worker, taken), 20) == TaskSummary(won=1)
+        assert sidecar.running
+    assert (await job_records(client, arg))["0"].result == {"from": 2, "found": ["0", "1"]}
+    assert on_disk(place) == []
+
+
+async def test_a_job_begins_elsewhere_from_its_checkpoint_and_back_here_without_the_old_scratch(
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+) -> None:
+    """O14: what is on the first host's disk is older than the checkpoint by then."""
+    arg = await start_operation(client, "owned", scratching(tmp_path, 2), exclusive=True)
+    taken = await take(client, arg, session)
+    assert len(await killed_half_way(etcd_config, place, tmp_path, taken)) == 1
+    with short_folder() as elsewhere:
+        there = place_in(elsewhere, etcd_config)
+        taken.arg.argument["hold_at"] = 3
+        async with sidecar_process(etcd_config, there, tmp_path):
+            with connected(there, etcd_config) as worker:
+                running = task(worker, taken)
+                await eventually(lambda: traces(tmp_path, "saved@3"), 20.0)
+                assert len(on_disk(there)) == 1
+                worker.close()
+                await asyncio.gather(running, return_exceptions=True)
+    assert len(on_disk(place)) == 1
+    (tmp_path / "release").touch()
+    async with sidecar_process(etcd_config, place, tmp_path):
+        with connected(place, etcd_config) as worker:
+            assert await asyncio.wait_for(task(worker, taken, "c"), 20) == TaskSummary(won=1)
+    assert traces(tmp_path, "began@2")
+    assert (await job_records(client, arg))["0"].result == {"from": 3, "found": []}
+    assert on_disk(place) == []
+
+
+async def test_scratch_that_nobody_needs_is_swept_and_the_rest_is_kept(
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+) -> None:
+    """O14: gone, finished, reassigned, of a dead run; kept: of this run, to be resumed, of nobody known."""
+    scratch = Scratch(place)
+    here = await start_operation(client, jobs=5, exclusive=True)
+    gone, over = await start_operation(client), await start_operation(client)
+    taken = await take(client, here, session)
+    run, keys = taken.run.token, taken.run.keys
+    await set_state(client, over, ABORTING)
+    removed = [
+        scratch.private(over.id, "0", "1-a-1"),
+        scratch.private(here.id, "0", f"{run - 1}-a-1"),
+        scratch.kept(here.id, "1", f"{run}-a-1", 5, None),
+        scratch.kept(here.id, "2", f"{run}-a-1", 5, None),
+        scratch.private(gone.id, "0", "1-a-1"),
+    ]
+    await client.put(keys.job_state("1"), b"{}")
+    elsewhere = ClaimRecord(attempt="other", member="sidecar-another.example-17-ab")
+    await client.put(keys.claim("2"), encode(elsewhere))
+    await client.delete(client.keyspace.operation(gone.id).state)
+    kept = [
+        scratch.private(here.id, "0", f"{run}-a-1"),
+        scratch.kept(here.id, "3", f"{run - 1}-a-1", 5, None),
+    ]
+    stranger = place.scratch / "not-ours"
+    stranger.mkdir()
+    async with sidecar_process(etcd_config, place, tmp_path):
+        await eventually(lambda: not any(folder.exists() for folder in removed))
+    assert all(folder.exists() for folder in [*kept, stranger])
+
+
+async def test_a_runner_asks_etcd_about_scratch_when_its_spark_is_there(
+    client: LossyClient, etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JVM is started by a fork, which gRPC that is in use may abort."""
+    asked = []
+
+    class Slow(LocalLauncher):
+        async def start(self) -> None:
+            await asyncio.sleep(0.3)
+            asked.append(proxy.connections)
+
+    monkeypatch.setattr(service, "make_launcher", lambda ledger, config, session: Slow(ledger))
+    gone = await start_operation(client)
+    await client.delete(client.keyspace.operation(gone.id).state)
+    with short_folder() as base:
+        monkeypatch.setenv(BASE_VARIABLE, str(base))
+        async with Proxy(etcd_config.endpoints[0]) as proxy:
+            config = service.ExecutorConfig(etcd=replace(etcd_config, endpoints=(proxy.endpoint,)))
+            left = Scratch(place_in(base, config.etcd)).private(gone.id, "0", "1-a-1")
+            stop, own = asyncio.Event(), EtcdClient(config.etcd)
+            serving = asyncio.create_task(service.serve(own, config, ServedTypes(Registry()), stop))
+            await eventually(lambda: not left.exists())
+            stop.set()
+            await serving
+            await own.close()
+    assert asked == [0]
+
+
+async def test_jobs_in_threads_have_scratch_too(client: LossyClient, tmp_path: Path) -> None:
+    place = Place.of(client.config.endpoints, client.config.prefix)
+    arg = await start_operation(client, "owned", scratching(tmp_path, 2), exclusive=True)
+    async with runner(client):
+        await eventually(lambda: traces(tmp_path, "holds"))
+        assert len(on_disk(place)) == 1
+        (tmp_path / "release").touch()
+        assert (await all_done(client, arg))["0"].result == {"from": 0, "found": []}
+        await eventually(lambda: on_disk(place) == [])

@@ -1,0 +1,396 @@
+"""What an executor goes through: lost leases, launches that fail, jobs that are owned, watches that lag."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from distop.errors import UnknownOperationType
+from distop.executor.launch.launch import Launch, LauncherBroken, LaunchFailed, LocalLauncher, LocalTasks
+from distop.executor.ledger.claims import ClaimDesk
+from distop.executor.ledger.ledger import Ledger
+from distop.executor.ledger.oversight import Oversight
+from distop.executor.runner.operation_run import MAX_LAUNCHES
+from distop.executor.runner.runner import Runner, RunnerOptions
+from distop.executor.runner.service import ExecutorConfig, serve
+from distop.executor.runner.types import ServedTypes
+from distop.executor.task.task import TaskSummary
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.claims import Claimed, claim_txn
+from distop.metastore.operations.jobs import FAILED, SUCCESS
+from distop.metastore.operations.runs import Run
+from distop.metastore.records.model import ABORTING, ClaimRecord, MemberRecord, decode
+from distop.operations import Registry
+from support.etcd.lossy import Fault, LossyClient
+from support.etcd.proxy import Proxy
+from support.services.executing import (
+    TTL_S,
+    all_done,
+    job_records,
+    runner,
+    runner_of,
+    set_state,
+    start_operation,
+    take,
+)
+from support.types.work_types import WORK_TYPES, files, traces
+from support.waiting import eventually
+
+REGISTRY = Registry(WORK_TYPES.split(","))
+OPTIONS = RunnerOptions(lease_ttl_s=TTL_S, resync_s=1.0)
+
+
+async def members(client: EtcdClient) -> dict[str, int]:
+    """Live executors and their leases."""
+    listed = (await client.scan(client.keyspace.executors)).kvs
+    return {decode(kv.value, MemberRecord).id: kv.lease for kv in listed}
+
+
+# -- incarnations ------------------------------------------------------------------------------------
+
+
+async def test_an_executor_that_lost_its_lease_begins_a_new_life(
+    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
+) -> None:
+    """O13: another member, another run; the jobs of the old one are cancelled and count for nothing."""
+    config = ExecutorConfig(etcd=etcd_config, slots=4, runner=OPTIONS)
+    stop, mine = asyncio.Event(), EtcdClient(etcd_config)
+    task = asyncio.create_task(serve(mine, config, ServedTypes(REGISTRY), stop))
+    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0"]}, jobs=1)
+    await eventually(lambda: traces(tmp_path, "holds"))
+    (first, lease), *_ = (await members(client)).items()
+    assert await runner_of(client, arg) == first
+    await client.lease_revoke(lease)
+    await eventually(lambda: len(traces(tmp_path, "holds")) == 2)
+    (second, _), *rest = (await members(client)).items()
+    assert not rest
+    assert second != first
+    assert await runner_of(client, arg) == second
+    (tmp_path / "release").touch()
+    records = await all_done(client, arg)
+    assert records["0"].attempt == traces(tmp_path, "did")[-1][2]
+    stop.set()
+    await task
+    assert await members(client) == {}
+    assert files(tmp_path) == [f"{records['0'].attempt}.out"]
+    await mine.close()
+
+
+async def test_a_runner_whose_reply_was_lost_runs_what_it_took(client: LossyClient) -> None:
+    async with runner(client):
+        client.fail(Fault.LOST_REPLY, when=lambda txn: any(b".runner" in c.key for c in txn.compares))
+        arg = await start_operation(client, jobs=3)
+        await all_done(client, arg)
+        assert client.spent
+
+
+async def test_registration_survives_a_lost_reply(client: LossyClient) -> None:
+    client.fail(Fault.LOST_REPLY, Fault.DOWN)
+    async with runner(client) as (serving, _):
+        await eventually(lambda: client.spent)
+        assert list(await members(client)) == [serving.member]
+
+
+@pytest.mark.parametrize("again", [EtcdProcess.stop, EtcdProcess.suspend], ids=["restarted", "halted"])
+async def test_an_executor_waits_out_an_absence_of_etcd(
+    prefix: str, tmp_path: Path, again: Callable[[EtcdProcess], None]
+) -> None:
+    """O27: jobs that end meanwhile are marked afterwards."""
+    with EtcdProcess(tmp_path / "etcd") as etcd:
+        config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix, timeout_s=1.0)
+        client, own = EtcdClient(config), EtcdClient(config)
+        argument = {"folder": str(tmp_path), "hold": ["0", "1"]}
+        async with runner(own, lease_ttl_s=10):
+            arg = await start_operation(client, "traced", argument, jobs=20)
+            await eventually(lambda: len(traces(tmp_path, "holds")) == 2)
+            again(etcd)
+            (tmp_path / "release").touch()
+            await eventually(lambda: len(traces(tmp_path, "did")) == 20)
+            etcd.start()
+            etcd.resume()
+            records = await all_done(client, arg, 30.0)
+        await client.close()
+        await own.close()
+    assert files(tmp_path) == sorted(f"{record.attempt}.out" for record in records.values())
+    assert len(traces(tmp_path, "began")) == 20
+
+
+# -- launches ----------------------------------------------------------------------------------------
+
+
+class Flaky(LocalLauncher):
+    """Launches fail as often as they are told to, before anything runs."""
+
+    def __init__(self, ledger: Ledger, failures: int, error: LaunchFailed) -> None:
+        super().__init__(ledger, slots=2)
+        self.failures, self.error = failures, error
+        self.launches: list[list[str]] = []
+
+    def launch(self, launch: Launch):
+        self.launches.append(list(launch.partitions))
+        if len(self.launches) > self.failures:
+            return super().launch(launch)
+        return Failing(self.error)
+
+
+class Failing:
+    """A launch that comes to nothing."""
+
+    def __init__(self, error: LaunchFailed) -> None:
+        self.error = error
+
+    def cancel(self, reason: str) -> None:
+        pass
+
+    async def wait(self) -> TaskSummary:
+        raise self.error
+
+
+@asynccontextmanager
+async def flaky_runner(
+    client: LossyClient, failures: int, error: LaunchFailed
+) -> AsyncIterator[tuple[Flaky, asyncio.Task[None]]]:
+    ledger, stop = Ledger(client), asyncio.Event()
+    launcher = Flaky(ledger, failures, error)
+    task = asyncio.create_task(Runner(ledger, launcher, ServedTypes(REGISTRY), OPTIONS).serve(stop))
+    try:
+        yield launcher, task
+    finally:
+        stop.set()
+        await asyncio.gather(task, return_exceptions=True)
+        await ledger.close()
+
+
+async def test_a_launch_that_fails_is_repeated(client: LossyClient) -> None:
+    arg = await start_operation(client, jobs=4)
+    async with flaky_runner(client, 1, LaunchFailed("no executors")) as (launcher, _):
+        records = await all_done(client, arg)
+        assert {record.state for record in records.values()} == {SUCCESS}
+        assert launcher.launches == [["0", "1", "2", "3"]] * 2
+
+
+async def test_jobs_that_cannot_be_launched_are_marked_failed_with_the_reason(client: LossyClient) -> None:
+    arg = await start_operation(client, jobs=3)
+    async with flaky_runner(client, 99, LaunchFailed("no executors")) as (launcher, _):
+        records = await all_done(client, arg)
+        assert {record.state for record in records.values()} == {FAILED}
+        assert {record.error for record in records.values()} == {"LAUNCH_FAILED: no executors"}
+        assert len(launcher.launches) == MAX_LAUNCHES
+
+
+async def test_jobs_of_a_type_that_cannot_fail_are_launched_for_ever(
+    client: LossyClient, tmp_path: Path
+) -> None:
+    arg = await start_operation(client, "stubborn", {"folder": str(tmp_path)}, jobs=2)
+    async with flaky_runner(client, MAX_LAUNCHES, LaunchFailed("no executors")):
+        records = await all_done(client, arg)
+        assert {record.state for record in records.values()} == {SUCCESS}
+
+
+class Clumsy(LocalLauncher):
+    """Has a defect."""
+
+    def launch(self, launch: Launch) -> LocalTasks:
+        raise ZeroDivisionError
+
+
+async def test_an_operation_that_cannot_be_run_here_is_left_to_others(client: LossyClient) -> None:
+    arg = await start_operation(client, jobs=2)
+    ledger, stop = Ledger(client), asyncio.Event()
+    clumsy = Runner(ledger, Clumsy(ledger), ServedTypes(REGISTRY), OPTIONS)
+    task = asyncio.create_task(clumsy.serve(stop))
+    await eventually(lambda: clumsy.resting)
+    async with runner(client) as (other, _):
+        await all_done(client, arg)
+        assert await runner_of(client, arg) == other.member
+    stop.set()
+    await task
+    await ledger.close()
+
+
+async def test_the_key_of_a_runner_whose_jobs_stage_files_goes_when_nothing_runs_any_more(
+    client: LossyClient, tmp_path: Path
+) -> None:
+    """Only then may those files be swept."""
+    arg = await start_operation(client, "traced", {"folder": str(tmp_path)}, jobs=3, stages_files=True)
+    async with runner(client), runner(client):
+        await all_done(client, arg)
+
+        async def released() -> bool:
+            return await runner_of(client, arg) == ""
+
+        await eventually(released)
+    assert len(traces(tmp_path, "began")) == 3
+
+
+async def test_a_launcher_that_is_broken_ends_its_runner_and_frees_its_operations(
+    client: LossyClient,
+) -> None:
+    arg = await start_operation(client, jobs=1)
+    async with flaky_runner(client, 99, LauncherBroken("the JVM is gone")) as (_, task):
+        with pytest.raises(LauncherBroken):
+            await task
+        assert await runner_of(client, arg) == ""
+        assert await members(client) == {}
+        async with runner(client):
+            await all_done(client, arg)
+
+
+# -- owned jobs, in threads --------------------------------------------------------------------------
+
+
+async def test_claimed_jobs_run_in_threads(client: LossyClient, tmp_path: Path) -> None:
+    argument = {"folder": str(tmp_path), "steps": 3}
+    arg = await start_operation(client, "owned", argument, jobs=6, exclusive=True)
+    async with runner(client):
+        assert {record.state for record in (await all_done(client, arg)).values()} == {SUCCESS}
+    assert len(traces(tmp_path, "saved@3")) == 6
+
+
+async def test_the_next_runner_resumes_from_the_checkpoint(client: LossyClient, tmp_path: Path) -> None:
+    """O9"""
+    argument = {"folder": str(tmp_path), "steps": 3, "hold_at": 2}
+    arg = await start_operation(client, "owned", argument, jobs=1, exclusive=True)
+    async with runner(client) as (_, stop):
+        await eventually(lambda: traces(tmp_path, "holds"))
+        stop.set()
+        await eventually(lambda: traces(tmp_path, "cleaned"))
+    (tmp_path / "release").touch()
+    async with runner(client):
+        assert (await all_done(client, arg))["0"].result == {"from": 2}
+
+
+class Claimant:
+    """Somebody who claims."""
+
+    closed = False
+
+    def claim_lost(self, run: Run, partition: str, claim: int, reason: str) -> None:
+        """Nothing to stop."""
+
+
+@asynccontextmanager
+async def ghost_claim(client: LossyClient) -> AsyncIterator[tuple[ClaimDesk, Run]]:
+    """A desk, and a claim under its lease of an attempt that has ended: a copy that was long on its way."""
+    arg = await start_operation(client, exclusive=True)
+    async with LeaseSession(client, 5) as session:
+        run = (await take(client, arg, session)).run
+        desk = ClaimDesk(client)
+        desk.begin("tester", session)
+        ghost = claim_txn(run, "0", ClaimRecord(attempt="long-gone"), session.lease_id)
+        assert (await client.txn(ghost)).succeeded
+        yield desk, run
+        await desk.close()
+
+
+async def test_a_claim_that_is_nobodys_does_not_keep_others_waiting(client: LossyClient) -> None:
+    async with ghost_claim(client) as (desk, run), asyncio.timeout(5):
+        assert isinstance(await desk.claim(run, Claimant(), "0", "mine"), Claimed)
+
+
+async def test_a_claim_that_is_nobodys_is_noticed_by_the_watch(client: LossyClient) -> None:
+    async with ghost_claim(client) as (desk, run):
+        oversight = Oversight(client)
+        oversight.attach(run, Told(), claims=desk)
+
+        async def gone() -> bool:
+            return not (await client.get(run.keys.claim("0"))).exists
+
+        await eventually(gone)
+        await oversight.close()
+
+
+async def test_a_claim_that_is_held_or_asked_for_is_let_be(client: LossyClient) -> None:
+    async with ghost_claim(client) as (desk, run):
+        oversight = Oversight(client)
+        oversight.attach(run, Told(), claims=desk)
+        held = await desk.claim(run, Claimant(), "0", "mine")
+        assert isinstance(held, Claimed)
+        other = asyncio.create_task(desk.claim(run, Claimant(), "0", "other"))
+        await set_state(client, await start_operation(client), ABORTING)  # time passes
+        assert not other.done()
+        assert (await client.get(run.keys.claim("0"))).create_revision == held.claim
+        await desk.release(run, "0", held.claim)
+        assert isinstance(await other, Claimed)
+        await oversight.close()
+
+
+# -- the watch over runs -----------------------------------------------------------------------------
+
+
+class Told:
+    """Collects what it is told of runs."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def run_over(self, run: Run, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+async def test_the_end_of_a_run_is_noticed_although_its_history_was_compacted(
+    client: LossyClient, etcd_config: EtcdConfig
+) -> None:
+    """O27: compaction under a watch that lags."""
+    arg = await start_operation(client)
+    async with LeaseSession(client, 5) as session, Proxy(etcd_config.endpoints[0]) as proxy:
+        taken = await take(client, arg, session)
+        lagging = EtcdClient(EtcdConfig(endpoints=(proxy.endpoint,), prefix=etcd_config.prefix))
+        oversight, told = Oversight(lagging), Told()
+        oversight.attach(taken.run, told)
+        await eventually(lambda: proxy.connections)
+        await proxy.refuse()
+        await set_state(client, arg, ABORTING)
+        revision = await client.put(client.keyspace.prefix + b"other", b"")
+        await client.compact(revision)
+        await proxy.accept()
+        await eventually(lambda: told.reasons)
+        assert told.reasons == ["the operation is aborting"]
+        await oversight.close()
+        await lagging.close()
+
+
+async def test_whoever_comes_too_late_is_told_at_once(client: LossyClient) -> None:
+    arg = await start_operation(client)
+    async with LeaseSession(client, 5) as session:
+        taken = await take(client, arg, session)
+        oversight, first, second = Oversight(client), Told(), Told()
+        oversight.attach(taken.run, first, known_at=taken.revision)
+        await set_state(client, arg, ABORTING)
+        await eventually(lambda: first.reasons)
+        oversight.attach(taken.run, second)
+        await eventually(lambda: second.reasons)
+        assert first.reasons == second.reasons
+        await oversight.close()
+
+
+# -- types -------------------------------------------------------------------------------------------
+
+
+def test_a_type_that_was_asked_for_must_load() -> None:
+    with pytest.raises(UnknownOperationType, match="'unheard_of' cannot be loaded"):
+        ServedTypes(REGISTRY, ["noop", "unheard_of"])
+    assert ServedTypes(REGISTRY, ["traced"]).names == ["traced"]
+
+
+async def test_a_repeated_mark_recognises_itself_after_the_reply_was_lost(client: LossyClient) -> None:
+    async with runner(client):
+        arg = await start_operation(client, jobs=5)
+        client.fail(Fault.LOST_REPLY, when=puts_a_job)
+        await all_done(client, arg)
+        assert client.spent
+        assert await job_records(client, arg)
+
+
+def puts_a_job(txn: Txn) -> bool:
+    """Whether it marks: jobs all at once, or each for itself."""
+    records = (op for op in txn.then if isinstance(op, Put) and op.value.startswith(b"{"))
+    return any(isinstance(op, Txn) for op in txn.then) or any(op.key.endswith(b".state") for op in records)

@@ -1,0 +1,239 @@
+"""The runner: who runs what, and what becomes of operations when runners come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Delete, Txn
+from distop.metastore.operations.jobs import FAILED, SUCCESS
+from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.model import ABORTING, COMMITTING
+from support.etcd.lossy import LossyClient
+from support.services.executing import (
+    all_done,
+    executor_process,
+    job_records,
+    remove_operation,
+    runner,
+    runner_of,
+    set_state,
+    start_operation,
+)
+from support.types.work_types import files, traces
+from support.waiting import eventually
+
+
+async def test_runs_all_jobs_of_an_operation_that_was_there_before(client: LossyClient) -> None:
+    """O8"""
+    arg = await start_operation(client, jobs=250)
+    async with runner(client) as (serving, _):
+        records = await all_done(client, arg)
+        assert {record.state for record in records.values()} == {SUCCESS}
+        assert await runner_of(client, arg) == serving.member
+
+
+async def test_runs_operations_that_come_later(client: LossyClient) -> None:
+    async with runner(client):
+        for _ in range(3):
+            await all_done(client, await start_operation(client, jobs=3))
+
+
+async def test_a_failed_job_is_marked_with_its_code_after_its_clean_up(
+    client: LossyClient, tmp_path: Path
+) -> None:
+    """O12, O20: permanent errors are not tried again."""
+    argument = {"folder": str(tmp_path), "permanent": ["1"], "large": ["2"], "fail": {"3": 9, "4": 1}}
+    arg = await start_operation(client, "traced", argument, jobs=5, max_job_attempts=2)
+    async with runner(client):
+        records = await all_done(client, arg)
+    assert {name: record.state for name, record in records.items()} == {
+        "0": SUCCESS,
+        "1": FAILED,
+        "2": FAILED,
+        "3": FAILED,
+        "4": SUCCESS,
+    }
+    assert records["1"].error == "JOB_FAILED: as asked for"
+    assert records["2"].error.startswith("JOB_RESULT_TOO_LARGE: ")
+    assert records["3"].error == "JOB_CRASHED: OSError: try 2"
+    began = [partition for _, partition, *_ in traces(tmp_path, "began")]
+    assert {name: began.count(name) for name in records} == {"0": 1, "1": 1, "2": 1, "3": 2, "4": 2}
+    assert files(tmp_path) == sorted(f"{records[name].attempt}.out" for name in ("0", "4"))
+
+
+async def test_a_sealed_operation_stops_its_jobs_by_push(client: LossyClient, tmp_path: Path) -> None:
+    """O15, O16: the others are stopped once the operation aborts, and clean up."""
+    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0", "1"]}, jobs=2)
+    async with runner(client):
+        await eventually(lambda: len(traces(tmp_path, "holds")) == 2)
+        await set_state(client, arg, ABORTING)
+        await eventually(lambda: len(traces(tmp_path, "cleaned")) == 2, 1.0)
+    assert files(tmp_path) == []
+    assert await job_records(client, arg) == {}
+
+
+async def test_an_operation_whose_keys_vanish_stops_its_jobs(client: LossyClient, tmp_path: Path) -> None:
+    """O15"""
+    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0"]}, jobs=1)
+    async with runner(client):
+        await eventually(lambda: traces(tmp_path, "holds"))
+        await remove_operation(client, arg)
+        await eventually(lambda: traces(tmp_path, "cleaned"), 1.0)
+    assert files(tmp_path) == []
+
+
+async def test_keys_removed_by_hand_stop_the_jobs_and_the_runner_does_not_spin(
+    client: LossyClient, tmp_path: Path
+) -> None:
+    """O15: as with ``etcdctl del --prefix``, which leaves the index entry behind."""
+    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0", "1"]}, jobs=2)
+    keys = client.keyspace.operation(arg.id)
+    async with runner(client, slots=2, max_operations=1):
+        await eventually(lambda: len(traces(tmp_path, "holds")) == 2)
+        await client.txn(Txn(then=(Delete(keys.prefix, prefix_end(keys.prefix)),)))
+        await eventually(lambda: len(traces(tmp_path, "cleaned")) == 2)
+        await all_done(client, await start_operation(client))  # the only place is free again
+        before = len(client.sent)
+        # Every one of these makes it look at what there is to do.
+        for _ in range(5):
+            await all_done(client, await start_operation(client))
+    about_it = [txn for txn in client.sent[before:] if any(c.key.startswith(keys.root) for c in txn.compares)]
+    assert files(tmp_path) == []
+    assert len(traces(tmp_path, "began")) == 2
+    assert not about_it
+    assert (await client.scan(keys.prefix)).kvs == []
+
+
+async def test_another_runner_goes_on_with_the_remaining_jobs_only(
+    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
+) -> None:
+    """O8: a runner is killed half-way; finished jobs stay finished."""
+    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["7", "8", "9"]}, jobs=10)
+    with executor_process(etcd_config, tmp_path) as first:
+        await eventually(lambda: len(traces(tmp_path, "holds")) == 3, 20.0)
+
+        async def others_done() -> bool:
+            return len(await job_records(client, arg)) == 7
+
+        await eventually(others_done)
+        before = await job_records(client, arg)
+        first.kill()
+    async with runner(client) as (serving, _):
+        (tmp_path / "release").touch()
+        after = await all_done(client, arg)
+        assert await runner_of(client, arg) == serving.member
+    assert {name: after[name] for name in before} == before
+    began = [partition for _, partition, *_ in traces(tmp_path, "began")]
+    assert {name: began.count(name) for name in after} == {str(n): 2 if n >= 7 else 1 for n in range(10)}
+
+
+async def test_a_runner_that_is_told_to_stop_hands_over_at_once(
+    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
+) -> None:
+    """Far faster than its lease would expire, and its jobs have cleaned up."""
+    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0"]}, jobs=1)
+    with executor_process(etcd_config, tmp_path) as first:
+        await eventually(lambda: traces(tmp_path, "holds"), 20.0)
+        async with runner(client) as (serving, _):
+            first.terminate()
+            began = asyncio.get_running_loop().time()
+
+            async def taken_over() -> bool:
+                return await runner_of(client, arg) == serving.member
+
+            await eventually(taken_over, 1.5)
+            assert asyncio.get_running_loop().time() - began < 1.0
+            assert await first.exit_code() == 0
+            (tmp_path / "release").touch()
+            await all_done(client, arg)
+    assert len(files(tmp_path)) == 1
+
+
+async def test_a_runner_that_slept_past_its_lease_marks_nothing(
+    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
+) -> None:
+    """O10"""
+    arg = await start_operation(client, "deaf", {"folder": str(tmp_path)}, jobs=1)
+    with executor_process(etcd_config, tmp_path) as sleeper:
+        await eventually(lambda: traces(tmp_path, "began"), 20.0)
+        sleeper.stop()
+
+        async def free() -> bool:
+            return await runner_of(client, arg) == ""
+
+        await eventually(free, 10.0)
+        (tmp_path / "release").touch()
+        async with runner(client):
+            records = await all_done(client, arg)
+            sleeper.resume()
+            # It wakes, ends its job, finds that it counts for nothing, and cleans up.
+            slept = traces(tmp_path, "began")[0][2]
+            await eventually(lambda: slept in [line[2] for line in traces(tmp_path, "cleaned")])
+            assert await job_records(client, arg) == records
+    assert files(tmp_path) == [f"{records['0'].attempt}.out"]
+
+
+async def test_many_operations_share_two_runners(client: LossyClient) -> None:
+    async with runner(client, max_operations=2), runner(client, max_operations=2):
+        operations = [await start_operation(client, jobs=5, table=f"t{n % 3}") for n in range(12)]
+        for arg in operations:
+            await all_done(client, arg)
+
+
+async def test_a_type_that_is_not_known_here_is_left_alone(client: LossyClient) -> None:
+    other = await start_operation(client, "unheard_of")
+    async with runner(client):
+        await all_done(client, await start_operation(client))
+        assert await runner_of(client, other) == ""
+
+
+async def test_an_operation_that_is_committed_is_forgotten(client: LossyClient) -> None:
+    """The runner's key stays until the operation is over, and nobody runs its jobs again."""
+    async with runner(client) as (serving, _):
+        arg = await start_operation(client, jobs=2)
+        await all_done(client, arg)
+        await set_state(client, arg, COMMITTING)
+        assert await runner_of(client, arg) == serving.member
+        await remove_operation(client, arg)
+        await all_done(client, await start_operation(client))
+
+
+async def test_a_runner_whose_key_was_removed_takes_the_operation_again(
+    client: LossyClient, tmp_path: Path
+) -> None:
+    """The jobs of the run that ended are stopped, and count for nothing."""
+    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0"]}, jobs=1)
+    async with runner(client):
+        await eventually(lambda: traces(tmp_path, "holds"))
+        await client.delete(client.keyspace.operation(arg.id).runner)
+        await eventually(lambda: len(traces(tmp_path, "holds")) == 2)
+        (tmp_path / "release").touch()
+        records = await all_done(client, arg)
+    (first, _), (second, _) = [(line[2], line) for line in traces(tmp_path, "began")]
+    assert records["0"].attempt == second
+    assert int(second.split("-")[0]) > int(first.split("-")[0])
+    assert files(tmp_path) == [f"{second}.out"]
+
+
+async def test_an_operation_without_jobs_is_nothing_to_do(client: LossyClient) -> None:
+    """O6"""
+    async with runner(client):
+        empty = await start_operation(client, jobs=0)
+        await all_done(client, await start_operation(client))
+        assert await job_records(client, empty) == {}
+
+
+async def test_tables_take_turns(client: LossyClient, tmp_path: Path) -> None:
+    """A table with many operations does not keep others waiting."""
+    held = {"folder": str(tmp_path), "hold": ["0"]}
+    many = [await start_operation(client, "traced", held, table="many") for _ in range(4)]
+    one = await start_operation(client, "traced", held, table="one")
+    async with runner(client, max_operations=2):
+        await eventually(lambda: len(traces(tmp_path, "holds")) == 2)
+        assert await runner_of(client, one)
+        assert len([arg for arg in many if await runner_of(client, arg)]) == 1
+        (tmp_path / "release").touch()
+        for arg in [*many, one]:
+            await all_done(client, arg)

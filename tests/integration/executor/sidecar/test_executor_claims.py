@@ -1,0 +1,223 @@
+"""Jobs that are owned, through sidecars: who has them, who gets them next, and from where."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from distop.executor.host.place import Place
+from distop.executor.task.task import TaskSummary
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.jobs import SUCCESS
+from distop.metastore.records.model import ClaimRecord, OperationArg, decode
+from support.etcd.lossy import LossyClient
+from support.services.executing import (
+    Child,
+    job_records,
+    place_in,
+    short_folder,
+    sidecar_process,
+    start_operation,
+    take,
+)
+from support.services.sidecars import connected, task, worker_process
+from support.services.sidecars import place as place
+from support.services.sidecars import session as session
+from support.types.work_types import traces
+from support.waiting import eventually
+
+
+async def claim_of(client: LossyClient, arg: OperationArg) -> ClaimRecord | None:
+    kv = await client.get(client.keyspace.operation(arg.id).claim("0"))
+    return decode(kv.value, ClaimRecord, kv.key) if kv.exists else None
+
+
+def owned(folder: Path, **argument: int) -> dict[str, object]:
+    return {"folder": str(folder), "steps": 4, **argument}
+
+
+async def test_a_claimed_job_leaves_neither_claim_nor_checkpoint(
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+) -> None:
+    arg = await start_operation(client, "owned", owned(tmp_path), jobs=2, exclusive=True)
+    taken = await take(client, arg, session)
+    with connected(place, etcd_config) as worker:
+        assert await task(worker, taken) == TaskSummary(won=2)
+    keys = client.keyspace.operation(arg.id)
+    left = [kv.key.removeprefix(keys.prefix) for kv in (await client.scan(keys.prefix)).kvs]
+    assert left == [b"0.state", b"1.state", b"arg", b"runner", b"state"]
+
+
+async def test_a_second_attempt_waits_for_the_owner_and_learns_that_it_is_done(
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+) -> None:
+    arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
+    taken = await take(client, arg, session)
+    with connected(place, etcd_config) as one, connected(place, etcd_config) as other:
+        first = task(one, taken, "a")
+        await eventually(lambda: traces(tmp_path, "holds"))
+        second = task(other, taken, "b")
+        (tmp_path / "release").touch()
+        assert await first == TaskSummary(won=1)
+        assert await second == TaskSummary(lost=1)
+    assert len(traces(tmp_path, "began@0")) == 1
+
+
+async def test_a_worker_that_dies_frees_its_job_and_the_next_one_resumes(
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+) -> None:
+    """O9: without waiting for a lease that the sidecar goes on renewing."""
+    arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
+    taken = await take(client, arg, session)
+    with connected(place, etcd_config):  # keeps the sidecar
+        worker = worker_process(etcd_config, place, tmp_path, taken)
+        with worker:
+            await eventually(lambda: traces(tmp_path, "holds"), 20.0)
+            worker.kill()
+            (tmp_path / "release").touch()
+            with connected(place, etcd_config) as other:
+                assert await asyncio.wait_for(task(other, taken, "b"), 1.5) == TaskSummary(won=1)
+    assert traces(tmp_path, "began@2")
+    assert (await job_records(client, arg))["0"].result == {"from": 2}
+
+
+async def test_an_owner_whose_sidecar_slept_past_its_lease_saves_and_marks_nothing(
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+) -> None:
+    """O10, O13"""
+    arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
+    taken = await take(client, arg, session)
+    keys = client.keyspace.operation(arg.id)
+    async with sidecar_process(etcd_config, place, tmp_path) as sidecar:
+        with connected(place, etcd_config) as worker:
+            running = task(worker, taken)
+            await eventually(lambda: traces(tmp_path, "holds"))
+            owner = await claim_of(client, arg)
+            sidecar.stop()
+
+            async def expired() -> bool:
+                return await claim_of(client, arg) is None
+
+            await eventually(expired, 10.0)
+            checkpoint = await client.get(keys.progress("0"))
+            (tmp_path / "release").touch()  # the job goes on and tries to save, through a halted sidecar
+            sidecar.resume()
+            summary = await asyncio.wait_for(running, 20)
+    # It was cancelled and tried again under a new claim, from what it had saved while it owned the job.
+    assert checkpoint.value == b"2"
+    assert summary == TaskSummary(won=1)
+    assert [line[2] for line in traces(tmp_path, "began@0")] == [owner.attempt if owner else ""]
+    assert [line[2] for line in traces(tmp_path, "cleaned")] == [owner.attempt if owner else ""]
+    saved = {line[0] for line in traces(tmp_path) if owner and line[2] == owner.attempt}
+    assert "saved@3" not in saved
+    assert (await job_records(client, arg))["0"].result == {"from": 2}
+
+
+async def test_a_job_whose_sidecar_was_halted_past_its_lease_is_done_once_by_another_host(
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+) -> None:
+    """O9, O10: nobody can push to it, and yet it is cancelled: its own clock says that its claim is over.
+    When the sidecar wakes up it saves and marks nothing."""
+    arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
+    taken = await take(client, arg, session)
+    with short_folder() as elsewhere:
+        other_place = place_in(elsewhere, etcd_config)
+        async with (
+            sidecar_process(etcd_config, place, tmp_path) as sidecar,
+            sidecar_process(etcd_config, other_place, tmp_path),
+        ):
+            with connected(place, etcd_config) as worker, connected(other_place, etcd_config) as other:
+                loser = task(worker, taken, "a")
+                await eventually(lambda: traces(tmp_path, "holds"))
+                first = (await claim_of(client, arg) or ClaimRecord(attempt="")).attempt
+                sidecar.stop()
+                winner = task(other, taken, "b")
+                await eventually(lambda: [line[2] for line in traces(tmp_path, "cleaned")] == [first])
+                await eventually(lambda: len(traces(tmp_path, "holds")) == 2)
+                second = (await claim_of(client, arg) or ClaimRecord(attempt="")).attempt
+                (tmp_path / "release").touch()
+                assert await asyncio.wait_for(winner, 20) == TaskSummary(won=1)
+                sidecar.resume()
+                assert await asyncio.wait_for(loser, 20) == TaskSummary(lost=1)
+    assert second != first
+    assert traces(tmp_path, "began@2")[0][2] == second
+    by = {line[0]: line[2] for line in traces(tmp_path) if line[0].startswith(("saved@", "did"))}
+    assert by == {"saved@1": first, "saved@2": first, "saved@3": second, "saved@4": second, "did": second}
+    assert (await job_records(client, arg))["0"].attempt == second
+
+
+async def test_a_deaf_owner_whose_sidecar_was_halted_saves_nothing_and_loses(
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+) -> None:
+    """O10: it never looks whether it is cancelled; its next save tells it, and its claim is another's."""
+    arg = await start_operation(client, "owned", owned(tmp_path, deaf_at=2), jobs=1, exclusive=True)
+    taken = await take(client, arg, session)
+    async with sidecar_process(etcd_config, place, tmp_path) as sidecar:
+        with connected(place, etcd_config) as worker:
+            running = task(worker, taken)
+            await eventually(lambda: traces(tmp_path, "deaf"))
+            first = (await claim_of(client, arg) or ClaimRecord(attempt="")).attempt
+            sidecar.stop()
+
+            async def expired() -> bool:
+                return await claim_of(client, arg) is None
+
+            await eventually(expired, 10.0)
+            sidecar.resume()
+            (tmp_path / "release").touch()
+            assert await asyncio.wait_for(running, 20) == TaskSummary(won=1)
+    assert [line[2] for line in traces(tmp_path, "cleaned")] == [first]
+    saved = [(line[0], line[2] == first) for line in traces(tmp_path) if line[0].startswith("saved@")]
+    assert saved == [("saved@1", True), ("saved@2", True), ("saved@3", False), ("saved@4", False)]
+
+
+@pytest.mark.parametrize("end", [Child.kill, Child.terminate], ids=["killed", "ended"])
+async def test_a_claim_moves_to_the_next_sidecar(
+    client: LossyClient,
+    session: LeaseSession,
+    etcd_config: EtcdConfig,
+    place: Place,
+    tmp_path: Path,
+    end: Callable[[Child], None],
+) -> None:
+    """The attempt goes on as if nothing had happened: its claim's key was never gone."""
+    arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
+    taken = await take(client, arg, session)
+    claim = client.keyspace.operation(arg.id).claim("0")
+    # The next one must start within the time to live of its claims.
+    async with sidecar_process(etcd_config, place, tmp_path, ttl_s=20) as first:
+        with connected(place, etcd_config) as worker:
+            running = task(worker, taken)
+            await eventually(lambda: traces(tmp_path, "holds"))
+            before = await client.get(claim)
+            end(first)
+
+            async def moved() -> bool:
+                return (await client.get(claim)).lease not in (0, before.lease)
+
+            await eventually(moved, 15.0)
+            assert (await client.get(claim)).create_revision == before.create_revision
+            (tmp_path / "release").touch()
+            assert await asyncio.wait_for(running, 10) == TaskSummary(won=1)
+    assert len(traces(tmp_path, "began@0")) == 1
+    assert (await job_records(client, arg))["0"].state == SUCCESS
+
+
+async def test_a_claim_that_is_taken_away_cancels_its_job(
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+) -> None:
+    """O9: the loser is cancelled by push, then tries for the job again."""
+    arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
+    taken = await take(client, arg, session)
+    with connected(place, etcd_config) as worker:
+        running = task(worker, taken)
+        await eventually(lambda: traces(tmp_path, "holds"))
+        await client.delete(client.keyspace.operation(arg.id).claim("0"))
+        await eventually(lambda: traces(tmp_path, "cleaned"), 1.0)
+        (tmp_path / "release").touch()
+        assert await asyncio.wait_for(running, 5) == TaskSummary(won=1)
+    assert traces(tmp_path, "began@2")

@@ -1,0 +1,156 @@
+"""Leadership of a table: one at a time, and the fence that goes with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from distop.errors import EtcdOutOfSpace, EtcdUnavailable, LeaseLost, OutcomeUnknown
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Txn
+from distop.metastore.members.election import MAX_TRIES, Epoch, campaign, resign
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.model import LeaderRecord, decode
+from support.etcd.lossy import Fault, LossyClient
+
+TTL_S = 5
+
+
+@pytest.fixture
+def keys(client: EtcdClient) -> TableKeys:
+    return client.keyspace.table("t")
+
+
+@pytest_asyncio.fixture
+async def session(client: EtcdClient) -> AsyncIterator[LeaseSession]:
+    async with LeaseSession(client, TTL_S) as standing:
+        yield standing
+
+
+def record(member: str) -> LeaderRecord:
+    return LeaderRecord(member=member)
+
+
+async def held(client: EtcdClient, epoch: Epoch) -> bool:
+    return (await client.txn(Txn((epoch.held(),)))).succeeded
+
+
+async def test_one_of_many_wins(client: EtcdClient, keys: TableKeys) -> None:
+    """O24."""
+    sessions = [await LeaseSession(client, TTL_S).start() for _ in range(10)]
+    tries = [campaign(client, keys, each, record(f"m{n}")) for n, each in enumerate(sessions)]
+    epochs = await asyncio.gather(*tries)
+    winners = [n for n, epoch in enumerate(epochs) if epoch is not None]
+    assert len(winners) == 1
+    standing = await client.get(keys.coordinator)
+    assert decode(standing.value, LeaderRecord).member == f"m{winners[0]}"
+    assert standing.lease == sessions[winners[0]].lease_id
+    epoch = epochs[winners[0]]
+    assert epoch is not None
+    assert epoch.revision == standing.create_revision
+    assert await held(client, epoch)
+    await asyncio.gather(*(each.close() for each in sessions))
+    assert not await held(client, epoch)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
+async def test_a_lost_answer_is_found_again(
+    client: LossyClient, keys: TableKeys, session: LeaseSession, fault: Fault
+) -> None:
+    client.fail(fault, fault)
+    epoch = await campaign(client, keys, session, record("me"))
+    assert client.spent
+    assert epoch is not None
+    assert await held(client, epoch)
+    assert epoch == await campaign(client, keys, session, record("me")), "a second try finds the same"
+
+
+async def test_a_full_etcd_may_have_made_a_leader(
+    client: LossyClient, keys: TableKeys, session: LeaseSession
+) -> None:
+    """O24, O27."""
+    client.fail(Fault.FULL)
+    with pytest.raises(EtcdOutOfSpace):
+        await campaign(client, keys, session, record("me"))
+    client.fail(Fault.FULL_YET_DONE)
+    epoch = await campaign(client, keys, session, record("me"))
+    assert epoch is not None
+    assert await held(client, epoch)
+
+
+async def test_who_cannot_learn_the_answer_says_so(
+    client: LossyClient, keys: TableKeys, session: LeaseSession
+) -> None:
+    client.fail(*[Fault.LOST_REPLY] * MAX_TRIES)
+    with pytest.raises(OutcomeUnknown):
+        await campaign(client, keys, session, record("me"))
+    assert await campaign(client, keys, session, record("me")) is not None
+
+
+async def test_epochs_of_a_table_only_grow(client: EtcdClient, keys: TableKeys) -> None:
+    """O24: the fencing token."""
+    revisions = []
+    for _ in range(3):
+        async with LeaseSession(client, TTL_S) as each:
+            epoch = await campaign(client, keys, each, record("m"))
+            assert epoch is not None
+            revisions.append(epoch.revision)
+    assert revisions == sorted(set(revisions))
+
+
+async def test_resigning_an_old_epoch_does_nothing(
+    client: EtcdClient, keys: TableKeys, session: LeaseSession
+) -> None:
+    """O10: not even by the same process."""
+    old = await campaign(client, keys, session, record("me"))
+    assert old is not None
+    await resign(client, old)
+    assert not await held(client, old)
+    async with LeaseSession(client, TTL_S) as other:
+        new = await campaign(client, keys, other, record("other"))
+        assert new is not None
+        await resign(client, old)
+        assert await held(client, new)
+        assert await campaign(client, keys, session, record("me")) is None
+
+
+async def test_resigning_survives_lost_answers(
+    client: LossyClient, keys: TableKeys, session: LeaseSession
+) -> None:
+    epoch = await campaign(client, keys, session, record("me"))
+    assert epoch is not None
+    client.fail(Fault.LOST_REQUEST, Fault.LOST_REPLY)
+    await resign(client, epoch)
+    assert client.spent
+    assert not (await client.get(keys.coordinator)).exists
+
+
+async def test_a_resignation_that_may_have_failed_says_so(
+    client: LossyClient, keys: TableKeys, session: LeaseSession
+) -> None:
+    """Else a table would be led by somebody who believes that it is not."""
+    epoch = await campaign(client, keys, session, record("me"))
+    assert epoch is not None
+    client.fail(*[Fault.LOST_REQUEST] * MAX_TRIES)
+    with pytest.raises(OutcomeUnknown):
+        await resign(client, epoch)
+    client.fail(Fault.DOWN)
+    with pytest.raises(EtcdUnavailable):
+        await resign(client, epoch)
+    assert await held(client, epoch)
+
+
+async def test_without_a_lease_nobody_campaigns(client: EtcdClient, keys: TableKeys) -> None:
+    """O25."""
+    session = await LeaseSession(client, TTL_S).start()
+    await client.lease_revoke(session.lease_id)
+    with pytest.raises(LeaseLost):
+        await campaign(client, keys, session, record("me"))
+    await session.close()
+    with pytest.raises(LeaseLost):
+        await campaign(client, keys, session, record("me"))
+    assert not (await client.get(keys.coordinator)).exists

@@ -1,0 +1,173 @@
+"""A lease kept alive, and what its holder may believe about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+import pytest_asyncio
+
+from distop.errors import EtcdUnavailable, LeaseLost
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.members.lease import LeaseSession, boot_clock
+from support.etcd.proxy import Proxy
+from support.waiting import eventually
+
+TTL_S = 2
+
+
+@pytest_asyncio.fixture
+async def proxy(etcd: EtcdProcess) -> AsyncIterator[Proxy]:
+    async with Proxy(etcd.endpoint) as standing:
+        yield standing
+
+
+@pytest_asyncio.fixture
+async def victim(etcd_config: EtcdConfig, proxy: Proxy) -> AsyncIterator[EtcdClient]:
+    """A client whose connections go through the proxy."""
+    connected = EtcdClient(replace(etcd_config, endpoints=(proxy.endpoint,)))
+    yield connected
+    await connected.close()
+
+
+async def bound_key(client: EtcdClient, session: LeaseSession) -> bytes:
+    key = client.keyspace.prefix + b"%x" % session.lease_id
+    await client.put(key, b"", lease=session.lease_id)
+    return key
+
+
+async def exists(client: EtcdClient, key: bytes) -> bool:
+    return (await client.get(key)).exists
+
+
+async def missing(client: EtcdClient, key: bytes) -> bool:
+    return not await exists(client, key)
+
+
+async def test_before_its_grant_it_is_neither_alive_nor_lost(client: EtcdClient) -> None:
+    session = LeaseSession(client, TTL_S)
+    assert not session.alive
+    assert not session.lost.is_set()
+    async with session:
+        assert session.alive
+
+
+async def test_its_keys_vanish_when_it_is_closed(client: EtcdClient) -> None:
+    """O26: at once, not after the TTL."""
+    async with LeaseSession(client, TTL_S) as session:
+        key = await bound_key(client, session)
+        assert session.alive
+        session.check()
+    assert not await exists(client, key)
+    assert session.lost.is_set()
+    assert not session.alive
+    with pytest.raises(LeaseLost):
+        session.check()
+
+
+async def test_it_lives_as_long_as_it_is_renewed(client: EtcdClient) -> None:
+    session = await LeaseSession(client, TTL_S).start()
+    key = await bound_key(client, session)
+    granted_at = boot_clock()
+    await eventually(lambda: boot_clock() > granted_at + TTL_S + 1.0)
+    assert session.alive
+    assert await exists(client, key)
+    await session.close()
+
+
+async def test_its_keys_expire_when_it_is_abandoned(client: EtcdClient) -> None:
+    """O26: a crash."""
+    session = await LeaseSession(client, TTL_S).start()
+    key = await bound_key(client, session)
+    await session.close(revoke=False)
+    assert await exists(client, key)
+    await eventually(lambda: missing(client, key), TTL_S + 2.0)
+
+
+async def test_it_is_given_up_before_etcd_drops_it(
+    client: EtcdClient, victim: EtcdClient, proxy: Proxy
+) -> None:
+    """O10, O25: cut off, its holder stops while the key still stands, so that no two ever act."""
+    session = await LeaseSession(victim, TTL_S).start()
+    key = await bound_key(client, session)
+    proxy.hold_requests()
+    await asyncio.wait_for(session.lost.wait(), TTL_S + 1.0)
+    assert not session.alive
+    assert await exists(client, key)
+    await eventually(lambda: missing(client, key), TTL_S + 2.0)
+    await session.close(revoke=False)
+
+
+async def test_a_short_cut_is_survived(client: EtcdClient, victim: EtcdClient, proxy: Proxy) -> None:
+    session = await LeaseSession(victim, TTL_S).start()
+    key = await bound_key(client, session)
+    for _ in range(3):
+        renewed = proxy.connections
+        proxy.cut()
+        await eventually(lambda renewed=renewed: proxy.connections > renewed)
+    assert session.alive
+    assert await exists(client, key)
+    await session.close()
+
+
+async def test_a_lease_that_was_revoked_elsewhere_is_noticed(client: EtcdClient) -> None:
+    """O25: at the next renewal."""
+    session = await LeaseSession(client, TTL_S).start()
+    await client.lease_revoke(session.lease_id)
+    await asyncio.wait_for(session.lost.wait(), TTL_S / 3 + 1.0)
+    with pytest.raises(LeaseLost):
+        await client.put(client.keyspace.prefix + b"k", b"", lease=session.lease_id)
+    await session.close()
+
+
+async def test_who_was_paused_knows_it_by_the_clock_alone(client: EtcdClient) -> None:
+    """O10, O24: no event loop has to run first, and renewing afterwards does not bring it back."""
+    now = 100.0
+    session = await LeaseSession(client, 10, clock=lambda: now).start()
+    assert session.alive
+    now = 108.9
+    assert session.alive
+    now = 109.1
+    assert not session.alive
+    assert session.lost.is_set()
+    now = 100.0
+    assert not session.alive, "once lost is lost"
+    with pytest.raises(LeaseLost):
+        session.check()
+    await session.close()
+
+
+async def test_a_renewal_that_comes_too_late_brings_nothing_back(victim: EtcdClient, proxy: Proxy) -> None:
+    """O25: who was seen to have lost its lease has stopped acting, and must not be believed to act again."""
+    now = 100.0
+    session = await LeaseSession(victim, TTL_S, clock=lambda: now).start()
+    now = 101.0
+    proxy.hold_replies()
+    await eventually(lambda: proxy.held)
+    now = 102.0
+    proxy.flow()
+    await asyncio.wait_for(session.lost.wait(), 2.0)
+    assert not session.alive
+    await session.close()
+
+
+async def test_a_dead_etcd_grants_nothing(victim: EtcdClient, proxy: Proxy) -> None:
+    """U4."""
+    await proxy.refuse()
+    client = EtcdClient(replace(victim.config, timeout_s=0.3))
+    with pytest.raises(EtcdUnavailable):
+        await LeaseSession(client, TTL_S).start()
+    await client.close()
+
+
+async def test_closing_without_etcd_ends_within_the_deadline(etcd_config: EtcdConfig, proxy: Proxy) -> None:
+    """U4."""
+    client = EtcdClient(replace(etcd_config, endpoints=(proxy.endpoint,), timeout_s=0.3))
+    session = await LeaseSession(client, TTL_S).start()
+    await proxy.refuse()
+    await asyncio.wait_for(session.close(), 1.0)
+    await client.close()

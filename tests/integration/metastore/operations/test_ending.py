@@ -1,0 +1,467 @@
+"""The transactions that end an operation: cancel, seal, finish, collect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+import pytest
+import pytest_asyncio
+
+from distop.errors import DistopError, LeadershipLost, OperationNotFound, OutcomeUnknown
+from distop.metastore.etcd.txn import MAX_OPS, Delete, KeyValue, Put, Txn, TxnResult, unchanged
+from distop.metastore.members.election import Epoch, campaign, resign
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.ending import (
+    COLLECT_BITE,
+    MAX_TRIES,
+    Finish,
+    Finished,
+    collect,
+    finish,
+    finish_txn,
+    request_cancel,
+    seal,
+)
+from distop.metastore.records.keyspace import OperationId, OperationKeys, TableKeys
+from distop.metastore.records.model import (
+    ABORTING,
+    COMMITTING,
+    RUNNING,
+    CancelRecord,
+    ErrorRecord,
+    Head,
+    HistoryRecord,
+    LeaderRecord,
+    decode,
+    decode_run_ops,
+    encode,
+)
+from support.etcd.jobs import mark, mark_all
+from support.etcd.lossy import Fault, LossyClient
+from support.etcd.starts import begin, make_table
+
+CANCEL = CancelRecord(by="me", at=1.0)
+HISTORY = HistoryRecord(outcome="success", finished_at=2.0)
+
+
+@dataclass
+class Led:
+    """A table with a leader."""
+
+    client: LossyClient
+    session: LeaseSession
+    keys: TableKeys
+    epoch: Epoch
+
+    async def begin(self, **fields: object) -> OperationKeys:
+        return self.keys.operation(await begin(self.client, **fields))  # type: ignore[arg-type]
+
+    async def sealed(self, to: bytes = COMMITTING, **fields: object) -> OperationKeys:
+        op = await self.begin(**fields)
+        await seal(self.client, op, self.epoch, before=RUNNING, after=to)
+        return op
+
+    async def plan(self, sealed: bytes = COMMITTING, **fields: object) -> Finish:
+        run_ops = await self.client.get(self.keys.run_ops)
+        return Finish(sealed=sealed, run_ops=run_ops, history=HISTORY, **fields)  # type: ignore[arg-type]
+
+    async def finish(self, op: OperationKeys, plan: Finish) -> Finished:
+        return (await finish(self.client, self.keys, op, self.epoch, plan))[0]
+
+    async def next_epoch(self) -> Epoch:
+        """Somebody else leads from now on."""
+        await resign(self.client, self.epoch)
+        epoch = await campaign(self.client, self.keys, self.session, LeaderRecord(member="next"))
+        assert epoch is not None
+        return epoch
+
+    async def everything(self) -> list[KeyValue]:
+        return (await self.client.scan(self.client.keyspace.prefix)).kvs
+
+    async def below(self, op: OperationKeys) -> list[bytes]:
+        return [kv.key for kv in (await self.client.scan(op.prefix)).kvs]
+
+
+@pytest_asyncio.fixture
+async def led(client: LossyClient) -> AsyncIterator[Led]:
+    await make_table(client)
+    async with LeaseSession(client, 10) as session:
+        keys = client.keyspace.table("t")
+        epoch = await campaign(client, keys, session, LeaderRecord(member="m"))
+        assert epoch is not None
+        yield Led(client, session, keys, epoch)
+
+
+# -- cancel ------------------------------------------------------------------------------------------
+
+
+async def test_the_first_to_ask_for_cancellation_is_told_so(led: Led) -> None:
+    """O19."""
+    op = await led.begin()
+    assert await request_cancel(led.client, op, CANCEL)
+    standing = await led.client.get(op.cancel)
+    assert decode(standing.value, CancelRecord) == CANCEL
+    assert not await request_cancel(led.client, op, CancelRecord(by="other", at=2.0))
+    assert await led.client.get(op.cancel) == standing
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
+async def test_a_lost_reply_to_a_cancellation_is_found_again(led: Led, fault: Fault) -> None:
+    """O19."""
+    op = await led.begin()
+    led.client.fail(fault, fault)
+    assert await request_cancel(led.client, op, CANCEL)
+    assert led.client.spent
+
+
+async def test_cancelling_while_committing_is_allowed_and_while_aborting_needless(led: Led) -> None:
+    """O19."""
+    assert await request_cancel(led.client, await led.sealed(COMMITTING), CANCEL)
+    led.client.sent.clear()
+    aborting = await led.sealed(ABORTING, kind="other", compatible=lambda other: True)
+    assert not await request_cancel(led.client, aborting, CANCEL)
+    assert not (await led.client.get(aborting.cancel)).exists
+
+
+async def test_what_does_not_run_cannot_be_cancelled(led: Led) -> None:
+    """U3: and no key is made."""
+    before = await led.everything()
+    with pytest.raises(OperationNotFound):
+        await request_cancel(led.client, led.keys.operation(OperationId("t", "noop", 7)), CANCEL)
+    assert await led.everything() == before
+
+
+# -- seal --------------------------------------------------------------------------------------------
+
+
+async def test_sealing_freezes_the_results(led: Led) -> None:
+    """O16: in many rounds, marks race with the seal; whatever landed stays, nothing comes after."""
+    for number in range(15):
+        op = await led.begin(kind=f"k{number}", compatible=lambda other: True)
+        racing = [asyncio.create_task(mark(led.client, op.operation, str(job))) for job in range(20)]
+        sealed, _ = await seal(led.client, op, led.epoch, before=RUNNING, after=COMMITTING)
+        frozen = await led.below(op)
+        assert sealed == COMMITTING
+        landed = sum(await asyncio.gather(*racing))
+        assert await led.below(op) == frozen
+        assert len([key for key in frozen if key.endswith(b".state") and key != op.state]) == landed
+        assert not await mark(led.client, op.operation, "late")
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
+async def test_a_lost_reply_to_a_seal_is_found_again(led: Led, fault: Fault) -> None:
+    op = await led.begin()
+    led.client.fail(fault, fault)
+    error = ErrorRecord(code="X", message="why")
+    state, revision = await seal(led.client, op, led.epoch, before=RUNNING, after=ABORTING, error=error)
+    assert led.client.spent
+    assert state == ABORTING
+    standing = await led.client.get(op.state)
+    assert standing.value == ABORTING
+    assert revision >= standing.mod_revision
+    assert decode((await led.client.get(op.error)).value, ErrorRecord) == error
+
+
+async def test_a_stale_epoch_seals_nothing(led: Led) -> None:
+    """O10, O24: not even if the table has no leader now, or the very same member again."""
+    op = await led.begin()
+    await resign(led.client, led.epoch)
+    before = await led.everything()
+    with pytest.raises(LeadershipLost):
+        await seal(led.client, op, led.epoch, before=RUNNING, after=COMMITTING)
+    assert await led.everything() == before
+    await led.next_epoch()
+    before = await led.everything()
+    with pytest.raises(LeadershipLost):
+        await seal(led.client, op, led.epoch, before=RUNNING, after=COMMITTING)
+    assert await led.everything() == before
+
+
+async def test_sealing_twice_shows_what_stands(led: Led) -> None:
+    op = await led.sealed(ABORTING)
+    assert (await seal(led.client, op, led.epoch, before=RUNNING, after=COMMITTING))[0] == ABORTING
+    gone = led.keys.operation(OperationId("t", "noop", 99))
+    assert (await seal(led.client, gone, led.epoch, before=RUNNING, after=COMMITTING))[0] == b""
+
+
+# -- finish ------------------------------------------------------------------------------------------
+
+
+async def test_everything_of_a_finish_happens_at_one_revision(led: Led) -> None:
+    """P3, C8: what is published, the history, and the end of the operation."""
+    op = await led.begin()
+    await mark(led.client, op.operation, "0")
+    await seal(led.client, op, led.epoch, before=RUNNING, after=COMMITTING)
+    publication = Txn(then=(Put(led.keys.head, b"head"), Put(led.keys.watermarks, b"marks")))
+    became, revision = await finish(
+        led.client, led.keys, op, led.epoch, await led.plan(publication=publication)
+    )
+    assert became is Finished.DONE
+    written = [led.keys.head, led.keys.watermarks, led.keys.history(op.operation)]
+    assert {(await led.client.get(key)).mod_revision for key in written} == {revision}
+    assert await led.below(op) == []
+    assert not (await led.client.get(led.client.keyspace.active_operation(op.operation))).exists
+    assert not (await led.client.get(led.keys.run_ops)).exists
+    just_before = await led.client.scan(op.prefix, revision=revision - 1)
+    assert len(just_before.kvs) == 3, "argument, state and job stood until then"
+
+
+async def test_other_operations_keep_running(led: Led) -> None:
+    op = await led.sealed()
+    await led.begin(kind="other", compatible=lambda other: True)
+    assert await led.finish(op, await led.plan()) is Finished.DONE
+    left = decode_run_ops((await led.client.get(led.keys.run_ops)).value)
+    assert left == {"other": ["1"]}
+
+
+async def test_a_stale_epoch_finishes_nothing(led: Led) -> None:
+    """O10, O24."""
+    op = await led.sealed()
+    plan = await led.plan(publication=Txn(then=(Put(led.keys.head, b"head"),)))
+    await resign(led.client, led.epoch)
+    before = await led.everything()
+    with pytest.raises(LeadershipLost):
+        await led.finish(op, plan)
+    assert await led.everything() == before
+    await led.next_epoch()
+    before = await led.everything()
+    with pytest.raises(LeadershipLost):
+        await led.finish(op, plan)
+    assert await led.everything() == before
+
+
+@pytest.mark.parametrize("leave_keys", [False, True])
+@pytest.mark.parametrize(
+    "faults",
+    [[Fault.LOST_REPLY], [Fault.LOST_REQUEST], [Fault.LOST_REQUEST, Fault.LOST_REPLY, Fault.LOST_REQUEST]],
+)
+async def test_a_lost_reply_to_a_finish_is_done_exactly_once(
+    led: Led, faults: list[Fault], leave_keys: bool
+) -> None:
+    """P8, O17."""
+    op = await led.sealed()
+    head = await led.client.put(led.keys.head, b"0")
+    base = await led.client.get(led.keys.head)
+    plan = await led.plan(
+        publication=Txn((unchanged(base),), (Put(led.keys.head, b"1"),)), leave_keys=leave_keys
+    )
+    led.client.fail(*faults)
+    assert await led.finish(op, plan) is Finished.DONE
+    assert led.client.spent
+    revision = (await led.client.get(led.keys.head)).mod_revision
+    assert (await led.client.get(led.keys.head, revision=revision - 1)).mod_revision == head, "written once"
+    assert (await led.client.get(led.keys.history(op.operation))).mod_revision == revision
+
+
+@pytest.mark.parametrize("then", [Fault.DOWN, Fault.FULL])
+async def test_after_a_lost_reply_no_failure_counts_as_certain(led: Led, then: Fault) -> None:
+    """P8: whoever believed "it did not happen" would delete the files of a commit that has happened."""
+    op = await led.sealed()
+    led.client.fail(Fault.LOST_REPLY, *[then] * (MAX_TRIES - 1))
+    with pytest.raises(OutcomeUnknown):
+        await led.finish(op, await led.plan())
+    assert led.client.spent
+    assert (await led.client.get(led.keys.history(op.operation))).exists
+
+
+async def test_what_certainly_did_not_happen_is_not_called_unknown(led: Led) -> None:
+    op = await led.sealed()
+    led.client.fail(Fault.DOWN)
+    with pytest.raises(DistopError) as caught:
+        await led.finish(op, await led.plan())
+    assert not isinstance(caught.value, OutcomeUnknown)
+    assert not (await led.client.get(led.keys.history(op.operation))).exists
+
+
+@pytest.mark.parametrize("fault", [Fault.FULL, Fault.FULL_YET_DONE])
+async def test_what_a_full_etcd_refuses_may_have_happened(led: Led, fault: Fault) -> None:
+    """P8, O27."""
+    op = await led.sealed()
+    led.client.fail(fault, *[Fault.FULL] * (MAX_TRIES - 1))
+    with pytest.raises(OutcomeUnknown) as caught:
+        await led.finish(op, await led.plan())
+    assert caught.value.code == "ETCD_OUT_OF_SPACE"
+    assert (await led.client.get(led.keys.history(op.operation))).exists is (fault is Fault.FULL_YET_DONE)
+    assert await led.finish(op, await led.plan()) is Finished.DONE
+
+
+async def test_a_finish_by_a_predecessor_is_recognised(led: Led) -> None:
+    """O17: its reply was lost with it."""
+    op = await led.sealed()
+    plan = await led.plan()
+    assert await led.finish(op, plan) is Finished.DONE
+    after = await led.everything()
+    assert await led.finish(op, plan) is Finished.DONE
+    assert await led.everything() == after
+    led.epoch = await led.next_epoch()
+    assert await led.finish(op, plan) is Finished.DONE
+
+
+async def test_what_has_moved_is_told_and_nothing_written(led: Led) -> None:
+    """P6, O2: the head, the running operations, a cancellation."""
+    op = await led.sealed()
+    head = await led.client.get(led.keys.head)
+    on_head = await led.plan(publication=Txn((unchanged(head),), (Put(led.keys.head, b"mine"),)))
+    foreign = encode(Head(metadata_location="file:///foreign"))
+    await led.client.put(led.keys.head, foreign)
+    assert await led.finish(op, on_head) is Finished.MOVED
+    stale = await led.plan()
+    await led.begin(kind="other", compatible=lambda other: True)
+    assert await led.finish(op, stale) is Finished.MOVED
+    fresh = await led.plan()
+    await request_cancel(led.client, op, CANCEL)
+    assert await led.finish(op, fresh) is Finished.MOVED
+    assert (await led.client.get(led.keys.head)).value == foreign
+    assert (await led.client.get(op.state)).value == COMMITTING
+
+
+async def test_an_aborted_operation_is_buried_although_it_was_cancelled(led: Led) -> None:
+    """O19."""
+    op = await led.begin()
+    await request_cancel(led.client, op, CANCEL)
+    await seal(led.client, op, led.epoch, before=RUNNING, after=ABORTING)
+    assert await led.finish(op, await led.plan(ABORTING)) is Finished.DONE
+    assert await led.below(op) == []
+
+
+async def _finish_after(led: Led, op: OperationKeys, plan: Finish, *, reads: int) -> Finished:
+    """A finish with a handicap: a cancellation reads before it writes."""
+    for _ in range(reads):
+        await led.client.get(op.state)
+    return await led.finish(op, plan)
+
+
+async def test_either_the_cancellation_wins_or_the_finish(led: Led) -> None:
+    """O19: in every round exactly one of them."""
+    wins = {"cancel": 0, "finish": 0}
+    for _ in range(60):
+        op = await led.sealed()
+        plan = await led.plan()
+
+        cancelling = request_cancel(led.client, op, CANCEL)
+        outcomes = await asyncio.gather(
+            cancelling, _finish_after(led, op, plan, reads=sum(wins.values()) % 4), return_exceptions=True
+        )
+        became = next(outcome for outcome in outcomes if isinstance(outcome, Finished))
+        asked = next(outcome for outcome in outcomes if not isinstance(outcome, Finished))
+        history = await led.client.get(led.keys.history(op.operation))
+        if became is Finished.DONE:
+            assert isinstance(asked, OperationNotFound)
+            assert history.exists
+            wins["finish"] += 1
+        else:
+            assert asked is True
+            assert not history.exists
+            await seal(led.client, op, led.epoch, before=COMMITTING, after=ABORTING)
+            assert await led.finish(op, await led.plan(ABORTING)) is Finished.DONE
+            wins["cancel"] += 1
+    assert all(wins.values()), wins
+
+
+async def test_a_finish_is_bounded(led: Led) -> None:
+    """O5."""
+    op = await led.sealed(partition_count=10_000)
+    for leave_keys in (False, True):
+        txn = finish_txn(led.keys, op, led.epoch, await led.plan(leave_keys=leave_keys))
+        assert txn.weight() <= MAX_OPS // 8
+
+
+# -- collect -----------------------------------------------------------------------------------------
+
+
+async def test_a_large_operation_is_collected_in_bites_its_argument_last(led: Led) -> None:
+    """O5: ten thousand keys, none of them in the way of others for long."""
+    jobs = 10_000
+    op = await led.begin(partition_count=jobs)
+    await mark_all(led.client, op.operation, (str(number) for number in range(jobs)))
+    await seal(led.client, op, led.epoch, before=RUNNING, after=COMMITTING)
+    assert await led.finish(op, await led.plan(leave_keys=True)) is Finished.DONE
+    active = led.client.keyspace.active_operation(op.operation)
+    assert (await led.client.get(active)).exists, "until it is collected, somebody has to know of it"
+    assert not (await led.client.get(op.state)).exists
+    began = await led.client.revision()
+
+    assert await collect(led.client, led.keys, op) == jobs + 1
+    assert await led.below(op) == []
+    assert not (await led.client.get(active)).exists
+
+    left = jobs + 1
+    for revision in range(began + 1, await led.client.revision() + 1):
+        now = len((await led.client.scan(op.prefix, revision=revision, keys_only=True)).kvs)
+        assert left - now <= COLLECT_BITE + 1
+        if now:
+            assert (await led.client.get(op.arg, revision=revision)).exists
+        left = now
+
+
+class Killed(Exception):
+    pass
+
+
+class DyingClient(LossyClient):
+    """Dies after some transactions."""
+
+    lives = 0
+
+    async def txn(self, txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
+        if any(isinstance(op, Delete) for op in txn.then):
+            if not self.lives:
+                raise Killed
+            self.lives -= 1
+        return await super().txn(txn, timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("lives", [0, 1, 2, 3])
+async def test_a_collector_that_was_killed_is_continued_by_another(
+    led: Led, lives: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O5: after any bite."""
+    monkeypatch.setattr("distop.metastore.operations.ending.COLLECT_BITE", 20)
+    op = await led.begin(partition_count=50)
+    await mark_all(led.client, op.operation, [f"p{number}" for number in range(50)])
+    await seal(led.client, op, led.epoch, before=RUNNING, after=COMMITTING)
+    await led.finish(op, await led.plan(leave_keys=True))
+    dying = DyingClient(led.client.config)
+    dying.lives = lives
+    with pytest.raises(Killed):
+        await collect(dying, led.keys, op)
+    await dying.close()
+    assert (await led.client.get(op.arg)).exists
+    assert (await led.client.get(led.client.keyspace.active_operation(op.operation))).exists
+    await asyncio.gather(*(collect(led.client, led.keys, op) for _ in range(3)))
+    assert await led.below(op) == []
+    assert not (await led.client.get(led.client.keyspace.active_operation(op.operation))).exists
+
+
+async def test_nothing_of_an_operation_that_lives_is_collected(led: Led) -> None:
+    """O24: whatever a stale leader believes."""
+    op = await led.begin()
+    await mark(led.client, op.operation, "0")
+    before = await led.everything()
+    assert await collect(led.client, led.keys, op) == 0
+    assert await led.everything() == before
+
+
+async def test_neighbours_are_not_collected(led: Led) -> None:
+    """O29: instance 1 beside 10 and 2."""
+    ops = [await led.begin(kind="k", object=f"o{n}", compatible=lambda other: True) for n in range(3)]
+    near = [replace(ops[0].operation, instance=10), replace(ops[0].operation, object="o00")]
+    for neighbour in near:
+        await led.client.put(led.keys.operation(neighbour).arg, b"")
+    await seal(led.client, ops[0], led.epoch, before=RUNNING, after=COMMITTING)
+    await led.finish(ops[0], await led.plan(leave_keys=True))
+    await collect(led.client, led.keys, ops[0])
+    for other in (*ops[1:], *(led.keys.operation(each) for each in near)):
+        assert (await led.client.get(other.arg)).exists
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
+async def test_collecting_survives_lost_replies(led: Led, fault: Fault) -> None:
+    op = await led.sealed()
+    await led.finish(op, await led.plan(leave_keys=True))
+    led.client.fail(fault, fault, fault)
+    await collect(led.client, led.keys, op)
+    assert led.client.spent
+    assert await led.below(op) == []

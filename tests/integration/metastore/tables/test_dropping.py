@@ -1,0 +1,183 @@
+"""Dropping a table: nothing is left of it, and whatever interrupts that is gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from distop.client import AsyncClient
+from distop.errors import IncompatibleOperation, PreconditionFailed, TableNotFound
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Put, Txn, TxnResult
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import DropRecord, TableRecord
+from distop.metastore.tables.audit import audit_put
+from distop.metastore.tables.dropping import drop_table
+from support.etcd.jobs import mark
+from support.etcd.lossy import Fault, LossyClient, puts
+from support.etcd.starts import begin, make_table
+from support.services.coordinators import config_of, running
+
+
+@pytest_asyncio.fixture
+async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
+    async with (
+        running(config_of(etcd_config)) as coordinator,
+        AsyncClient(coordinator.address, identity="jane") as client,
+    ):
+        yield client
+
+
+async def keys_below(client: LossyClient, table: str = "t") -> list[str]:
+    """What is left of a table, but its leader; in the indexes, too."""
+    space = client.keyspace
+    kvs = (await client.scan(space.prefix, keys_only=True)).kvs
+    names = [kv.key[len(space.prefix) :].decode() for kv in kvs]
+    return [
+        name
+        for name in names
+        if (name.startswith(f"{table}.") and name != f"{table}.coordinator")
+        or name.split(".")[:2] in ([index, table] for index in ("_active", "_paused", "_dropped", "_backlog"))
+    ]
+
+
+def below(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+async def fill(client: LossyClient, count: int, table: str = "t") -> None:
+    """Many keys below a table."""
+    keys = client.keyspace.table(table)
+    for first in range(0, count, 100):
+        numbers = range(first, min(first + 100, count))
+        await client.txn(Txn(then=tuple(Put(keys.request(str(number)), b"{}") for number in numbers)))
+
+
+async def test_a_dropped_table_leaves_nothing_and_its_name_is_free(
+    sdk: AsyncClient, client: LossyClient, tmp_path: Path
+) -> None:
+    """U2, U3: many keys go in bites; its files stay; it is in the trail of the installation."""
+    (tmp_path / "file").touch()
+    await sdk.create_table("t", str(tmp_path))
+    await sdk.create_table("t2", "/tmp/elsewhere")
+    operation = await sdk.start("t", "noop", {"partitions": 1})
+    await mark(client, OperationId.parse(operation.name), "0")
+    await sdk.wait(operation.name)
+    await sdk.pause_table("t")
+    await fill(client, 4500)
+    await sdk.drop_table("t", "old")
+    assert await keys_below(client) == []
+    assert (tmp_path / "file").exists()
+    assert await keys_below(client, "t2")
+    with pytest.raises(TableNotFound):
+        await sdk.drop_table("t")
+    trail = [(entry.action, entry.target, entry.by, entry.reason) async for entry in sdk.audit()]
+    assert trail[0] == ("drop-table", "t", "jane", "old")
+    await sdk.create_table("t", str(tmp_path))
+    assert (await sdk.start("t", "noop", {"partitions": 0})).instance == 1
+
+
+async def test_a_table_at_work_is_not_dropped(sdk: AsyncClient, client: LossyClient) -> None:
+    """The error names the operation; once that is over it can be."""
+    await sdk.create_table("t", "/tmp/nowhere")
+    operation = await sdk.start("t", "noop", {"partitions": 1})
+    with pytest.raises(IncompatibleOperation, match=operation.name):
+        await sdk.drop_table("t")
+    assert (await sdk.get_table("t")).running == (operation.name,)
+    await sdk.cancel(operation.name)
+    await sdk.wait(operation.name)
+    await sdk.drop_table("t")
+    assert await keys_below(client) == []
+
+
+async def test_purging_removes_the_files_of_no_other_table(sdk: AsyncClient, tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "f").touch()
+    await sdk.create_table("t", str(folder))
+    await sdk.create_table("inner", str(folder / "inner"))
+    for one, other in (("t", "inner"), ("inner", "t")):
+        with pytest.raises(PreconditionFailed, match=f"'{other}'"):
+            await sdk.drop_table(one, purge=True)
+    await sdk.drop_table("inner")
+    await sdk.drop_table("t", purge=True)
+    assert below(tmp_path) == []
+    await sdk.create_table("t", str(folder))
+    await sdk.drop_table("t", purge=True)  # nothing was ever written there
+
+
+async def test_a_drop_that_was_interrupted_is_gone_on_with(
+    sdk: AsyncClient, client: LossyClient, tmp_path: Path
+) -> None:
+    """By whoever repeats it, or makes a table of that name: nothing of the old one is the new one's past."""
+
+    async def dies(record: DropRecord) -> None:
+        raise KeyboardInterrupt
+
+    def tombstone(record: TableRecord) -> DropRecord:
+        return DropRecord(name="t", location=str(tmp_path / "t"), purge=True)
+
+    keys = client.keyspace.table("t")
+    for again in (sdk.drop_table("t"), sdk.create_table("t", "/tmp/nowhere")):
+        (tmp_path / "t").mkdir()
+        await make_table(client)
+        await fill(client, 10)
+        audit = audit_put(client.keyspace, "drop-table", by="", target="t", at=1.0)
+        with pytest.raises(KeyboardInterrupt):
+            await drop_table(client, keys, tombstone, audit, dies)
+        with pytest.raises(TableNotFound):
+            await sdk.get_table("t")
+        assert len(await keys_below(client)) == 11
+        await again
+        assert not (tmp_path / "t").exists()
+        assert not (await client.get(keys.request("3"))).exists
+        assert not (await client.get(client.keyspace.dropped("t"))).exists
+
+
+class Overtaken(LossyClient):
+    """An operation is started by somebody else just before the table is dropped."""
+
+    begun: OperationId | None = None
+
+    async def txn(self, txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
+        if self.begun is None and puts(self.keyspace.dropped("t"))(txn):
+            self.begun = OperationId("t", "noop", 1)
+            assert await begin(self) == self.begun
+        return await super().txn(txn, timeout_s=timeout_s)
+
+
+async def test_an_operation_that_starts_meanwhile_wins(etcd_config: EtcdConfig) -> None:
+    """Its table is not taken from under it."""
+    client = Overtaken(etcd_config)
+    await make_table(client)
+    keys = client.keyspace.table("t")
+    audit = audit_put(client.keyspace, "drop-table", by="", target="t", at=1.0)
+
+    async def nothing(record: DropRecord) -> None:
+        pass
+
+    with pytest.raises(IncompatibleOperation, match="t/noop/1"):
+        await drop_table(client, keys, lambda table: DropRecord(name="t", location=""), audit, nothing)
+    assert (await client.get(keys.table)).exists
+    assert (await client.scan(client.keyspace.audit_prefix)).kvs == []
+    await client.close()
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
+async def test_a_lost_reply_drops_once(client: LossyClient, fault: Fault) -> None:
+    """U2: and once in the trail."""
+    await make_table(client)
+    keys = client.keyspace.table("t")
+    client.fail(fault, fault, when=puts(client.keyspace.dropped("t")))
+    audit = audit_put(client.keyspace, "drop-table", by="", target="t", at=1.0)
+
+    async def nothing(record: DropRecord) -> None:
+        pass
+
+    await drop_table(client, keys, lambda table: DropRecord(name="t", location=""), audit, nothing)
+    assert client.spent
+    assert await keys_below(client) == []
+    assert len((await client.scan(client.keyspace.audit_prefix)).kvs) == 1

@@ -1,0 +1,295 @@
+"""Publishing what was written before its operation began: once, whoever asks and however often."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from distop.client import OperationFailed
+from distop.commit.writing import prepared
+from distop.commit.writing.prepared import PreparedTask
+from distop.errors import (
+    HeadConflict,
+    InvalidArgument,
+    RequestIdReused,
+    TableNotEmpty,
+    WriteGivenUp,
+    WriteTooOld,
+)
+from distop.metastore.etcd.config import EtcdConfig
+from distop.spark_jobs.dataframes.publication import Outcome, Publication
+from distop.spark_jobs.dataframes.target import WriteTarget
+from support.etcd.lossy import LossyClient
+from support.services.whole import Whole, whole
+from support.tables.writing import abandon, begin, end, tasks
+from support.waiting import eventually
+
+
+class Driver:
+    """A driver that writes to the table of a service."""
+
+    def __init__(self, service: Whole, address: str) -> None:
+        self.service, self.address = service, address
+
+    async def written(self, start: int, count: int = 12) -> tuple[WriteTarget, list[PreparedTask]]:
+        """A write whose tasks are done."""
+        target = await asyncio.to_thread(begin, self.address)
+        return target, await asyncio.to_thread(tasks, target, start, count)
+
+    async def publish(self, publication: Publication, written: list[PreparedTask]) -> Outcome:
+        return await asyncio.to_thread(end, self.address, publication, written)
+
+    async def give_up(self, publication: Publication) -> bool:
+        return await asyncio.to_thread(abandon, self.address, publication)
+
+    async def ids(self) -> list[int]:
+        return await asyncio.to_thread(self.service.ids)
+
+    async def swept(self) -> None:
+        """Wait until no file is left that the table does not know."""
+        await self.service.at_rest()
+        known = await asyncio.to_thread(self.service.published_files)
+        await eventually(lambda: self.service.data_files() == known, 20.0)
+
+
+@pytest_asyncio.fixture
+async def driver(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -> AsyncIterator[Driver]:
+    async with whole(etcd_config, tmp_path, client) as service:
+        yield Driver(service, service.client._connection.address)
+
+
+def plain(target: WriteTarget, **more: str) -> Publication:
+    """Of a write that nobody repeats."""
+    return Publication(target=target, **{"request_id": target.write, **more})
+
+
+def batch(target: WriteTarget, number: int) -> Publication:
+    """Of a batch of a streaming query."""
+    return Publication(target=target, request_id=f"q.{number}", source="stream:q", batch=str(number))
+
+
+async def test_what_tasks_have_written_is_published_where_it_lies(driver: Driver) -> None:
+    """P1, P3, O6"""
+    target, written = await driver.written(0)
+    before = driver.service.data_files()
+    outcome = await driver.publish(plain(target), written)
+    assert outcome.ours
+    assert outcome.facts["rows"] == 12
+    assert outcome.facts["write"] == target.write
+    assert await driver.ids() == list(range(12))
+    await driver.swept()
+    assert driver.service.data_files() == before
+    keys = await driver.service.at_rest()
+    assert [key for key in keys if ".write." in key and "history" not in key] == ["t.write.nextInstanceId"]
+
+
+async def test_tasks_that_do_not_count_leave_nothing(driver: Driver) -> None:
+    """O11, C18: what losing attempts wrote goes with the end."""
+    target, written = await driver.written(0)
+    await asyncio.to_thread(tasks, target, 0, 12)
+    await driver.publish(plain(target), written)
+    await driver.swept()
+    assert await driver.ids() == list(range(12))
+
+
+async def test_publishing_again_finds_the_first_answer(driver: Driver) -> None:
+    """O7, P8: a driver that did not hear the reply, or another one in its place."""
+    target, written = await driver.written(0)
+    first = await driver.publish(plain(target), written)
+    again = await driver.publish(plain(target), written)
+    assert again.ours
+    assert first.operation is not None
+    assert again.operation is not None
+    assert again.operation.name == first.operation.name
+    other, other_written = await driver.written(0)
+    late = await driver.publish(plain(other, request_id=target.write), other_written)
+    assert not late.ours
+    assert await driver.ids() == list(range(12))
+    await driver.swept()
+
+
+async def test_a_batch_of_a_stream_is_published_once_by_whichever_driver(driver: Driver) -> None:
+    """P15"""
+    for number in range(3):
+        target, written = await driver.written(number * 12)
+        assert (await driver.publish(batch(target, number), written)).ours
+        replayed, again = await driver.written(number * 12)
+        assert not (await driver.publish(batch(replayed, number), again)).ours
+    assert await driver.service.client.watermarks("t") == {"stream:q": {"batch": "2"}}
+    assert await driver.ids() == list(range(36))
+    await driver.swept()
+
+
+async def test_a_batch_is_recognised_when_its_request_is_forgotten(driver: Driver) -> None:
+    """P15: the watermark remembers what the history has forgotten."""
+    target, written = await driver.written(0)
+    await driver.publish(batch(target, 7), written)
+    store = driver.service.store
+    for request in ("q.7",):
+        await store.delete(store.keyspace.table("t").request(request))
+    replayed, again = await driver.written(0)
+    outcome = await driver.publish(batch(replayed, 7), again)
+    assert (outcome.ours, outcome.facts) == (False, {"watermark": "7"})
+    await driver.swept()
+    assert await driver.ids() == list(range(12))
+
+
+async def test_of_two_drivers_with_the_same_batch_one_wins(driver: Driver) -> None:
+    """P15, P16"""
+    attempts = [await driver.written(0) for _ in range(4)]
+    outcomes = await asyncio.gather(
+        *(driver.publish(batch(target, 0), written) for target, written in attempts)
+    )
+    assert sum(outcome.ours for outcome in outcomes) == 1
+    assert await driver.ids() == list(range(12))
+    await driver.swept()
+
+
+async def test_ten_writers_at_once_are_all_there(driver: Driver) -> None:
+    """P7: writes of one table do not wait for each other's operations."""
+    attempts = [await driver.written(number * 12) for number in range(10)]
+    outcomes = await asyncio.gather(*(driver.publish(plain(target), written) for target, written in attempts))
+    assert all(outcome.ours for outcome in outcomes)
+    assert await driver.ids() == list(range(120))
+    await driver.swept()
+
+
+async def test_what_was_given_up_is_never_published(driver: Driver) -> None:
+    """P8, P9: also by a process that was asleep meanwhile."""
+    target, written = await driver.written(0)
+    assert await driver.give_up(plain(target))
+    assert await driver.give_up(plain(target)), "twice is fine"
+    with pytest.raises(WriteGivenUp):
+        await driver.publish(plain(target), written)
+    await driver.service.at_rest()
+    await eventually(lambda: not driver.service.data_files(), 20.0)
+
+
+async def test_what_was_published_is_never_given_up(driver: Driver) -> None:
+    """P8: Spark tells a write to abort also when it lost the reply of its commit."""
+    target, written = await driver.written(0)
+    await driver.publish(plain(target), written)
+    assert not await driver.give_up(plain(target))
+    await driver.swept()
+    assert await driver.ids() == list(range(12))
+
+
+async def test_after_one_that_was_given_up_the_same_can_be_tried_again(driver: Driver) -> None:
+    first, _ = await driver.written(0)
+    assert await driver.give_up(batch(first, 0))
+    second, written = await driver.written(0)
+    outcome = await driver.publish(batch(second, 0), written)
+    assert outcome.ours
+    assert outcome.operation is not None
+    assert outcome.operation.request_id == "q.0.2"
+    third, again = await driver.written(0)
+    assert not (await driver.publish(batch(third, 0), again)).ours
+    assert await driver.give_up(batch(third, 0)), "the files of a loser may go"
+    assert await driver.ids() == list(range(12))
+    await driver.swept()
+
+
+async def test_an_overwrite_is_refused_if_others_have_written_meanwhile(driver: Driver) -> None:
+    """P6: since the write began, not since it ended."""
+    first, written = await driver.written(0)
+    await driver.publish(plain(first), written)
+    slow, slow_written = await driver.written(100)
+    other, other_written = await driver.written(12)
+    await driver.publish(plain(other), other_written)
+    with pytest.raises(OperationFailed) as refused:
+        await driver.publish(plain(slow, mode="overwrite"), slow_written)
+    assert refused.value.details["cause"] == HeadConflict.code
+    assert await driver.ids() == list(range(24))
+    rebased, rebased_written = await driver.written(200)
+    outcome = await driver.publish(plain(rebased, mode="overwrite", on_conflict="rebase"), rebased_written)
+    assert outcome.facts["removedRows"] == 24
+    assert await driver.ids() == list(range(200, 212))
+
+
+async def test_modes_that_look_at_what_is_there(driver: Driver) -> None:
+    """P5"""
+    target, written = await driver.written(0)
+    await driver.publish(plain(target, mode="error_if_exists"), written)
+    second, second_written = await driver.written(12)
+    with pytest.raises(OperationFailed) as refused:
+        await driver.publish(plain(second, mode="error_if_exists"), second_written)
+    assert refused.value.details["cause"] == TableNotEmpty.code
+    third, third_written = await driver.written(24)
+    outcome = await driver.publish(plain(third, mode="ignore"), third_written)
+    assert outcome.facts["ignored"] is True
+    assert await driver.ids() == list(range(12))
+    await driver.swept()
+
+
+async def test_nothing_to_write_makes_no_snapshot(driver: Driver) -> None:
+    """P10"""
+    target = await asyncio.to_thread(begin, driver.address)
+    outcome = await driver.publish(plain(target), [])
+    assert outcome.ours
+    assert "snapshotId" not in outcome.facts
+
+
+async def test_a_request_id_of_something_else_is_not_taken_for_a_write(driver: Driver) -> None:
+    await driver.service.client.start("t", "noop", {"partitions": 0}, request_id="nightly")
+    target, written = await driver.written(0)
+    with pytest.raises(RequestIdReused):
+        await driver.publish(plain(target, request_id="nightly"), written)
+
+
+async def test_a_pause_holds_a_write_until_its_time_is_over(driver: Driver) -> None:
+    """O21"""
+    target, written = await driver.written(0)
+    await driver.service.client.pause_table("t")
+    publishing = asyncio.create_task(driver.publish(plain(target), written))
+    await asyncio.sleep(0)
+    await driver.service.client.resume_table("t")
+    assert (await publishing).ours
+
+
+async def test_orphans_are_not_looked_for_among_young_writes_and_old_ones_are_not_published(
+    driver: Driver,
+) -> None:
+    """P13"""
+    target, written = await driver.written(0)
+    began = time.time() - prepared.SPARED_S - 60
+    old = replace(target, write=prepared.new_write(began))
+    old_written = await asyncio.to_thread(tasks, old, 12, 12)
+    assert len(driver.service.data_files()) == 12
+    client = driver.service.client
+
+    async def remove() -> int:
+        argument = {"older_than": "0s", "dry_run": False}
+        started = await client.start("t", "remove_orphans", argument)
+        ended = await client.wait(started.name, timeout_s=90)
+        return int(ended.raise_for_outcome().facts["orphans"])
+
+    assert await remove() == 6
+    await eventually(lambda: len(driver.service.data_files()) == 6, 20.0)
+    with pytest.raises(WriteTooOld):
+        await driver.publish(plain(old), old_written)
+    await driver.publish(plain(target), written)
+    assert await driver.ids() == list(range(12))
+
+
+async def test_bad_requests_are_refused_by_name(driver: Driver) -> None:
+    """U3, O4"""
+    client = driver.service.client
+    good = {"write": "w20130101T000000-0123456789ab", "files": "list.json"}
+    for argument, field in (
+        ({**good, "write": "mine"}, "write"),
+        ({**good, "files": "../list.json"}, "files"),
+        ({**good, "batch": "1"}, "batch"),
+        ({**good, "more": 1}, "argument"),
+    ):
+        with pytest.raises(InvalidArgument) as refused:
+            await client.start("t", "write", argument, object="w")
+        assert refused.value.details["field"] == field
+    with pytest.raises(WriteTooOld):
+        await client.start("t", "write", good, object="w")
+    assert [key for key in await driver.service.keys() if ".write." in key] == []

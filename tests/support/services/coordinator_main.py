@@ -1,0 +1,21 @@
+"""A coordinator process for tests: ``python -m support.services.coordinator_main HOST:PORT TTL_S``.
+
+etcd and operation types come from the environment; the log goes to standard error, one line an event.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from distop.cli.output.logs import configure
+from distop.coordinator.service import CoordinatorConfig, run
+from distop.metastore.etcd.config import EtcdConfig
+
+
+def main(listen: str, ttl_s: str) -> int:
+    configure()
+    return run(CoordinatorConfig(etcd=EtcdConfig.from_env(), listen=listen, lease_ttl_s=int(ttl_s)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,224 @@
+"""Coordinators for tests: in this event loop, and as processes that can be killed and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import grpc.aio
+
+from distop.coordinator.leading.placement import preferred
+from distop.coordinator.service import Coordinator, CoordinatorConfig
+from distop.errors.wire import from_rpc_error
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import free_port
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import LeaderRecord, MemberRecord, decode
+from distop.proto import distop_pb2 as pb
+from distop.proto import distop_pb2_grpc
+from support.repository import TESTS
+from support.types.probes import PROBES
+from support.waiting import eventually
+
+FINAL = (pb.SUCCEEDED, pb.FAILED, pb.CANCELLED)
+TTL_S = 2
+
+
+class Service:
+    """The gRPC stubs of one coordinator; errors are raised as the classes they were on the other side."""
+
+    def __init__(self, address: str) -> None:
+        self.channel = grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+        self.operations: Any = distop_pb2_grpc.OperationServiceStub(self.channel)
+        self.tables: Any = distop_pb2_grpc.TableServiceStub(self.channel)
+        self.cluster: Any = distop_pb2_grpc.ClusterServiceStub(self.channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.channel.close(None)
+
+    async def create_table(self, name: str, **fields: Any) -> pb.Table:
+        request = pb.CreateTableRequest(name=name, location="/tmp/nowhere", **fields)
+        with raising():
+            table: pb.Table = await self.tables.CreateTable(request, timeout=10)
+        return table
+
+    async def start(
+        self, table: str, kind: str = "noop", argument: dict[str, Any] | None = None, **fields: Any
+    ) -> OperationId:
+        request = pb.StartOperationRequest(table=table, type=kind, **fields)
+        request.argument.update(argument or {})
+        with raising():
+            return OperationId.parse((await self.operations.StartOperation(request, timeout=10)).name)
+
+    async def get(self, operation: OperationId) -> pb.Operation:
+        with raising():
+            request = pb.GetOperationRequest(name=str(operation))
+            seen: pb.Operation = await self.operations.GetOperation(request, timeout=10)
+        return seen
+
+    async def cancel(self, operation: OperationId, **fields: Any) -> pb.Operation:
+        request = pb.CancelOperationRequest(name=str(operation), **fields)
+        with raising():
+            seen: pb.Operation = await self.operations.CancelOperation(request, timeout=10)
+        return seen
+
+    async def resolve(self, operation: OperationId, action: str, **fields: Any) -> pb.Operation:
+        request = pb.ResolveOperationRequest(name=str(operation), action=action, **fields)
+        with raising():
+            seen: pb.Operation = await self.operations.ResolveOperation(request, timeout=10)
+        return seen
+
+    async def ended(self, operation: OperationId, timeout_s: float = 15.0) -> pb.Operation:
+        """The operation once it is over and its last key is gone from the index."""
+
+        async def over() -> pb.Operation | None:
+            seen = await self.get(operation)
+            return seen if seen.state in FINAL else None
+
+        return await eventually(over, timeout_s)
+
+
+@contextlib.contextmanager
+def raising() -> Any:
+    """Calls inside fail with a :class:`~distop.errors.DistopError`."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from error
+
+
+def config_of(etcd: EtcdConfig, **fields: Any) -> CoordinatorConfig:
+    """A coordinator for a test: any port, a short lease, the probe types."""
+    given = {"listen": "127.0.0.1:0", "lease_ttl_s": TTL_S, "operations": PROBES, **fields}
+    return CoordinatorConfig(etcd=etcd, **given)
+
+
+@contextlib.asynccontextmanager
+async def running(config: CoordinatorConfig) -> AsyncIterator[Coordinator]:
+    """A coordinator in this event loop, ready, and stopped at the end."""
+    coordinator = Coordinator(config)
+    task = asyncio.create_task(coordinator.run())
+    await eventually(lambda: coordinator.ready.is_set() or task.done())
+    if task.done():
+        task.result()
+    try:
+        yield coordinator
+    finally:
+        coordinator.stop()
+        await task
+
+
+@contextlib.asynccontextmanager
+async def serving(etcd: EtcdConfig, **fields: Any) -> AsyncIterator[Service]:
+    """A coordinator in this event loop, seen through gRPC."""
+    async with running(config_of(etcd, **fields)) as coordinator, Service(coordinator.address) as service:
+        yield service
+
+
+async def leader_of(client: EtcdClient, table: str) -> str:
+    """The member that leads a table; empty without one."""
+    kv = await client.get(client.keyspace.table(table).coordinator)
+    return decode(kv.value, LeaderRecord).member if kv.exists else ""
+
+
+def tables_for(members: Sequence[str], *, each: int) -> list[str]:
+    """Names of tables of which every member should lead ``each``. Among names at random, one may get none."""
+    names = [f"t{number}" for number in range(100 * len(members))]
+    shares = ([name for name in names if preferred(members, name) == member] for member in members)
+    return [name for share in shares for name in share[:each]]
+
+
+async def members(client: EtcdClient) -> dict[int, MemberRecord]:
+    """The live coordinators by pid."""
+    listed = (await client.scan(client.keyspace.coordinators)).kvs
+    records = [decode(kv.value, MemberRecord) for kv in listed]
+    return {record.pid: record for record in records}
+
+
+class CoordinatorProcess:
+    """A coordinator as a process of its own. Its log is ``<folder>/coordinator-<port>.log``."""
+
+    def __init__(self, etcd: EtcdConfig, folder: Path, *, operations: Sequence[str] = PROBES) -> None:
+        self.etcd = etcd
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.log_file = folder / f"coordinator-{self.port}.log"
+        self._operations = ",".join(operations)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it; see :meth:`member` for when it is ready."""
+        env = {
+            **os.environ,
+            **self.etcd.to_env(),
+            "DISTOP_OPERATIONS": self._operations,
+            "PYTHONPATH": str(TESTS),
+        }
+        with self.log_file.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "support.services.coordinator_main", self.address, str(TTL_S)],
+                env=env,
+                stdout=log,
+                stderr=log,
+            )
+
+    async def member(self, client: EtcdClient) -> str:
+        """Its member id, once it is ready. ``client`` must reach the same etcd."""
+
+        async def record() -> MemberRecord | None:
+            assert self._process is not None
+            assert self._process.poll() is None, self.log_file.read_text()
+            return (await members(client)).get(self.pid)
+
+        return (await eventually(record, 20.0)).id
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal. After SIGSTOP, returns when it has halted."""
+        os.kill(self.pid, number)
+        if number is signal.SIGSTOP:
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+
+    async def exit_code(self, timeout_s: float = 10.0) -> int:
+        """Its exit code, once it has ended by itself."""
+        process = self._process
+        assert process is not None
+        await eventually(lambda: process.poll() is not None, timeout_s)
+        return process.returncode
+
+    def kill(self) -> None:
+        """SIGKILL, also of a halted process; nothing if it has ended."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def log(self) -> str:
+        return self.log_file.read_text()
+
+
+def through(etcd: EtcdConfig, endpoint: str) -> EtcdConfig:
+    """The same etcd, reached through a proxy."""
+    return replace(etcd, endpoints=(endpoint,))

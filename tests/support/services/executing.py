@@ -1,0 +1,267 @@
+"""Operations without a coordinator, and executors and sidecars as processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from distop.executor.host.place import BASE_VARIABLE, Place
+from distop.executor.launch.launch import LocalLauncher
+from distop.executor.ledger.ledger import Ledger
+from distop.executor.runner.runner import Runner, RunnerOptions
+from distop.executor.runner.types import ServedTypes
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Delete, Put, Txn
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.runs import Taken, take_runner
+from distop.metastore.records.keyspace import OperationKeys, prefix_end
+from distop.metastore.records.model import (
+    RUNNING,
+    ActiveRecord,
+    JobRecord,
+    OperationArg,
+    OperationOptions,
+    RunnerRecord,
+    decode,
+    encode,
+)
+from distop.operations import Registry
+from support.repository import TESTS as TESTS
+from support.types.work_types import WORK_TYPES
+from support.waiting import eventually
+
+TTL_S = 2
+_instances = itertools.count(1)
+
+
+async def start_operation(
+    client: EtcdClient,
+    type_name: str = "noop",
+    argument: Mapping[str, Any] | None = None,
+    *,
+    jobs: int = 1,
+    partitions: list[str] | None = None,
+    table: str = "flights",
+    exclusive: bool = False,
+    stages_files: bool = False,
+    **options: Any,
+) -> OperationArg:
+    """Write the keys of a running operation, as a coordinator's start does."""
+    arg = OperationArg(
+        table=table,
+        type=type_name,
+        instance=next(_instances),
+        uuid=secrets.token_hex(8),
+        argument=dict(argument or {"fail": []}),
+        partition_count=jobs if partitions is None else len(partitions),
+        partitions=partitions,
+        exclusive=exclusive,
+        stages_files=stages_files,
+        options=OperationOptions(**options),
+    )
+    keys = client.keyspace.operation(arg.id)
+    active = client.keyspace.active_operation(arg.id)
+    puts = (
+        Put(keys.arg, encode(arg)),
+        Put(keys.state, RUNNING),
+        Put(active, encode(ActiveRecord(type=type_name))),
+    )
+    await client.txn(Txn(then=puts))
+    return arg
+
+
+async def set_state(client: EtcdClient, arg: OperationArg, state: bytes) -> None:
+    """Seal it."""
+    await client.put(client.keyspace.operation(arg.id).state, state)
+
+
+async def remove_operation(client: EtcdClient, arg: OperationArg) -> None:
+    """Remove all its keys at once, as the finishing transaction of a small operation does."""
+    keys = client.keyspace.operation(arg.id)
+    gone = Delete(keys.prefix, prefix_end(keys.prefix))
+    await client.txn(Txn(then=(gone, Delete(client.keyspace.active_operation(arg.id)))))
+
+
+async def job_records(client: EtcdClient, arg: OperationArg) -> dict[str, JobRecord]:
+    """The results that stand in etcd."""
+    keys = client.keyspace.operation(arg.id)
+    found = {}
+    for kv in (await client.scan(keys.prefix)).kvs:
+        job = keys.partition_of(kv.key)
+        if job is not None and job[1] == "state":
+            found[job[0]] = decode(kv.value, JobRecord, kv.key)
+    return found
+
+
+async def all_done(client: EtcdClient, arg: OperationArg, timeout_s: float = 15.0) -> dict[str, JobRecord]:
+    """All results, once there is one for each job."""
+
+    async def complete() -> dict[str, JobRecord] | None:
+        records = await job_records(client, arg)
+        return records if len(records) == arg.partition_count else None
+
+    return await eventually(complete, timeout_s)
+
+
+async def runner_of(client: EtcdClient, arg: OperationArg) -> str:
+    """The member that runs it; empty: none."""
+    kv = await client.get(client.keyspace.operation(arg.id).runner)
+    return decode(kv.value, RunnerRecord).member if kv.exists else ""
+
+
+@asynccontextmanager
+async def lease(client: EtcdClient, ttl_s: int = 5) -> AsyncIterator[LeaseSession]:
+    """A lease that is kept alive."""
+    async with LeaseSession(client, ttl_s) as session:
+        yield session
+
+
+async def take(client: EtcdClient, arg: OperationArg, session: LeaseSession, member: str = "tester") -> Taken:
+    """Become the runner of an operation."""
+    keys: OperationKeys = client.keyspace.operation(arg.id)
+    taken = await take_runner(client, keys, RunnerRecord(member=member), session.lease_id)
+    assert taken is not None
+    return taken
+
+
+@asynccontextmanager
+async def runner(
+    client: EtcdClient,
+    *,
+    slots: int = 4,
+    serving: Sequence[str] | None = None,
+    more: Sequence[str] = (),
+    **options: Any,
+) -> AsyncIterator[tuple[Runner, asyncio.Event]]:
+    """A runner with threads for tasks, in this event loop; with the event that stops it.
+
+    ``serving``: the types it serves; ``None``: all. ``more``: types as ``module:Class``.
+    """
+    ledger, stop = Ledger(client), asyncio.Event()
+    types = ServedTypes(Registry([*WORK_TYPES.split(","), *more]), serving)
+    given = RunnerOptions(**{"lease_ttl_s": TTL_S, "resync_s": 1.0, **options})
+    made = Runner(ledger, LocalLauncher(ledger, slots=slots), types, given)
+    task = asyncio.create_task(made.serve(stop))
+    member = client.keyspace.executor(made.member)
+
+    async def registered() -> bool:
+        return task.done() or (await client.get(member)).exists
+
+    await eventually(registered)
+    try:
+        yield made, stop
+    finally:
+        stop.set()
+        await task
+        await ledger.close()
+
+
+class Child:
+    """A process of distop's that tests kill, stop and continue. Its output is ``log``."""
+
+    def __init__(self, etcd: EtcdConfig, folder: Path, *command: str, **environment: str) -> None:
+        self.log = folder / f"child-{secrets.token_hex(3)}.log"
+        env = {
+            **os.environ,
+            **etcd.to_env(),
+            "DISTOP_OPERATIONS": WORK_TYPES,
+            "PYTHONPATH": str(TESTS),
+            "PYTHONFAULTHANDLER": "1",
+            **environment,
+        }
+        with self.log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, *command], env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """SIGSTOP; returns when it has halted."""
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """SIGKILL, also of a halted process; nothing if it has ended."""
+        if self.running:
+            self._process.kill()
+        self._process.wait()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for its end."""
+        self._process.wait(timeout_s)
+
+    async def exit_code(self, timeout_s: float = 15.0) -> int:
+        """Its exit code, once it has ended by itself; where it does not, its log says what it was doing."""
+        try:
+            await eventually(lambda: not self.running, timeout_s)
+        except AssertionError as error:
+            self._process.send_signal(signal.SIGABRT)  # faulthandler prints all stacks
+            self._process.wait(10)
+            raise AssertionError(f"{error}\n{self.log.read_text()[-20_000:]}") from None
+        return int(self._process.returncode)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def executor_process(etcd: EtcdConfig, folder: Path, master: str = "none", **environment: str) -> Child:
+    """An executor as a process: see ``support/services/executor_main.py``."""
+    return Child(etcd, folder, "-m", "support.services.executor_main", master, str(TTL_S), **environment)
+
+
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """A folder whose path leaves room for that of a socket below it."""
+    with tempfile.TemporaryDirectory(prefix="dx") as folder:
+        yield Path(folder)
+
+
+def place_in(folder: Path, etcd: EtcdConfig) -> Place:
+    """Where the sidecar is for processes whose ``DISTOP_RUNTIME_DIR`` is ``folder``."""
+    return Place.of(etcd.endpoints, etcd.prefix, environ={BASE_VARIABLE: str(folder)}).prepare()
+
+
+def sidecar_pid(place: Place) -> int:
+    """The process that serves there; 0: none."""
+    try:
+        return int(place.pid_file.read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+@asynccontextmanager
+async def sidecar_process(
+    etcd: EtcdConfig, place: Place, folder: Path, *, idle_exit_s: float = 60.0, ttl_s: int = TTL_S
+) -> AsyncIterator[Child]:
+    """A sidecar as a process, at a place of the test's; ready, so that no task starts another one."""
+    given = ["--folder", str(place.folder), "--lease-ttl", str(ttl_s), "--idle-exit", str(idle_exit_s)]
+    with Child(etcd, folder, "-m", "distop.executor.sidecar.server", *given) as sidecar:
+        await eventually(lambda: sidecar_pid(place) == sidecar.pid, 20.0)
+        yield sidecar

@@ -1,0 +1,23 @@
+"""An executor process for tests: ``python -m support.services.executor_main MASTER TTL_S``.
+
+etcd and operation types come from the environment; the log goes to standard error, one line an event.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from distop.cli.output.logs import configure
+from distop.executor.runner.runner import RunnerOptions
+from distop.executor.runner.service import ExecutorConfig, run
+from distop.metastore.etcd.config import EtcdConfig
+
+
+def main(master: str, ttl_s: str) -> int:
+    configure()
+    options = RunnerOptions(lease_ttl_s=int(ttl_s), resync_s=2.0)
+    return run(ExecutorConfig(etcd=EtcdConfig.from_env(), master=master, slots=4, runner=options))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,58 @@
+"""A user's own program with rows that only it has. Its arguments: ADDRESS FOLDER.
+
+Deals the rows out at random, without Spark. In ``FOLDER``: jobs other than the first wait for ``release``.
+Ends with 0 once the rows are in the table.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from distop.client import Client
+from distop.executor.runner.hosted import run_hosted
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.keyspace import OperationId
+from distop.spark_jobs.ingest.dataframe import DataFrameIngest, columns_of
+
+ROWS = 500
+
+
+def dealt(folder: Path) -> list[Iterator[pa.RecordBatch]]:
+    """The rows, in some order, in some number of parts."""
+    ids = random.sample(range(ROWS), ROWS)
+    parts = random.randint(3, 7)
+
+    def rows(part: int) -> Iterator[pa.RecordBatch]:
+        some = pa.array(ids[part::parts], pa.int64())
+        yield pa.RecordBatch.from_arrays([some], names=["id"])
+        while part and not (folder / "release").exists():
+            time.sleep(0.005)
+
+    return [rows(part) for part in range(parts)]
+
+
+def main(address: str, folder: str) -> int:
+    with Client(address, timeout_s=20, connect_timeout_s=20) as client:
+        argument = {"columns": columns_of(pa.schema([("id", pa.int64())])), "source": "own"}
+        argument["watermark"] = {"day": "2024-05-01"}
+        operation = client.start("t", DataFrameIngest.type, argument, request_id="nightly")
+        ended = run_hosted(
+            OperationId.parse(operation.name),
+            DataFrameIngest(dealt(Path(folder))),
+            lambda: client.wait(operation.name, timeout_s=1.0),
+            session=None,
+            etcd=EtcdConfig.from_env(),
+            lease_ttl_s=2,
+        )
+        print(ended.raise_for_outcome().facts)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

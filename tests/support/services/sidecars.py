@@ -1,0 +1,87 @@
+"""Fixtures and helpers of tests that reach etcd through a sidecar, as the tasks of a worker do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from distop.executor.host.place import Place
+from distop.executor.host.scratch import Scratch
+from distop.executor.sidecar.client import SidecarClient
+from distop.executor.task.task import TaskSummary, Work, run_task
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.runs import Taken
+from distop.operations import Registry
+from support.etcd.lossy import LossyClient
+from support.services.executing import (
+    Child,
+    place_in,
+    short_folder,
+    sidecar_pid,
+)
+from support.types.work_types import WORK_TYPES
+
+REGISTRY = Registry(WORK_TYPES.split(","))
+
+
+@pytest.fixture
+def place(etcd_config: EtcdConfig) -> Iterator[Place]:
+    """Where sidecars of this test serve. Those that tests made tasks start are ended."""
+    with short_folder() as folder:
+        place = place_in(folder, etcd_config)
+        yield place
+        end_sidecar(place)
+
+
+@pytest_asyncio.fixture
+async def session(client: LossyClient) -> AsyncIterator[LeaseSession]:
+    """The lease of whoever plays the runner."""
+    async with LeaseSession(client, 5) as session:
+        yield session
+
+
+def end_sidecar(place: Place, number: signal.Signals = signal.SIGTERM) -> int:
+    """Signal the sidecar that serves there; its pid."""
+    pid = sidecar_pid(place)
+    if pid:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+    return pid
+
+
+@contextmanager
+def connected(place: Place, etcd: EtcdConfig) -> Iterator[SidecarClient]:
+    """A worker's connection, as of a process of its own."""
+    client = SidecarClient(place, etcd.to_env())
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def work_of(taken: Taken, place: Place) -> Work:
+    operation, scratch = REGISTRY.get(taken.arg.type), Scratch(place)
+    return Work(operation=operation, arg=taken.arg, run_token=taken.run.token, scratch=scratch)
+
+
+def task(client: SidecarClient, taken: Taken, name: str = "a") -> asyncio.Future[TaskSummary]:
+    """Run a task over all unfinished jobs, in a thread."""
+    loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(1)
+    return loop.run_in_executor(pool, run_task, client, work_of(taken, client.place), taken.unfinished, name)
+
+
+def worker_process(etcd: EtcdConfig, place: Place, folder: Path, taken: Taken) -> Child:
+    """A worker as a process of its own, which runs all jobs."""
+    arg = folder / "arg.json"
+    arg.write_bytes(taken.arg_value)
+    given = [str(place.folder), str(arg), str(taken.run.token)]
+    return Child(etcd, folder, "-m", "support.services.worker_main", *given)

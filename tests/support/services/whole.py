@@ -1,0 +1,116 @@
+"""The whole service in one test: a coordinator, an executor with threads, a client, a table on local disk."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyiceberg.table
+
+from distop.client import AsyncClient, Operation
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from support.services.coordinators import config_of, running
+from support.services.executing import runner
+from support.types.probes import PROBES
+from support.waiting import eventually
+
+HEADER = "id,kind,day\n"
+
+
+def write_csv(folder: Path, name: str, start: int, rows: int, *, kinds: int = 3) -> Path:
+    """A file of ``rows`` rows with ids from ``start`` on; returns its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = (
+        f"{number},k{number % kinds},2013-01-{1 + number % 28:02}" for number in range(start, start + rows)
+    )
+    (folder / name).write_text(HEADER + "\n".join(lines) + "\n")
+    return folder
+
+
+@dataclass
+class Whole:
+    """What a test sees of it."""
+
+    etcd: EtcdConfig
+    store: EtcdClient
+    client: AsyncClient
+    folder: Path
+    address: str = ""
+
+    @property
+    def location(self) -> Path:
+        return self.folder / "table"
+
+    async def ingest(self, source: Path, table: str = "t", **argument: Any) -> Operation:
+        """Ingest a folder to its end, whatever that is."""
+        operation = await self.client.start(table, "ingest", {"paths": [str(source)], **argument})
+        return await self.client.wait(operation.name, timeout_s=30)
+
+    def table(self, name: str = "t") -> pyiceberg.table.Table:
+        """The table as any pyiceberg program sees it. Blocking."""
+        properties = {"etcd.endpoints": ",".join(self.etcd.endpoints), "etcd.prefix": self.etcd.prefix}
+        return EtcdCatalog("test", **properties).load_table(f"default.{name}")
+
+    def rows(self, name: str = "t") -> pa.Table:
+        """All rows of the table. Blocking."""
+        return self.table(name).scan().to_arrow()
+
+    def ids(self, name: str = "t") -> list[int]:
+        """The column ``id`` of the table, sorted. Blocking."""
+        return sorted(self.rows(name)["id"].to_pylist())
+
+    async def keys(self) -> list[str]:
+        """All keys below the prefix, without it."""
+        prefix = self.store.keyspace.prefix
+        return [kv.key[len(prefix) :].decode() for kv in (await self.store.scan(prefix, keys_only=True)).kvs]
+
+    async def at_rest(self) -> list[str]:
+        """All keys, once no operation is active any more."""
+
+        async def quiet() -> bool:
+            return not any(key.startswith("_active.") for key in await self.keys())
+
+        await eventually(quiet, 20.0)
+        return await self.keys()
+
+    def data_files(self) -> set[Path]:
+        """The data files on disk."""
+        return {path for path in (self.location / "data").rglob("*") if path.is_file()}
+
+    def published_files(self, name: str = "t") -> set[Path]:
+        """The data files that the present snapshot knows. Blocking."""
+        return {Path(urlsplit(task.file.file_path).path) for task in self.table(name).scan().plan_files()}
+
+    async def operations(self) -> list[Operation]:
+        async with aclosing(self.client.list("t")) as listed:
+            return [operation async for operation in listed]
+
+
+@asynccontextmanager
+async def coordinated(
+    etcd: EtcdConfig, folder: Path, store: EtcdClient, *, more: Sequence[str] = (), **options: Any
+) -> AsyncIterator[Whole]:
+    """A coordinator and a client, and the table ``t``; nobody runs jobs.
+
+    ``more``: types that the coordinator knows, as ``module:Class``. ``options``: of the table.
+    """
+    async with (
+        running(config_of(etcd, operations=[*PROBES, *more])) as coordinator,
+        AsyncClient(coordinator.address, timeout_s=20) as client,
+    ):
+        await client.create_table("t", str(folder / "table"), options={"partitionBy": ["kind"], **options})
+        yield Whole(etcd, store, client, folder, coordinator.address)
+
+
+@asynccontextmanager
+async def whole(etcd: EtcdConfig, folder: Path, store: EtcdClient) -> AsyncIterator[Whole]:
+    """The same with an executor."""
+    async with coordinated(etcd, folder, store) as service, runner(store):
+        yield service

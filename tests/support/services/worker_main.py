@@ -1,0 +1,26 @@
+"""A worker process for tests. Its arguments: SIDECAR_FOLDER ARG_FILE RUN_TOKEN."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from distop.executor.host.place import Place
+from distop.executor.host.scratch import Scratch
+from distop.executor.sidecar.client import client_of_this_process
+from distop.executor.task.task import Work, decode_arg, run_task
+from distop.metastore.etcd.config import EtcdConfig
+from distop.operations import Registry
+
+
+def main(folder: str, arg_file: str, token: str) -> int:
+    arg = decode_arg(Path(arg_file).read_bytes())
+    place = Place(Path(folder))
+    work = Work(operation=Registry().get(arg.type), arg=arg, run_token=int(token), scratch=Scratch(place))
+    client = client_of_this_process(place, EtcdConfig.from_env().to_env())
+    run_task(client, work, arg.partition_names(), "w")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

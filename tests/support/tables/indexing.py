@@ -1,0 +1,199 @@
+"""Builds of indexes from plan to sweep, and look-ups, without a coordinator."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyiceberg.expressions import EqualTo
+
+from distop.commit.cleanup.sweep import sweep
+from distop.commit.index.lookup import Narrowed, narrow
+from distop.commit.index.publish import IndexPublish
+from distop.commit.layout.model import file_io
+from distop.commit.steps.contract import Contribution, FinishContext
+from distop.errors import Cancelled
+from distop.metastore.etcd.txn import KeyValue, Put, Txn
+from distop.metastore.records.model import (
+    Head,
+    HistoryRecord,
+    IndexRecord,
+    JobRecord,
+    OperationArg,
+    TableRecord,
+    decode,
+)
+from distop.operations.api import OperationView, PlanRequest
+from distop.spark_jobs.index.operation import BuildIndex, object_of_column
+from support.sources.ingesting import LocalJob
+from support.tables.publishing import Table
+
+_uuids = itertools.count(1)
+
+
+class SavingJob(LocalJob):
+    """An attempt that keeps checkpoints in a dictionary.
+
+    Parameters
+    ----------
+    dies_after:
+        Checkpoints after which it is as if the process were killed.
+    """
+
+    def __init__(self, arg: OperationArg, partition: str, saved: dict[str, bytes], dies_after: int = -1):
+        super().__init__(arg, partition)
+        self._saved, self._left = saved, dies_after
+
+    def load_checkpoint(self) -> bytes | None:
+        return self._saved.get(self.partition)
+
+    def save_checkpoint(self, value: bytes) -> None:
+        assert len(value) <= 1024
+        self._saved[self.partition] = value
+        self._left -= 1
+        if not self._left:
+            raise Cancelled("killed")
+
+
+@dataclass
+class BuiltIndex:
+    """One build of an index, and what became of it."""
+
+    world: Indexing
+    arg: OperationArg
+    jobs: dict[str, JobRecord] = field(default_factory=dict)
+    saved: dict[str, bytes] = field(default_factory=dict)
+
+    def run(self, names: Iterable[str] | None = None) -> BuiltIndex:
+        for name in self.arg.partition_names() if names is None else names:
+            self.attempt(name)
+        return self
+
+    def attempt(self, name: str, dies_after: int = -1) -> None:
+        job = SavingJob(self.arg, name, self.saved, dies_after)
+        result = dict(self.world.kind.start_or_resume_job(job))
+        self.jobs[name] = JobRecord(state="success", attempt=job.attempt, result=result)
+
+    def context(self) -> FinishContext:
+        view = OperationView(arg=self.arg, jobs=self.jobs, token=f"{self.arg.id}/{self.arg.uuid}")
+        return FinishContext(
+            table=TableRecord(name=self.world.table.name, location=self.world.table.location),
+            keys=self.world.table.keys,
+            head=self.world.table.head,
+            watermarks=self.world.table.watermarks,
+            view=view,
+            index=self.world.pointer(self.arg.object),
+        )
+
+    def commit(self) -> Contribution:
+        contribution = IndexPublish().prepare(self.context())
+        self.world.apply(contribution.txn)
+        return contribution
+
+    def finish(self) -> dict[str, Any]:
+        facts = self.commit().facts
+        self.sweep(facts)
+        return facts
+
+    def sweep(self, facts: dict[str, Any], outcome: str = "success") -> int:
+        return sweep(self.arg, HistoryRecord(outcome=outcome, facts=facts), self.jobs)
+
+
+@dataclass
+class Indexing:
+    """A table and its indexes."""
+
+    table: Table
+    kind: BuildIndex = field(default_factory=BuildIndex)
+    pointers: dict[bytes, KeyValue] = field(default_factory=dict)
+    _revisions: Any = field(default_factory=lambda: itertools.count(1000))
+
+    def pointer(self, object: str) -> KeyValue:
+        key = self.table.keys.index(object)
+        return self.pointers.get(key, KeyValue.missing(key))
+
+    def record(self, object: str) -> IndexRecord | None:
+        kv = self.pointer(object)
+        return decode(kv.value, IndexRecord) if kv.exists else None
+
+    def records(self) -> list[IndexRecord]:
+        return [decode(kv.value, IndexRecord) for kv in self.pointers.values()]
+
+    def apply(self, txn: Txn) -> None:
+        for compare in txn.compares:
+            assert (
+                self.pointers.get(compare.key, KeyValue.missing(compare.key)).mod_revision == compare.expected
+            )
+        for op in txn.then:
+            assert isinstance(op, Put)
+            self.pointers[op.key] = KeyValue(op.key, op.value, next(self._revisions), 1)
+
+    def start(self, column: str, **argument: Any) -> BuiltIndex:
+        """Plan a build."""
+        table = self.table
+        obj = object_of_column(column)
+        given = {"column": column, **argument}
+        assert self.kind.object_of(given) == obj
+        request = PlanRequest(
+            table=TableRecord(name=table.name, location=table.location, options={"storage": table.storage}),
+            head=decode(table.head.value, Head) if table.head.exists else None,
+            watermarks={},
+            argument=given,
+            object=obj,
+            index=self.record(obj),
+        )
+        plan = self.kind.plan(request)
+        number = next(_uuids)
+        arg = OperationArg(
+            table=table.name,
+            type=self.kind.type,
+            instance=number,
+            object=obj,
+            uuid=f"{number:012x}",
+            argument=plan.argument,
+            partition_count=plan.partition_count,
+            partitions=plan.partitions,
+            location=table.location,
+            storage=table.storage,
+            stages_files=True,
+        )
+        return BuiltIndex(self, arg)
+
+    def build(self, column: str, **argument: Any) -> dict[str, Any]:
+        """A build from start to end; its facts."""
+        return self.start(column, **argument).run().finish()
+
+    def look(self, column: str, *values: Any, snapshot: int | None = None) -> Narrowed | None:
+        """Narrow the files of a snapshot."""
+        iceberg = self.table.iceberg()
+        planned = [task.file.file_path for task in iceberg.scan(snapshot_id=snapshot).plan_files()]
+        io = file_io(self.table.location, iceberg.metadata.properties, self.table.storage)
+        return narrow(
+            self.records(), io, self.table.location, iceberg.schema(), column, list(values), planned
+        )
+
+    def found(self, column: str, *values: Any, snapshot: int | None = None) -> list[dict[str, Any]]:
+        """The rows with one of these values, read from what a look-up says is to be opened."""
+        narrowed = self.look(column, *values, snapshot=snapshot)
+        assert narrowed is not None
+        rows = []
+        for path, groups in narrowed.files.items():
+            with pq.ParquetFile(path.removeprefix("file://")) as parquet:
+                chosen = range(parquet.num_row_groups) if groups is None else sorted(groups)
+                rows += [
+                    row for row in parquet.read_row_groups(list(chosen)).to_pylist() if row[column] in values
+                ]
+        return rows
+
+    def scanned(self, column: str, value: Any, snapshot: int | None = None) -> list[dict[str, Any]]:
+        """The same without an index."""
+        found: list[dict[str, Any]] = (
+            self.table.iceberg()
+            .scan(row_filter=EqualTo(term=column, value=value), snapshot_id=snapshot)
+            .to_arrow()
+            .to_pylist()
+        )
+        return found

@@ -1,0 +1,97 @@
+"""Operations of maintenance from plan to sweep, without a coordinator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from distop.commit.cleanup.expiry import IcebergExpire
+from distop.commit.cleanup.orphans import IcebergRemoveOrphans
+from distop.commit.cleanup.sweep import sweep
+from distop.commit.iceberg.replace_files import IcebergReplace
+from distop.commit.iceberg.rollback import IcebergRollback
+from distop.commit.steps.contract import Contribution, TransactionalStep
+from distop.metastore.records.model import (
+    Head,
+    JobRecord,
+    OperationArg,
+    TableRecord,
+    decode,
+    decode_watermarks,
+    encode,
+)
+from distop.operations.api import DistributedOperation, PlanRequest
+from support.sources.ingesting import LocalJob
+from support.tables.publishing import Staged, Table
+
+STEPS: dict[str, type[TransactionalStep]] = {
+    "iceberg.replace": IcebergReplace,
+    "iceberg.rollback": IcebergRollback,
+    "iceberg.expire": IcebergExpire,
+    "iceberg.remove_orphans": IcebergRemoveOrphans,
+}
+
+
+@dataclass
+class Run:
+    """An operation of maintenance, planned and done up to its commit."""
+
+    table: Table
+    kind: DistributedOperation
+    staged: Staged
+
+    @classmethod
+    def of(
+        cls,
+        table: Table,
+        kind: DistributedOperation,
+        *active: OperationArg,
+        partitions: list[str] | None = None,
+        jobs: bool = True,
+        **argument: Any,
+    ) -> Run:
+        """Plan it; ``jobs``: and do its jobs."""
+        head = decode(table.head.value, Head) if table.head.exists else None
+        request = PlanRequest(
+            table=TableRecord(name=table.name, location=table.location, options={"storage": table.storage}),
+            head=head,
+            watermarks=decode_watermarks(table.watermarks.value),
+            argument=argument,
+            partitions=partitions,
+            active=active,
+        )
+        plan = kind.plan(request)
+        staged = table.start(plan.partition_count)
+        staged.arg.type, staged.arg.argument = kind.type, plan.argument
+        if plan.partitions is not None:
+            staged.arg.partitions, staged.arg.partition_count = plan.partitions, len(plan.partitions)
+        staged.arg.uuid = uuid4().hex[:12]
+        # As it comes out of etcd again.
+        staged.arg = decode(encode(staged.arg), OperationArg)
+        run = cls(table, kind, staged)
+        if jobs:
+            run.run_jobs()
+        return run
+
+    def run_jobs(self) -> None:
+        for name in self.staged.arg.partition_names():
+            job = LocalJob(self.staged.arg, name)
+            result = dict(self.kind.start_or_resume_job(job) or {})
+            record = JobRecord(state="success", attempt=job.attempt, result=result)
+            self.staged.jobs[name] = decode(encode(record), JobRecord)
+
+    def step(self) -> TransactionalStep:
+        (record,) = self.kind.commit_steps(self.staged.arg)
+        return STEPS[record.step](record.argument)
+
+    def commit(self) -> Contribution:
+        return self.table.publish(self.staged, self.step())
+
+    def sweep(self, facts: dict[str, Any]) -> int:
+        return sweep(self.staged.arg, self.staged.history(facts), self.staged.jobs)
+
+    def finish(self) -> dict[str, Any]:
+        facts = self.commit().facts
+        self.sweep(facts)
+        return facts

@@ -1,0 +1,156 @@
+"""Operation types for tests; coordinators are given them by name, as in ``DISTOP_OPERATIONS``."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from distop.errors import Exhausted, InvalidArgument, PreconditionFailed
+from distop.metastore.records.model import WatermarkMove
+from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, Scope
+from distop.operations.job import JobContext
+
+PROBES = tuple(
+    f"support.types.probes:{name}"
+    for name in (
+        "Hooked",
+        "PerObject",
+        "Slow",
+        "Friend",
+        "Friendly",
+        "Clumsy",
+        "HookedFriend",
+        "Seer",
+        "Letters",
+    )
+)
+
+
+class _Probe(DistributedOperation):
+    def plan(self, request: PlanRequest) -> Plan:
+        argument = dict(request.argument)
+        return Plan(argument=argument, partition_count=int(argument.get("partitions", 1)))
+
+    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+        return None
+
+
+class PerObject(_Probe):
+    """One operation per object."""
+
+    type = "per_object"
+    scope = Scope.PER_OBJECT
+
+
+class Friend(_Probe):
+    """May run beside ``friendly``."""
+
+    type = "friend"
+    compatible_types = frozenset({"friendly"})
+
+
+class Friendly(_Probe):
+    """May run beside ``friend``."""
+
+    type = "friendly"
+    compatible_types = frozenset({"friend", "noop", "hooked_friend"})
+
+
+class Slow(_Probe):
+    """``plan`` waits until the file ``argument.until`` is there."""
+
+    type = "slow"
+
+    def plan(self, request: PlanRequest) -> Plan:
+        _await_file(Path(request.argument["until"]))
+        return Plan(argument={}, partition_count=0)
+
+
+class Clumsy(_Probe):
+    """``plan`` raises something that is no error of distop."""
+
+    type = "clumsy"
+
+    def plan(self, request: PlanRequest) -> Plan:
+        raise ZeroDivisionError("a defect of the operation type")
+
+
+class Hooked(_Probe):
+    """``complete_operation`` writes a line into the file ``argument.log``: its token.
+
+    Then it raises as often as ``argument.raises`` says, or waits for the file ``argument.until``, or refuses
+    for good with a text of ``argument.refuses`` characters, or finds a limit (``argument.exhausts``).
+    """
+
+    type = "hooked"
+
+    def complete_operation(self, operation: OperationView) -> None:
+        argument = operation.arg.argument
+        log = Path(argument["log"])
+        with log.open("a") as file:
+            file.write(f"{operation.token} {os.getpid()} {','.join(sorted(operation.jobs)) or '-'}\n")
+        if len(log.read_text().splitlines()) <= argument.get("raises", 0):
+            raise RuntimeError("not yet")
+        if "until" in argument:
+            _await_file(Path(argument["until"]))
+        if "refuses" in argument:
+            raise PreconditionFailed("x" * argument["refuses"])
+        if argument.get("exhausts"):
+            raise Exhausted("no more")
+
+
+class HookedFriend(Hooked):
+    """May run beside ``friendly``."""
+
+    type = "hooked_friend"
+    compatible_types = frozenset({"friendly"})
+
+
+class Letters(_Probe):
+    """Appends letters to a string, which is kept as a watermark: only its finish writes it, and only once.
+
+    Several apply together. ``plan`` refuses a letter ``!``, ``complete_operation`` a letter ``?``; a letter
+    ``+`` makes a job that somebody has to do.
+    """
+
+    type = "letters"
+
+    def plan(self, request: PlanRequest) -> Plan:
+        if "!" in request.argument["letters"]:
+            raise InvalidArgument("no letter: !")
+        letters = request.argument["letters"]
+        before = request.watermarks.get("letters", {}).get("string")
+        move = WatermarkMove(before=before, after=(before or "") + letters)
+        return Plan(
+            argument=dict(request.argument),
+            partition_count=letters.count("+"),
+            watermarks={"letters": {"string": move}},
+        )
+
+    def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+        return {"letters": first["letters"] + second["letters"]}
+
+    def complete_operation(self, operation: OperationView) -> None:
+        if "?" in operation.arg.argument["letters"]:
+            raise PreconditionFailed("no letter: ?")
+
+
+class Seer(_Probe):
+    """``plan`` keeps what it was shown of the table."""
+
+    type = "seer"
+
+    def plan(self, request: PlanRequest) -> Plan:
+        shown = {"watermarks": request.watermarks, "said": dict(request.argument)}
+        if request.argument.get("refuse"):
+            raise PreconditionFailed("it does not want to")
+        return Plan(argument=shown, partitions=list(request.partitions or ["0"]))
+
+
+def _await_file(path: Path, timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.005)

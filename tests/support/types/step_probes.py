@@ -1,0 +1,79 @@
+"""External commit steps for tests, and an operation type whose argument says which of them it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from distop.commit.steps.contract import ExternalStep, FinishContext, StepContext, StepPlan, Verdict
+from distop.errors import PermanentStepError
+from distop.metastore.records.model import OperationArg, StepRecord
+from distop.operations.api import DistributedOperation, Plan, PlanRequest
+from distop.operations.job import JobContext
+
+STEPS = ",".join(f"probe.{name.lower()}={__name__}:{name}" for name in ("Write", "Must", "Many"))
+"""For ``DISTOP_COMMIT_STEPS``."""
+
+
+class Must(ExternalStep):
+    """Writes the operation's token into ``path``.
+
+    Fails while ``<path>.broken`` stands; for good, if that is its text.
+
+    Each execution adds a line to ``<folder>/journal``.
+    """
+
+    def verify(self, context: StepContext) -> Verdict:
+        path = Path(self.argument["path"])
+        return Verdict.DONE if path.exists() and path.read_text() == context.token else Verdict.NOT_DONE
+
+    def execute(self, context: StepContext) -> None:
+        path = Path(self.argument["path"])
+        with (path.parent / "journal").open("a") as journal:
+            journal.write(f"{path.name}\n")
+        broken = path.with_name(f"{path.name}.broken")
+        if broken.exists():
+            raise (PermanentStepError if "for good" in broken.read_text() else RuntimeError)("it is broken")
+        path.write_text(context.token)
+
+    def undo(self, context: StepContext) -> bool:
+        Path(self.argument["path"]).unlink(missing_ok=True)
+        return True
+
+
+class Write(Must):
+    """The same, and it may be left out."""
+
+    skippable = True
+
+
+class Many(StepPlan):
+    """One step per job that succeeded, and a last one after them all."""
+
+    def expand(self, context: FinishContext) -> Sequence[StepRecord]:
+        folder, step = self.argument["folder"], self.argument["step"]
+        names = sorted(name for name, job in context.view.jobs.items() if job.state == "success")
+        records = [StepRecord(step=step, argument={"path": f"{folder}/{name}"}) for name in names]
+        return [*records, StepRecord(step=step, argument={"path": f"{folder}/last"}, stage=1)]
+
+    def facts(self, context: FinishContext) -> dict[str, Any]:
+        return {"written": len(context.view.jobs) + 1}
+
+
+class Stepped(DistributedOperation):
+    """Commits through the external steps of ``argument.steps``."""
+
+    type = "stepped"
+
+    def plan(self, request: PlanRequest) -> Plan:
+        return Plan(argument=dict(request.argument), partition_count=int(request.argument["partitions"]))
+
+    def start_or_resume_job(self, job: JobContext) -> None:
+        return None
+
+    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
+        argument = operation.argument
+        return [
+            StepRecord(step="probe.many", argument={"folder": argument["folder"], "step": argument["step"]})
+        ]

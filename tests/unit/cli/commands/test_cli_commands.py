@@ -1,0 +1,490 @@
+"""The commands, against a fake service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from distop.cli.main import app
+from distop.cli.output.base import JsonOutput, Output
+from distop.errors import (
+    ArgumentTooLarge,
+    DistopError,
+    EtcdUnavailable,
+    IncompatibleOperation,
+    Kind,
+    TableNotFound,
+)
+from distop.metastore.etcd.embedded import free_port
+from distop.proto import distop_pb2 as pb
+from support.services.fake_service import FakeService, serving_in_thread
+
+RUNNING = pb.Operation(name="flights/noop/9", table="flights", type="noop", instance=9, state=pb.RUNNING)
+HELD = "flights/noop/8"
+
+
+@pytest.fixture
+def service() -> FakeService:
+    fake = FakeService()
+    world = fake.world
+    world.tables["flights"] = pb.Table(
+        name="flights", location="file:///data", format="iceberg", snapshot_id=2**62
+    )
+    world.watermarks = [pb.Watermark(source="s", partition="1", value="x")]
+    world.members = [
+        pb.Member(id="c1", role="coordinator", address="127.0.0.1:7070", host="h", pid=7),
+        pb.Member(id="e1", role="executor", host="h", pid=8, types=["ingest", "noop"]),
+    ]
+    world.leaders = [pb.Leader(table="flights", member="c1", epoch=12)]
+    return fake
+
+
+@pytest.fixture
+def address(service: FakeService) -> Iterator[str]:
+    with serving_in_thread(service) as served:
+        yield served
+
+
+def run(*words: str, address: str | None = None, stdin: str | None = None, **env: str) -> Result:
+    environment = {"DISTOP_ADDRESS": address, "DISTOP_OUTPUT": None, "COLUMNS": "200"} | env
+    return CliRunner(env=environment).invoke(app, words, input=stdin, prog_name="distop")
+
+
+def document(result: Result) -> Any:
+    """The one JSON document that a command printed."""
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_both_outputs_speak_every_word() -> None:
+    from distop.cli.output.human import HumanOutput
+
+    words = {name for name in vars(Output) if not name.startswith("_")}
+    assert words == Output.__abstractmethods__
+    for kind in (HumanOutput, JsonOutput):
+        assert words <= set(vars(kind))
+
+
+def test_start_prints_the_name_and_how_to_follow(service: FakeService, address: str) -> None:
+    result = run("start", "flights", "noop", "--arg", "partitions=3", address=address)
+    assert result.exit_code == 0
+    assert result.stdout == "flights/noop/1\n"
+    assert "distop watch flights/noop/1" in result.stderr
+
+
+def test_start_passes_everything_on(service: FakeService, address: str) -> None:
+    words = ["--arg", "partitions=3", "--arg", "p=a", "--arg", "p=b", "--object", "o", "--partition", "x"]
+    words += ["--deadline", "10m", "--attempts", "5", "--request-id", "mine", "-o", "json"]
+    words += ["--backoff", "1500ms", "--attempt-timeout", "1h"]
+    words += ["--max-failed", "any", "--then", "audit", "--then-arg", "deep=true", "--then-object", "o"]
+    started = document(run("start", "flights", "noop", *words, address=address))
+    assert (started["name"], started["request_id"], started["state"]) == ("flights/noop/1", "mine", "running")
+    request = service.calls["start"][0]
+    assert dict(request.argument) == {"partitions": 3, "p": request.argument["p"]}
+    assert list(request.argument["p"]) == ["a", "b"]
+    assert (request.object, list(request.partitions)) == ("o", ["x"])
+    assert request.options.deadline.seconds == 600
+    assert request.options.max_job_attempts == 5
+    assert request.options.job_backoff.ToMilliseconds() == 1500
+    assert request.options.attempt_timeout.seconds == 3600
+    assert request.options.max_failed_partitions == -1
+    assert (request.then.type, request.then.object, dict(request.then.argument)) == (
+        "audit",
+        "o",
+        {"deep": True},
+    )
+
+
+def test_start_takes_its_argument_from_standard_input(service: FakeService, address: str) -> None:
+    given = json.dumps({"partitions": 3, "note": "x"})
+    run("start", "flights", "noop", "--json", "-", "--arg", "note=y", address=address, stdin=given)
+    assert dict(service.calls["start"][0].argument) == {"partitions": 3, "note": "y"}
+
+
+def test_start_and_wait(service: FakeService, address: str) -> None:
+    result = run("start", "flights", "noop", "--arg", "partitions=3", "--wait", address=address)
+    assert result.exit_code == 0
+    assert "succeeded" in result.stdout
+    assert "running" in result.stderr
+    ended = document(run("start", "flights", "noop", "--wait", "-o", "json", address=address))
+    jobs = {"total": 1, "succeeded": 1, "failed": 0, "counting": False}
+    assert (ended["state"], ended["jobs"]) == ("succeeded", jobs)
+
+
+def test_a_failed_operation_ends_with_20(service: FakeService, address: str) -> None:
+    words = ["start", "flights", "noop", "--json", '{"partitions": 1, "fail": ["0"]}', "--wait"]
+    result = run(*words, address=address)
+    assert result.exit_code == 20
+    assert "error: OPERATION_FAILED: flights/noop/1 failed: job 0 was asked to fail" in result.stderr
+    result = run(*words, "-o", "json", address=address)
+    assert result.exit_code == 20
+    assert json.loads(result.stdout)["state"] == "failed"
+    assert json.loads(result.stderr)["error"]["details"]["cause"] == "JOB_FAILED"
+
+
+def test_ingest_makes_relative_paths_absolute(
+    service: FakeService, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(
+        "ingest",
+        "flights",
+        "a/b",
+        "/c",
+        "s3://d/e",
+        "--format",
+        "csv",
+        "--arg",
+        "header=false",
+        address=address,
+    )
+    request = service.calls["start"][0]
+    assert request.type == "ingest"
+    assert list(request.argument["paths"]) == [f"{tmp_path}/a/b", "/c", "s3://d/e"]
+    assert (request.argument["format"], request.argument["header"]) == ("csv", False)
+
+
+def test_ls(service: FakeService, address: str) -> None:
+    for _ in range(3):
+        run("start", "flights", "noop", address=address)
+    assert [op["name"] for op in document(run("ls", "-o", "json", address=address))] == [
+        "flights/noop/1",
+        "flights/noop/2",
+        "flights/noop/3",
+    ]
+    assert len(document(run("ls", "flights", "-n", "2", "-o", "json", address=address))) == 2
+    assert (
+        document(run("ls", "--state", "failed", "--state", "cancelled", "-o", "json", address=address)) == []
+    )
+    assert list(service.calls["list"][-1].states) == [pb.FAILED, pb.CANCELLED]
+    shown = run("ls", "-n", "2", address=address)
+    head = shown.stdout.splitlines()[0]
+    assert head.split() == ["OPERATION", "STATE", "JOBS", "STARTED", "TOOK", "BY", "ERROR"]
+    assert "flights/noop/2" in shown.stdout
+    assert "flights/noop/3" not in shown.stdout
+    assert "there are more" in shown.stderr
+    assert "no operations" in run("ls", "other", address=address).stderr
+
+
+def test_show(service: FakeService, address: str) -> None:
+    run("start", "flights", "noop", address=address)
+    shown = document(run("show", "flights/noop/1", "-o", "json", address=address))
+    assert shown["started_at"] == "2023-11-14T22:13:20Z"
+    assert shown["finished_at"] is None
+    assert "flights/noop/1" in run("show", "flights/noop/1", address=address).stdout
+
+
+def test_watch(service: FakeService, address: str) -> None:
+    run("start", "flights", "noop", "--arg", "partitions=2", address=address)
+    result = run("watch", "flights/noop/1", "-o", "json", address=address)
+    updates = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [update["operation"]["state"] for update in updates] == ["running", "succeeded"]
+    assert [job["partition"] for job in updates[1]["jobs"]] == ["0", "1"]
+    assert "succeeded" in run("watch", "flights/noop/1", address=address).stdout
+
+
+def test_cancel(service: FakeService, address: str) -> None:
+    service.world.add(RUNNING)
+    asked = document(run("cancel", RUNNING.name, "--reason", "why", "-o", "json", address=address))
+    assert asked["cancel_requested"]
+    assert service.calls["cancel"][0].reason == "why"
+    assert run("cancel", RUNNING.name, "--wait", address=address).exit_code == 0
+    watched = run("watch", RUNNING.name, "-o", "json", address=address)
+    assert watched.exit_code == 21
+    assert json.loads(watched.stderr)["error"]["code"] == "CANCELLED"
+
+
+def test_cancel_of_what_is_over_tells_the_truth(service: FakeService, address: str) -> None:
+    """O19"""
+    service.world.add(pb.Operation(name="flights/noop/9", state=pb.SUCCEEDED))
+    result = run("cancel", "flights/noop/9", "--wait", address=address)
+    assert result.exit_code == Kind.PRECONDITION.exit_code
+    assert "was not cancelled: it had succeeded before" in result.stderr
+
+
+def test_pause_and_resume_of_an_operation_and_of_a_table(service: FakeService, address: str) -> None:
+    """O21: what has a number at its end is an operation, unless it is said to be a table."""
+    service.world.add(pb.Operation(name=HELD, table="flights", type="noop", instance=8, state=pb.RUNNING))
+    service.world.tables["a/b/1"] = pb.Table(name="a/b/1")
+    seen = run("pause", HELD, "--reason", "new disks", address=address)
+    assert seen.exit_code == 0, seen.output
+    assert "running (paused)" in seen.stdout
+    assert ": new disks" in seen.stdout
+    assert "running (paused)" in run("ls", address=address).stdout
+    shown = document(run("show", HELD, "-o", "json", address=address))
+    assert (shown["pause"]["reason"], shown["pause"]["scope"]) == ("new disks", "operation")
+    assert document(run("resume", HELD, "-o", "json", address=address))["pause"] is None
+    assert ": later" in run("pause", "flights", "--reason", "later", address=address).stdout
+    assert "paused" in run("tables", address=address).stdout
+    assert document(run("resume", "flights", "-o", "json", address=address))["pause"] is None
+    assert run("pause", "a/b/1", "--table", address=address).exit_code == 0
+    assert [call.name for call in service.calls["pause_table"]] == ["flights", "a/b/1"]
+
+
+def test_drain(service: FakeService, address: str) -> None:
+    """O21"""
+    assert "coordinator (draining)" in run("drain", "c1", "--reason", "new host", address=address).stdout
+    assert service.calls["drain"][0].reason == "new host"
+    told = document(run("drain", "c1", "--undo", "-o", "json", address=address))
+    assert [member["draining"] for member in told] == [False, False]
+
+
+def test_show_names_the_partitions_that_failed(service: FakeService, address: str) -> None:
+    """C17"""
+    done = pb.Operation(name=HELD, table="flights", type="noop", state=pb.SUCCEEDED)
+    done.jobs.failed = 30
+    done.facts.update({"failedPartitions": {f"p{index:02}": "BAD_ROW: line 7" for index in range(30)}})
+    service.world.add(done)
+    shown = run("show", HELD, address=address).stdout
+    assert "p00: BAD_ROW: line 7" in shown
+    assert "and 10 more" in shown
+    assert "failedPartitions" not in shown
+    told = document(run("show", HELD, "-o", "json", address=address))
+    assert len(told["facts"]["failedPartitions"]) == 30
+
+
+def test_show_has_a_line_for_each_broken_rule(service: FakeService, address: str) -> None:
+    """P12"""
+    failed = pb.Operation(name=HELD, table="flights", type="validate", state=pb.FAILED)
+    many: Any = {"rule": "not_null(id)", "rows": 1200, "partitions": 9, "most": {"m=1": 700, "m=2": 200}}
+    one: Any = {"rule": "check(a > 0)", "rows": 1, "partitions": 1, "most": {"m=1": 1}, "sample": '{"a":-1}'}
+    failed.facts.update({"violations": [many, one], "violatedRules": 4})
+    service.world.add(failed)
+    shown = run("show", HELD, address=address).stdout
+    assert "not_null(id): 1,200 rows (m=1: 700, m=2: 200, ...)" in shown
+    assert 'check(a > 0): 1 row (m=1: 1), such as {"a":-1}' in shown
+    assert "and 2 more rules" in shown
+    assert "violations" not in shown
+    told = document(run("show", HELD, "-o", "json", address=address))
+    assert [rule["rows"] for rule in told["facts"]["violations"]] == [1200, 1]
+
+
+def test_drop(service: FakeService, address: str) -> None:
+    """A lost reply is answered by the table that is gone; of one that never was, it is an error."""
+    service.lose_replies = 1
+    dropped = run("tables", "drop", "flights", "--reason", "old", address=address)
+    assert dropped.exit_code == 0, dropped.output
+    assert "dropped flights; its files stay" in dropped.stderr
+    assert [(call.purge, call.reason) for call in service.calls["drop_table"]] == [(False, "old")] * 2
+    assert run("tables", "drop", "flights", address=address).exit_code == 3
+
+
+def test_audit(service: FakeService, address: str) -> None:
+    """U2"""
+    service.world.add(pb.Operation(name=HELD, table="flights", type="noop", instance=8, state=pb.RUNNING))
+    assert "nothing yet" in run("audit", address=address).stderr
+    for reason in ("one", "two"):
+        run("pause", HELD, "--reason", reason, address=address)
+    told = document(run("audit", "flights", "-o", "json", address=address))
+    assert [(entry["action"], entry["target"], entry["reason"]) for entry in told] == [
+        ("pause", HELD, "two"),
+        ("pause", HELD, "one"),
+    ]
+    cut = run("audit", "flights", "-n", "1", address=address)
+    assert "two" in cut.stdout
+    assert "one" not in cut.stdout
+    assert "there are more" in cut.stderr
+
+
+def test_tables(service: FakeService, address: str) -> None:
+    words = ["tables", "create", "t", "--location", "/data/t", "--schema", "a: long, b: decimal(9,2)"]
+    words += ["--partition-by", "bucket(4, a)", "--partition-by", "b", "--property", "k=1", "-o", "json"]
+    words += ["--audit", '{"rules": ["a > 0"]}']
+    made = document(run(*words, address=address))
+    assert made["options"] == {
+        "schema": ["a: long", "b: decimal(9,2)"],
+        "partitionBy": ["bucket(4, a)", "b"],
+        "properties": {"k": "1"},
+        "audit": {"rules": ["a > 0"]},
+    }
+    assert document(run("tables", "show", "t", "-o", "json", address=address)) == made
+    for words in (["tables"], ["tables", "ls"]):
+        listed = document(run(*words, "-o", "json", address=address))
+        assert [table["name"] for table in listed] == ["flights", "t"]
+        assert listed[0]["snapshot_id"] == 2**62
+        assert "file:///data" in run(*words, address=address).stdout
+    assert "bucket(4, a)" in run("tables", "show", "t", address=address).stdout
+
+
+def test_indexes_and_lookups(service: FakeService, address: str) -> None:
+    service.world.indexes = [
+        pb.Index(column="tailnum", snapshot_id=2**62, commits_behind=2, files=1200, left_out=1),
+        pb.Index(column="origin", commits_behind=0),
+        pb.Index(column="dest", commits_behind=-1),
+    ]
+    shown = run("tables", "show", "flights", address=address).stdout
+    assert f"tailnum: snapshot {2**62}, 2 behind, 1,200 files, 1 left out" in shown
+    assert "up to date" in shown
+    assert "unknown" in shown
+    told = document(run("tables", "show", "flights", "-o", "json", address=address))["indexes"]
+    assert [(one["column"], one["commits_behind"]) for one in told] == [
+        ("tailnum", 2),
+        ("origin", 0),
+        ("dest", None),
+    ]
+    service.world.found = pb.LookUpResponse(
+        snapshot_id=7,
+        files=[
+            pb.FoundFile(path="/data/a.parquet", size=5000, rows=1200, row_groups=[1, 3], covered=True),
+            pb.FoundFile(path="/data/b.parquet", size=10, rows=1),
+        ],
+        file_count=2,
+        planned_count=1500,
+        covered_count=1499,
+        index="flights/build_index/tailnum/3",
+    )
+    words = ("lookup", "flights", "tailnum", "N14228", "N999", "--snapshot", "7")
+    seen = run(*words, address=address)
+    assert "1, 3" in seen.stdout
+    assert "all" in seen.stdout
+    assert "2 of 1,500 files, by flights/build_index/tailnum/3" in seen.output
+    files = document(run(*words, "-o", "json", address=address))["files"]
+    assert [file["row_groups"] for file in files] == [[1, 3], None]
+    asked = service.calls["look_up"][-1]
+    assert (asked.table, asked.column, list(asked.values), asked.snapshot_id) == (
+        "flights",
+        "tailnum",
+        ["N14228", "N999"],
+        7,
+    )
+
+
+def test_watermarks_and_members(service: FakeService, address: str) -> None:
+    assert document(run("watermarks", "flights", "-o", "json", address=address)) == {"s": {"1": "x"}}
+    assert run("watermarks", "flights", address=address).stdout.split() == [
+        "SOURCE", "PARTITION", "WATERMARK", "s", "1", "x",
+    ]  # fmt: skip
+    members = document(run("members", "-o", "json", address=address))
+    assert [(member["id"], member["leads"]) for member in members] == [("c1", ["flights"]), ("e1", [])]
+    assert "ingest, noop" in run("members", address=address).stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (TableNotFound("table 'x' does not exist"), 3),
+        (IncompatibleOperation("flights/ingest/1 is in the way"), 5),
+        (ArgumentTooLarge("too large"), 2),
+    ],
+)
+def test_an_error_is_told_in_two_lines_with_its_exit_code(
+    service: FakeService, address: str, error: DistopError, code: int
+) -> None:
+    """U3"""
+    service.refuse = [error, error]
+    result = run("start", "flights", "noop", address=address)
+    assert result.exit_code == code
+    assert result.stdout == ""
+    assert result.stderr == f"error: {error.code}: {error.message}\nhint: {error.hint}\n"
+    result = run("start", "flights", "noop", "-o", "json", address=address)
+    assert result.exit_code == code
+    assert result.stdout == ""
+    assert json.loads(result.stderr)["error"] == {
+        "code": error.code,
+        "message": error.message,
+        "hint": error.hint,
+        "retryable": error.retryable,
+        "details": {},
+        "exit_code": code,
+    }
+
+
+def test_an_outage_is_told_within_the_timeout(service: FakeService, address: str) -> None:
+    """U4"""
+    service.refuse = [EtcdUnavailable() for _ in range(1000)]
+    result = run("ls", "--timeout", "3", address=address)
+    assert result.exit_code == 8
+    assert "ETCD_UNAVAILABLE" in result.stderr
+
+
+def test_nobody_there() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    result = run("ls", "-a", address)
+    assert result.exit_code == 8
+    assert f"is a coordinator running at {address}?" in result.stderr
+    assert "Connection refused" in result.stderr
+
+
+def test_options_before_and_behind_the_command(service: FakeService, address: str) -> None:
+    wrong = f"127.0.0.1:{free_port()}"
+    assert document(run("-a", address, "-o", "json", "ls")) == []
+    assert document(run("-a", wrong, "-o", "table", "ls", "-a", address, "-o", "json")) == []
+    assert document(run("ls", address=address, DISTOP_OUTPUT="json")) == []
+    assert document(run("tables", "-o", "json", "ls", "-o", "json", address=address))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["nonsense"],
+        ["ls", "--nonsense"],
+        ["start", "flights"],
+        ["ls", "--state", "odd"],
+        ["start", "flights", "noop", "--deadline", "soon"],
+        ["start", "flights", "noop", "--arg", "x"],
+        ["start", "flights", "noop", "--json", "/no/such/file"],
+        ["ls", "-a", "no:such:address"],
+        ["ls", "--timeout", "-1"],
+        ["coordinator", "--listen", "nowhere"],
+        ["coordinator", "--etcd", "nowhere"],
+        ["coordinator", "--etcd-password-file", "/no/such/file"],
+        ["coordinator", "--lease-ttl", "1"],
+        ["dev", "--listen", "nowhere"],
+    ],
+)
+def test_bad_command_lines_end_with_2_and_say_why(words: list[str]) -> None:
+    """U3"""
+    result = run(*words)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert "Traceback" not in result.stderr
+    result = run(*words, "--output=json")
+    assert result.exit_code == 2
+    assert json.loads(result.stderr)["error"]["exit_code"] == 2
+
+
+def test_a_mistyped_command_is_guessed() -> None:
+    assert "Did you mean 'watch'?" in run("wath").stderr
+
+
+def test_a_defect_shows_its_traceback(
+    service: FakeService, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr("distop.client.Client.members", broken)
+    result = run("members", address=address)
+    assert result.exit_code == 13
+    assert "Traceback" in result.stderr
+    assert "error: INTERNAL: ZeroDivisionError: oh" in result.stderr
+    assert (
+        "ZeroDivisionError"
+        in json.loads(run("members", "-o", "json", address=address).stderr)["error"]["message"]
+    )
+
+
+def test_names_cannot_steer_the_terminal(service: FakeService, address: str) -> None:
+    """O29"""
+    service.world.tables["flights"].name = "a\x1b]0;title\x07[red]b\nc"
+    shown = run("tables", "ls", address=address).stdout
+    assert "a\\x1b]0;title\\x07[red]b\\nc" in shown
+    assert "\x1b" not in shown
+
+
+def test_version() -> None:
+    assert run("--version").stdout.startswith("distop ")
+    assert set(document(run("--version", "-o", "json"))) == {"version"}
+
+
+def test_help_lists_the_exit_codes() -> None:
+    shown = run("--help").stdout
+    for words in ("20 the operation failed", "21 the operation was cancelled", "3 not found"):
+        assert words in shown
+    assert run().stdout.strip() == shown.strip()

@@ -1,0 +1,107 @@
+"""The client for programs without an event loop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from distop.client import AsyncClient, Client, OperationState
+from distop.errors import OperationNotFound, PreconditionFailed
+from distop.proto import distop_pb2 as pb
+from support.services.fake_service import FakeService, serving_in_thread
+
+
+@pytest.fixture
+def service() -> Iterator[tuple[FakeService, str]]:
+    fake = FakeService()
+    with serving_in_thread(fake) as address:
+        yield fake, address
+
+
+def test_every_method_of_the_asynchronous_client_is_there() -> None:
+    def methods(kind: type) -> set[str]:
+        known = {name for one in kind.__mro__[:-1] for name in vars(one)}
+        return {name for name in known if not name.startswith("_") and name != "identity"}
+
+    assert methods(Client) == methods(AsyncClient)
+    assert Client.start.__doc__ == AsyncClient.start.__doc__
+
+
+def test_calls_and_iterations(service: tuple[FakeService, str]) -> None:
+    _, address = service
+    with Client(address, identity="me") as client:
+        started = client.start("flights", "noop", {"partitions": 2})
+        assert started.started_by == "me"
+        assert [update.operation.jobs.done for update in client.watch(started.name)] == [0, 2]
+        assert client.wait(started.name).state is OperationState.SUCCEEDED
+        assert [operation.name for operation in client.list("flights")] == [started.name]
+        assert client.create_table("flights", "/data") == client.get_table("flights")
+        with pytest.raises(OperationNotFound):
+            client.get("flights/noop/9")
+
+
+def test_an_iteration_can_be_left(service: tuple[FakeService, str]) -> None:
+    _, address = service
+    with Client(address) as client:
+        started = client.start("flights", "noop", {"partitions": 2})
+        for update in client.watch(started.name):
+            assert update.operation.jobs.done == 0
+            break
+        assert client.members() == []
+
+
+def test_several_threads_share_a_client(service: tuple[FakeService, str]) -> None:
+    fake, address = service
+    with Client(address) as client, ThreadPoolExecutor(8) as threads:
+        names = set(threads.map(lambda _: client.start("flights", "noop").name, range(40)))
+    assert len(names) == 40 == len(fake.calls["start"])
+
+
+def test_a_closed_client_says_so(service: tuple[FakeService, str]) -> None:
+    _, address = service
+    client = Client(address)
+    client.close()
+    client.close()
+    with pytest.raises(PreconditionFailed, match="closed"):
+        client.members()
+
+
+def test_closing_ends_calls_of_other_threads(service: tuple[FakeService, str]) -> None:
+    fake, address = service
+    fake.world.add(pb.Operation(name="flights/noop/1", state=pb.RUNNING))
+    client = Client(address)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(client.wait, "flights/noop/1")
+        until(lambda: bool(fake.calls["watch"]))
+        client.close()
+        with pytest.raises(PreconditionFailed, match="closed"):
+            waiting.result(10)
+
+
+def test_an_interrupted_call_is_over_and_the_client_goes_on(service: tuple[FakeService, str]) -> None:
+    fake, address = service
+    fake.world.add(pb.Operation(name="flights/noop/1", state=pb.RUNNING))
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        until(lambda: bool(fake.calls["watch"]))
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with Client(address) as client, ThreadPoolExecutor(1) as threads:
+        threads.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            client.wait("flights/noop/1")
+        assert client.get("flights/noop/1").state is OperationState.RUNNING
+
+
+def until(condition: object, seconds: float = 10.0) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        threading.Event().wait(0.01)

@@ -1,0 +1,389 @@
+"""Calls of the client: fail-over, lost replies, deadlines, pages."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+from grpc.aio import EOF  # type: ignore[attr-defined]  # the stubs lack it
+
+from distop.client import AsyncClient, OperationFailed, OperationState
+from distop.client.transport.connection import Connection, parse_addresses
+from distop.errors import (
+    ArgumentTooLarge,
+    Cancelled,
+    DeadlineExceeded,
+    DistopError,
+    EtcdUnavailable,
+    IncompatibleOperation,
+    InvalidArgument,
+    OperationNotFound,
+    OutcomeUnknown,
+    TableExists,
+    Unavailable,
+)
+from distop.metastore.etcd.embedded import free_port
+from distop.proto import distop_pb2 as pb
+from support.services.fake_service import FakeService, World, serving
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[tuple[FakeService, str]]:
+    fake = FakeService()
+    async with serving(fake) as address:
+        yield fake, address
+
+
+def nobody() -> str:
+    """An address where nothing listens."""
+    return f"127.0.0.1:{free_port()}"
+
+
+async def test_start_and_get(service: tuple[FakeService, str]) -> None:
+    fake, address = service
+    async with AsyncClient(address, identity="me@here") as client:
+        started = await client.start(
+            "flights",
+            "noop",
+            {"partitions": 3},
+            deadline_s=1.5,
+            max_job_attempts=2,
+            job_backoff_s=0.25,
+            attempt_timeout_s=90,
+            partitions=["a", "b"],
+        )
+        assert started.name == "flights/noop/1"
+        assert started.state is OperationState.RUNNING
+        assert started.jobs.total == 3
+        assert started.started_by == "me@here"
+        assert await client.get(started.name) == started
+    request = fake.calls["start"][0]
+    assert request.options.deadline.ToMilliseconds() == 1500
+    assert request.options.max_job_attempts == 2
+    assert request.options.job_backoff.ToMilliseconds() == 250
+    assert request.options.attempt_timeout.seconds == 90
+    assert list(request.partitions) == ["a", "b"]
+    assert request.request_id == started.request_id != ""
+
+
+async def test_a_lost_reply_is_repeated_with_the_same_request_id(service: tuple[FakeService, str]) -> None:
+    """O7: the repeat returns the first answer."""
+    fake, address = service
+    fake.lose_replies = 2
+    async with AsyncClient(address) as client:
+        started = await client.start("flights", "noop")
+    assert len(fake.calls["start"]) == 3
+    assert {request.request_id for request in fake.calls["start"]} == {started.request_id}
+    assert list(fake.world.operations) == ["flights/noop/1"]
+
+
+async def test_a_lost_reply_is_repeated_on_another_coordinator() -> None:
+    """O7"""
+    world = World()
+    first, second = FakeService(world, lose_replies=1), FakeService(world)
+    async with serving(first) as a, serving(second) as b, AsyncClient(f"{a},{b}") as client:
+        started = await client.start("flights", "noop")
+    assert first.calls["start"] == second.calls["start"]
+    assert list(world.operations) == [started.name]
+
+
+async def test_a_given_request_id_is_used(service: tuple[FakeService, str]) -> None:
+    _, address = service
+    async with AsyncClient(address) as client:
+        one = await client.start("flights", "noop", request_id="mine")
+        two = await client.start("flights", "noop", request_id="mine")
+    assert one == two
+    assert one.request_id == "mine"
+
+
+async def test_a_dead_coordinator_is_left_for_the_next_and_not_asked_again() -> None:
+    fake = FakeService()
+    async with serving(fake) as address, AsyncClient(f"{nobody()},{address}") as client:
+        await client.members()
+        assert client._connection.address == address
+        await client.members()
+    assert len(fake.calls["members"]) == 2
+
+
+async def test_a_hung_coordinator_costs_its_share_of_the_deadline() -> None:
+    """U4"""
+    hung, well = FakeService(hang=True), FakeService()
+    async with serving(hung) as a, serving(well) as b, AsyncClient(f"{a},{b}", timeout_s=2.0) as client:
+        begin = time.monotonic()
+        await client.members()
+        assert time.monotonic() - begin > 0.9
+        await client.members()
+    assert len(hung.calls["members"]) == 1
+    assert len(well.calls["members"]) == 2
+
+
+async def test_a_stream_that_is_cancelled_as_a_message_comes_is_over() -> None:
+    class Call:
+        def __init__(self, request: object) -> None:
+            self.messages = [b"one", EOF]
+
+        async def read(self) -> object:
+            following.cancel()
+            return self.messages.pop(0)
+
+        def cancel(self) -> None:
+            cancelled.append(self)
+
+    async def follow() -> None:
+        async with aclosing(connection.stream(lambda _service: Call, None, silence_s=5)) as messages:
+            async for message in messages:
+                seen.append(message)
+                await asyncio.sleep(0)
+
+    connection = Connection(("127.0.0.1:1",), timeout_s=1, connect_timeout_s=1)
+    seen, cancelled = list[object](), list[object]()
+    following = asyncio.create_task(follow())
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    assert len(seen) == 1
+    assert len(cancelled) == 1
+    await connection.close()
+
+
+async def test_many_calls_that_fail_together_move_on_by_one() -> None:
+    fake = FakeService()
+    async with serving(fake) as address, AsyncClient(f"{nobody()},{address},{nobody()}") as client:
+        await asyncio.gather(*(client.members() for _ in range(20)))
+        assert client._connection.address == address
+
+
+async def test_all_hung_ends_at_the_deadline() -> None:
+    """U4"""
+    hung = FakeService(hang=True)
+    async with serving(hung) as address, AsyncClient(address, timeout_s=0.5) as client:
+        begin = time.monotonic()
+        with pytest.raises(DeadlineExceeded, match=address):
+            await client.members()
+        assert time.monotonic() - begin < 1.5
+
+
+async def test_nobody_there_is_reported_soon_and_says_what_to_check() -> None:
+    address = nobody()
+    async with AsyncClient(address, timeout_s=30, connect_timeout_s=0.3) as client:
+        begin = time.monotonic()
+        with pytest.raises(Unavailable) as caught:
+            await client.members()
+        assert time.monotonic() - begin < 2
+    assert caught.value.hint == f"is a coordinator running at {address}?"
+
+
+async def test_a_service_that_comes_up_is_waited_for_when_asked_to() -> None:
+    port = free_port()
+    async with AsyncClient(f"127.0.0.1:{port}", timeout_s=20, connect_timeout_s=20) as client:
+        waiting = asyncio.create_task(client.members())
+        _done, pending = await asyncio.wait({waiting}, timeout=0.3)
+        assert pending
+        async with serving(FakeService(), port=port):
+            assert await waiting == []
+
+
+async def test_a_reached_service_is_waited_for_until_the_deadline() -> None:
+    port = free_port()
+    async with AsyncClient(f"127.0.0.1:{port}", timeout_s=20, connect_timeout_s=0.1) as client:
+        async with serving(FakeService(), port=port):
+            await client.members()
+        waiting = asyncio.create_task(client.members())
+        _done, pending = await asyncio.wait({waiting}, timeout=0.5)
+        assert pending
+        async with serving(FakeService(), port=port):
+            assert await waiting == []
+
+
+@pytest.mark.parametrize("error", [EtcdUnavailable(), OutcomeUnknown(), Unavailable(), DeadlineExceeded()])
+async def test_what_may_pass_is_tried_again(service: tuple[FakeService, str], error: DistopError) -> None:
+    fake, address = service
+    fake.refuse = [error]
+    async with AsyncClient(address) as client:
+        assert (await client.start("flights", "noop")).instance == 1
+    assert len(fake.calls["start"]) == 2
+
+
+async def test_what_stays_is_not_tried_again(service: tuple[FakeService, str]) -> None:
+    fake, address = service
+    fake.refuse = [IncompatibleOperation("flights/ingest/1 is in the way")]
+    async with AsyncClient(address) as client:
+        with pytest.raises(IncompatibleOperation, match="flights/ingest/1") as caught:
+            await client.start("flights", "noop")
+    assert caught.value.retryable
+    assert len(fake.calls["start"]) == 1
+
+
+async def test_an_outage_is_reported_at_the_deadline(service: tuple[FakeService, str]) -> None:
+    """U4: a dead etcd is reported within the deadline of the call."""
+    fake, address = service
+    fake.refuse = [EtcdUnavailable("etcd does not answer") for _ in range(1000)]
+    async with AsyncClient(address, timeout_s=0.5) as client:
+        begin = time.monotonic()
+        with pytest.raises(EtcdUnavailable):
+            await client.start("flights", "noop")
+        assert time.monotonic() - begin < 1.5
+    assert len(fake.calls["start"]) < 30
+
+
+async def test_lists_come_in_pages(service: tuple[FakeService, str]) -> None:
+    fake, address = service
+    async with AsyncClient(address) as client:
+        names = [(await client.start("flights", "noop")).name for _ in range(5)]
+        assert [operation.name async for operation in client.list("flights", page_size=2)] == names
+        assert [request.page_token for request in fake.calls["list"]] == ["", "2", "4"]
+        running = client.list(states=[OperationState.RUNNING], type="noop", table="other")
+        assert [operation async for operation in running] == []
+        for name in "ab":
+            await client.create_table(name, f"/data/{name}")
+        assert [table.name async for table in client.list_tables(page_size=1)] == ["a", "b"]
+
+
+async def test_only_the_pages_needed_are_fetched(service: tuple[FakeService, str]) -> None:
+    fake, address = service
+    async with AsyncClient(address) as client:
+        for _ in range(5):
+            await client.start("flights", "noop")
+        listing = client.list(page_size=2)
+        assert (await anext(listing)).instance == 1
+        await listing.aclose()
+    assert len(fake.calls["list"]) == 1
+
+
+async def test_tables_watermarks_members_leaders(service: tuple[FakeService, str]) -> None:
+    fake, address = service
+    fake.world.watermarks = [
+        pb.Watermark(source="s", partition="1", value="x"),
+        pb.Watermark(source="s", partition="2", value="y"),
+        pb.Watermark(source="r", partition="1", value="z"),
+    ]
+    fake.world.members = [pb.Member(id="c1", role="coordinator", address=address, types=["noop"])]
+    fake.world.leaders = [pb.Leader(table="flights", member="c1", epoch=12)]
+    options = {"schema": [{"name": "year", "type": "int"}], "properties": {"a": "b"}}
+    async with AsyncClient(address, identity="me") as client:
+        made = await client.create_table("flights", "file:///data", options=options)
+        assert made.options == options
+        assert made.snapshot_id is None
+        assert made.created_at is not None
+        assert await client.get_table("flights") == made
+        assert await client.watermarks("flights") == {"s": {"1": "x", "2": "y"}, "r": {"1": "z"}}
+        assert await client.watermarks("flights", "r") == {"r": {"1": "z"}}
+        assert [member.types for member in await client.members()] == [("noop",)]
+        assert [leader.epoch for leader in await client.leaders()] == [12]
+
+
+async def test_a_table_made_by_an_attempt_whose_reply_was_lost_is_ours(
+    service: tuple[FakeService, str],
+) -> None:
+    fake, address = service
+    fake.lose_replies = 1
+    async with AsyncClient(address) as client:
+        assert (await client.create_table("flights", "/data")).name == "flights"
+        with pytest.raises(TableExists):
+            await client.create_table("flights", "/data")
+
+
+async def test_a_table_of_somebody_else_is_not_ours_after_a_lost_reply(
+    service: tuple[FakeService, str],
+) -> None:
+    fake, address = service
+    fake.refuse = [Unavailable()]
+    fake.world.tables["flights"] = pb.Table(name="flights", location="/other", format="iceberg")
+    async with AsyncClient(address) as client:
+        with pytest.raises(TableExists):
+            await client.create_table("flights", "/data")
+
+
+async def test_unknown_things(service: tuple[FakeService, str]) -> None:
+    _, address = service
+    async with AsyncClient(address) as client:
+        for call in (client.get("a/b/1"), client.cancel("a/b/1"), client.wait("a/b/1")):
+            with pytest.raises(OperationNotFound):
+                await call
+
+
+async def test_an_oversize_argument_is_refused_here(service: tuple[FakeService, str]) -> None:
+    """U3"""
+    fake, address = service
+    async with AsyncClient(address) as client:
+        with pytest.raises(ArgumentTooLarge, match="4,194,304"):
+            await client.start("flights", "noop", {"text": "x" * 5_000_000})
+    assert not fake.calls["start"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"argument": {"when": object()}}, "argument.when"),
+        ({"argument": {"a": [1, {"b": 2**53 + 1}]}}, "argument.a[1].b"),
+        ({"deadline_s": 0}, "options.deadline"),
+        ({"deadline_s": float("nan")}, "options.deadline"),
+        ({"deadline_s": 1e300}, "options.deadline"),
+        ({"job_backoff_s": 0}, "options.job_backoff"),
+        ({"attempt_timeout_s": -1}, "options.attempt_timeout"),
+        ({"partitions": "abc"}, "partitions"),
+    ],
+)
+async def test_bad_requests_are_refused_here(arguments: dict[str, object], field: str) -> None:
+    """U3, O4: with the field's name."""
+    async with AsyncClient(nobody()) as client:
+        with pytest.raises(InvalidArgument) as caught:
+            await client.start("flights", "noop", **arguments)  # type: ignore[arg-type]
+    assert caught.value.details["field"] == field
+
+
+async def test_text_that_is_no_unicode_is_refused_here() -> None:
+    async with AsyncClient(nobody()) as client:
+        with pytest.raises(InvalidArgument):
+            await client.get_table("\udcff")
+        with pytest.raises(InvalidArgument):
+            await client.start("flights", "noop", {"path": "\udcff"})
+
+
+async def test_outcomes(service: tuple[FakeService, str]) -> None:
+    _, address = service
+    async with AsyncClient(address) as client:
+        good = await client.start("flights", "noop", {"partitions": 2})
+        assert (await client.wait(good.name)).raise_for_outcome().state is OperationState.SUCCEEDED
+        bad = await client.wait(
+            (await client.start("flights", "noop", {"partitions": 1, "fail": ["0"]})).name
+        )
+        with pytest.raises(OperationFailed, match="job 0 was asked to fail") as failed:
+            bad.raise_for_outcome()
+        assert failed.value.details == {"operation": bad.name, "cause": "JOB_FAILED"}
+        assert bad.duration_s == 2
+        gone = await client.start("flights", "noop")
+        asked = await client.cancel(gone.name, "no longer needed")
+        assert asked.cancel_requested
+        assert not asked.done
+        with pytest.raises(Cancelled, match=gone.name):
+            (await client.wait(gone.name)).raise_for_outcome()
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("a:1", ("a:1",)),
+        (" a:1 ,b, a:1,", ("a:1", "b:7070")),
+        ("[::1]:9,[::1]", ("[::1]:9", "[::1]:7070")),
+        ("10.0.0.1", ("10.0.0.1:7070",)),
+    ],
+)
+def test_addresses(text: str, addresses: tuple[str, ...]) -> None:
+    assert parse_addresses(text) == addresses
+
+
+@pytest.mark.parametrize(
+    "text", ["", ",", "a:0", "a:x", "a:99999", ":7070", "http://a:1", "a:1/b", "u@a:1", "a:1:2"]
+)
+def test_bad_addresses(text: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_addresses(text)
+    assert caught.value.details["field"] == "address"
+
+
+def test_a_timeout_must_be_positive() -> None:
+    with pytest.raises(InvalidArgument):
+        Connection(("a:1",), timeout_s=0, connect_timeout_s=1)

@@ -1,0 +1,143 @@
+"""Following an operation over everything that can happen to a stream."""
+
+from __future__ import annotations
+
+import time
+from contextlib import aclosing
+
+import pytest
+
+from distop.client import AsyncClient, OperationState, OperationUpdate
+from distop.client.calls.follow import follow
+from distop.client.transport.connection import Connection
+from distop.errors import DeadlineExceeded, OperationNotFound, Unavailable
+from distop.metastore.etcd.embedded import free_port
+from distop.proto import distop_pb2 as pb
+from support.services.fake_service import FakeService, World, serving
+
+NAME = "flights/noop/1"
+
+
+def world(jobs: int) -> World:
+    """An operation whose jobs finish one by one at revisions 101 and up, and which then succeeds."""
+    shared = World()
+
+    def at(done: int, state: pb.OperationState = pb.RUNNING) -> pb.Operation:
+        counts = pb.JobCounts(total=jobs, succeeded=done)
+        return pb.Operation(name=NAME, table="flights", type="noop", instance=1, state=state, jobs=counts)
+
+    shared.add(
+        at(0),
+        *(
+            pb.OperationUpdate(
+                operation=at(done), jobs=[pb.JobUpdate(partition=str(done - 1), state="success")]
+            )
+            for done in range(1, jobs + 1)
+        ),
+        pb.OperationUpdate(operation=at(jobs, pb.SUCCEEDED)),
+    )
+    return shared
+
+
+async def everything(client: AsyncClient, after_revision: int = 0) -> list[OperationUpdate]:
+    return [update async for update in client.watch(NAME, after_revision=after_revision)]
+
+
+async def test_a_watch_shows_the_present_then_every_change_to_the_end() -> None:
+    async with serving(FakeService(world(3))) as address, AsyncClient(address) as client:
+        updates = await everything(client)
+    assert [update.operation.jobs.done for update in updates] == [0, 1, 2, 3, 3]
+    assert [job.partition for update in updates for job in update.jobs] == ["0", "1", "2"]
+    assert updates[-1].operation.state is OperationState.SUCCEEDED
+
+
+async def test_a_watch_can_begin_after_a_revision() -> None:
+    async with serving(FakeService(world(3))) as address, AsyncClient(address) as client:
+        assert [update.revision for update in await everything(client, 102)] == [103, 104]
+
+
+async def test_a_broken_stream_goes_on_after_the_last_revision_seen() -> None:
+    """O27, O28: no change is lost, none is shown twice."""
+    fake = FakeService(world(5), break_streams_after=[2, 0, 1, 3])
+    async with serving(fake) as address, AsyncClient(address) as client:
+        updates = await everything(client)
+    assert [update.revision for update in updates] == [100, 101, 102, 103, 104, 105, 106]
+    assert [request.after_revision for request in fake.calls["watch"]] == [0, 101, 101, 102, 105]
+
+
+async def test_a_broken_stream_goes_on_at_another_coordinator() -> None:
+    shared = world(4)
+    first, second = FakeService(shared, break_streams_after=[3]), FakeService(shared)
+    async with serving(first) as a, serving(second) as b, AsyncClient(f"{a},{b}") as client:
+        updates = await everything(client)
+    assert [update.revision for update in updates] == [100, 101, 102, 103, 104, 105]
+    assert [request.after_revision for request in second.calls["watch"]] == [102]
+
+
+async def test_a_coordinator_that_stops_is_replaced_in_the_middle_of_a_watch() -> None:
+    shared = world(4)
+    shared.updates[NAME], rest = shared.updates[NAME][:2], shared.updates[NAME]
+    async with serving(FakeService(shared)) as b:
+        async with serving(FakeService(shared)) as a:
+            client = AsyncClient(f"{a},{b}")
+            watching = client.watch(NAME)
+            seen = [(await anext(watching)).revision, (await anext(watching)).revision]
+            shared.updates[NAME] = rest
+        seen += [update.revision async for update in watching]
+        await client.close()
+    assert seen == [100, 101, 102, 103, 104, 105]
+
+
+async def test_a_silent_stream_is_left_for_another_coordinator() -> None:
+    """U4: a coordinator that was stopped keeps its connections."""
+    shared = world(1)
+    hung, well = FakeService(shared, hang=True), FakeService(shared)
+    async with serving(hung) as a, serving(well) as b:
+        connection = Connection((a, b), timeout_s=5, connect_timeout_s=5)
+        updates = [update.revision async for update in follow(connection, NAME, heartbeat_s=0.1)]
+        await connection.close()
+    assert updates == [100, 101, 102]
+    assert len(hung.calls["watch"]) == 1
+
+
+async def test_heartbeats_are_not_shown() -> None:
+    shared = world(1)
+    first, *rest = shared.updates[NAME]
+    shared.updates[NAME] = [first, first, first, *rest]
+    async with serving(FakeService(shared)) as address, AsyncClient(address) as client:
+        assert [update.revision for update in await everything(client)] == [100, 101, 102]
+
+
+async def test_a_watch_gives_up_when_nobody_answers_any_more() -> None:
+    shared = world(1)
+    del shared.updates[NAME][1:]
+    async with AsyncClient(f"127.0.0.1:{(port := free_port())}", timeout_s=0.5) as client:
+        async with serving(FakeService(shared), port=port):
+            watching = client.watch(NAME)
+            await anext(watching)
+        begin = time.monotonic()
+        with pytest.raises(Unavailable):
+            await anext(watching)
+        assert time.monotonic() - begin < 3
+
+
+async def test_an_unknown_operation_ends_a_watch_at_once() -> None:
+    async with serving(FakeService()) as address, AsyncClient(address) as client:
+        with pytest.raises(OperationNotFound):
+            await everything(client)
+
+
+async def test_a_watch_that_is_left_ends_its_stream() -> None:
+    fake = FakeService(world(3))
+    async with serving(fake) as address, AsyncClient(address) as client:
+        async with aclosing(client.watch(NAME)) as watching:
+            await anext(watching)
+        assert await client.members() == []
+
+
+async def test_waiting_ends_with_its_time() -> None:
+    shared = world(1)
+    del shared.updates[NAME][1:]
+    async with serving(FakeService(shared)) as address, AsyncClient(address) as client:
+        with pytest.raises(DeadlineExceeded, match=r"not over after 0\.2 s, it is running"):
+            await client.wait(NAME, timeout_s=0.2)

@@ -1,0 +1,165 @@
+"""Manifests stay few, and the metadata of the past is not parsed, however many commits a table has seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.update import SetSnapshotRefUpdate
+
+from distop.commit.iceberg.append import IcebergOverwrite
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.layout.model import load_metadata
+from distop.errors import CorruptRecord
+from support.tables.publishing import Table, new_table, rows
+
+
+def manifests(table: Table) -> list[ManifestFile]:
+    snapshot = table.iceberg().current_snapshot()
+    assert snapshot is not None
+    return snapshot.manifests(table.iceberg().io)
+
+
+def entries(table: Table) -> list[ManifestEntry]:
+    return [e for m in manifests(table) for e in m.fetch_manifest_entry(table.iceberg().io)]
+
+
+def append(table: Table, commits: int, first: int = 0) -> None:
+    for i in range(first, first + commits):
+        table.publish(table.staged([rows(i, 1)]))
+
+
+# -- manifests ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partitions", [[], ["kind"]], ids=["plain", "partitioned"])
+def test_manifests_are_merged_by_size(tmp_path: Path, partitions: list[str]) -> None:
+    """P4: of 40 commits with ten to a merge some ten manifests are left; each file is listed once."""
+    table = new_table(tmp_path, partitions)
+    append(table, 40)
+    assert len(manifests(table)) <= 10 + 3
+    assert table.ids() == list(range(40))
+    assert len(table.data_files()) == 40
+    assert sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests(table)) == 40
+    assert sum((m.added_rows_count or 0) + (m.existing_rows_count or 0) for m in manifests(table)) == 40
+
+
+def test_merged_entries_keep_snapshot_and_sequence_numbers(tmp_path: Path) -> None:
+    """P11, P14: time travel, incremental reads and deletes of rows go by them."""
+    table = new_table(tmp_path, **{"commit.manifest.min-count-to-merge": "4"})
+    append(table, 6)
+    snapshots = table.iceberg().metadata.snapshots
+    found = sorted((e.sequence_number, e.file_sequence_number, e.snapshot_id) for e in entries(table))
+    assert found == [(n, n, snapshots[n - 1].snapshot_id) for n in range(1, 7)]
+    old = next(m for m in manifests(table) if m.existing_files_count)
+    assert (old.min_sequence_number, old.existing_files_count) == (1, 4)
+    assert {e.status for e in old.fetch_manifest_entry(table.iceberg().io)} == {ManifestEntryStatus.EXISTING}
+    third = table.iceberg().scan(snapshot_id=snapshots[2].snapshot_id).to_arrow()["id"].to_pylist()
+    assert sorted(third) == [0, 1, 2]
+
+
+def test_partition_ranges_of_merged_manifests_still_prune(tmp_path: Path) -> None:
+    """P14: a reader of one partition opens no other manifest, and misses no row."""
+    table = new_table(tmp_path, ["kind"], **{"commit.manifest.min-count-to-merge": "3"})
+    append(table, 12)
+    found = table.iceberg().scan(row_filter="kind = 'k1'").to_arrow()["id"].to_pylist()
+    assert sorted(found) == [1, 4, 7, 10]
+
+
+def test_a_table_may_forbid_merging(tmp_path: Path) -> None:
+    """The property is Iceberg's own."""
+    table = new_table(tmp_path, **{"commit.manifest-merge.enabled": "false"})
+    append(table, 12)
+    assert len(manifests(table)) == 12
+
+
+def test_manifests_of_the_target_size_are_left_alone(tmp_path: Path) -> None:
+    """A full manifest is never written again."""
+    table = new_table(
+        tmp_path,
+        **{"commit.manifest.min-count-to-merge": "2", "commit.manifest.target-size-bytes": "1000"},
+    )
+    append(table, 5)
+    assert len(manifests(table)) == 5
+
+
+def test_what_an_overwrite_removed_does_not_come_back_by_merging(tmp_path: Path) -> None:
+    """P5"""
+    table = new_table(tmp_path, **{"commit.manifest.min-count-to-merge": "3"})
+    append(table, 5)
+    table.publish(table.staged([rows(100, 1)]), IcebergOverwrite())
+    append(table, 6, first=200)
+    assert table.ids() == [100, *range(200, 206)]
+
+
+# -- metadata files ----------------------------------------------------------------------------------
+
+
+def test_metadata_spliced_together_is_what_pyiceberg_would_have_written(tmp_path: Path) -> None:
+    """P14: all snapshots, both logs, tags; numbers beyond 2**53 to the last digit."""
+    table = new_table(tmp_path)
+    append(table, 3)
+    first = table.iceberg().metadata.snapshots[0]
+    fields: dict[str, Any] = {
+        "ref-name": "v1",
+        "type": SnapshotRefType.TAG,
+        "snapshot-id": first.snapshot_id,
+    }
+    tag = SetSnapshotRefUpdate(**fields)
+    location = table.record().metadata_location
+    whole = TableFile.of(load_metadata(location), location).successor([tag])
+    spliced = TableFile.read(location, also=[first.snapshot_id]).successor([tag])
+    one, other = (msgspec.json.decode(each.content) for each in (whole, spliced))
+    assert one.pop("last-updated-ms") <= other.pop("last-updated-ms")
+    assert one == other
+    logged = [entry["snapshot-id"] for entry in other["snapshot-log"]]
+    assert logged == [snapshot["snapshot-id"] for snapshot in other["snapshots"]]
+    assert len(other["metadata-log"]) == 3
+
+
+def test_any_snapshot_of_the_past_is_found(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    append(table, 3)
+    file = TableFile.read(table.record().metadata_location)
+    known = table.iceberg().metadata.snapshots
+    assert len(file.metadata.snapshots) == 1
+    assert [file.snapshot(one.snapshot_id) for one in known] == known
+    assert file.snapshot_ids == {one.snapshot_id for one in known}
+    assert file.snapshot(5) is None
+
+
+def test_the_log_of_earlier_metadata_is_bounded(tmp_path: Path) -> None:
+    """And what it no longer names is told."""
+    table = new_table(tmp_path, **{"write.metadata.previous-versions-max": "3"})
+    locations = []
+    for i in range(6):
+        table.publish(table.staged([rows(i, 1)]))
+        locations.append(table.record().metadata_location)
+    assert [entry.metadata_file for entry in table.iceberg().metadata.metadata_log] == locations[2:5]
+    assert TableFile.read(locations[-1]).successor([]).dropped == []
+
+
+def test_a_file_that_is_no_metadata_is_reported(tmp_path: Path) -> None:
+    """U3"""
+    for name, content in {"a": b"no json", "b": b'{"snapshots": 3}', "c": b"{}", "d": b"\xff"}.items():
+        (tmp_path / f"{name}.metadata.json").write_bytes(content)
+        with pytest.raises(CorruptRecord, match=f"{name}.metadata.json is no table metadata"):
+            TableFile.read(f"{tmp_path}/{name}.metadata.json")
+    with pytest.raises(CorruptRecord, match="is missing"):
+        TableFile.read(f"{tmp_path}/gone.metadata.json")
+
+
+def test_a_foreign_program_writes_on_after_a_merge(tmp_path: Path) -> None:
+    """P14: pyiceberg takes the metadata as its own."""
+    table = new_table(tmp_path, **{"commit.manifest.min-count-to-merge": "2"})
+    append(table, 5)
+    metadata = load_metadata(table.record().metadata_location)
+    assert metadata.current_snapshot() is not None
+    assert table.iceberg().scan().to_arrow().schema.field("id").type == pa.int64()
+    assert table.iceberg().inspect.files().num_rows == 5
+    assert table.iceberg().inspect.entries().num_rows == 5

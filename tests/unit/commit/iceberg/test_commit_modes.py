@@ -1,0 +1,331 @@
+"""Modes that look at what the table holds: replace partitions, append only to nothing, or leave it alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.manifest import ManifestEntryStatus
+
+from distop.commit.cleanup.sweep import sweep
+from distop.commit.iceberg.append import IcebergOverwrite
+from distop.commit.iceberg.modes import (
+    IcebergAppendIfEmpty,
+    IcebergAppendOrIgnore,
+    IcebergOverwritePartitions,
+)
+from distop.commit.iceberg.watermarks import WatermarkStep
+from distop.commit.layout.model import Layout
+from distop.errors import HeadConflict, PreconditionFailed, TableNotEmpty
+from distop.metastore.etcd.txn import unchanged
+from distop.metastore.records.model import WatermarkMove
+from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots
+from support.tables.maintaining import Run
+from support.tables.publishing import ROWS, Staged, Table, new_table, rows
+
+
+def of_kinds(start: int, *kinds: str | None) -> pa.RecordBatch:
+    """One row of each kind."""
+    return pa.record_batch({"id": range(start, start + len(kinds)), "kind": list(kinds)}, schema=ROWS)
+
+
+def expecting(table: Table) -> dict[str, str | None]:
+    """The argument that refuses what is written from now on."""
+    snapshot_id = table.record().snapshot_id if table.head.exists else None
+    return {"expectedSnapshotId": None if snapshot_id is None else str(snapshot_id)}
+
+
+def summary(table: Table) -> dict[str, str]:
+    snapshot = table.iceberg().current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    return snapshot.summary.additional_properties
+
+
+# -- overwrite partitions ----------------------------------------------------------------------------
+
+
+def test_exactly_the_partitions_of_the_new_rows_are_replaced(tmp_path: Path) -> None:
+    """P5: the others keep their files, and the former state can still be read."""
+    table = new_table(tmp_path, ["kind"])
+    table.publish(table.staged([of_kinds(0, "a", "b", "c")], [of_kinds(10, "a", "b", "c")]))
+    table.publish(table.staged([of_kinds(20, "c", "d")]))
+    before, kept = table.record().snapshot_id, set(table.data_files())
+    step = IcebergOverwritePartitions(expecting(table))
+    facts = table.publish(table.staged([of_kinds(100, "a")], [of_kinds(200, "c", "e")]), step).facts
+    assert table.ids() == [1, 11, 21, 100, 200, 201]
+    assert (facts["removedFiles"], facts["removedRows"], facts["replacedPartitions"]) == (5, 5, 3)
+    assert len(kept & set(table.data_files())) == 3
+    told = summary(table)
+    assert (told["total-records"], told["total-data-files"], told["deleted-data-files"]) == ("6", "6", "5")
+    earlier = table.iceberg().scan(snapshot_id=before).to_arrow()["id"].to_pylist()
+    assert sorted(earlier) == [0, 1, 2, 10, 11, 12, 20, 21]
+    scan = table.iceberg().scan(row_filter="kind = 'b'").to_arrow()["id"].to_pylist()
+    assert sorted(scan) == [1, 11]
+
+
+def test_ten_files_of_a_partition_then_three_leave_three(tmp_path: Path) -> None:
+    """P5"""
+    table = new_table(tmp_path, ["kind"])
+    table.publish(table.staged(*([of_kinds(i, "a", "b")] for i in range(0, 20, 2))))
+    table.publish(table.staged(*([of_kinds(100 + i, "a")] for i in range(3))), IcebergOverwritePartitions())
+    assert len(table.data_files()) == 10 + 3
+    assert table.ids() == [*range(1, 20, 2), 100, 101, 102]
+
+
+def test_manifests_of_other_partitions_are_not_rewritten(tmp_path: Path) -> None:
+    """P4: replacing one day costs one day, not the table."""
+    table = new_table(tmp_path, ["kind"])
+    for kind in ("a", "b", "c"):
+        table.publish(table.staged([of_kinds(0, kind)]))
+
+    def paths() -> dict[str, int]:
+        snapshot = table.iceberg().current_snapshot()
+        assert snapshot is not None
+        return {m.manifest_path: m.deleted_files_count or 0 for m in snapshot.manifests(table.iceberg().io)}
+
+    before = paths()
+    table.publish(table.staged([of_kinds(10, "b")]), IcebergOverwritePartitions())
+    after = paths()
+    assert len(before.keys() & after.keys()) == 2
+    assert sorted(after.values()) == [0, 0, 0, 1]
+    removed = [
+        entry
+        for manifest in table.iceberg().current_snapshot().manifests(table.iceberg().io)  # type: ignore[union-attr]
+        for entry in manifest.fetch_manifest_entry(table.iceberg().io, discard_deleted=False)
+        if entry.status == ManifestEntryStatus.DELETED
+    ]
+    assert [(entry.snapshot_id, entry.sequence_number) for entry in removed] == [
+        (table.record().snapshot_id, 2)
+    ]
+
+
+def test_null_and_nan_are_partitions_like_any_other(tmp_path: Path) -> None:
+    """P5"""
+    table = new_table(tmp_path, ["kind"])
+    table.publish(table.staged([of_kinds(0, None, "a", "")]))
+    table.publish(table.staged([of_kinds(10, None)]), IcebergOverwritePartitions())
+    assert table.ids() == [1, 2, 10]
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+    floats = Table("floats", f"file://{tmp_path}/floats", Layout.create(schema, ["x"]))
+
+    def of_values(start: int, *values: float) -> pa.RecordBatch:
+        return pa.record_batch({"id": range(start, start + len(values)), "x": list(values)}, schema=schema)
+
+    nan = float("nan")
+    floats.publish(floats.staged([of_values(0, nan, 1.5, -0.0)], [of_values(10, nan)]))
+    floats.publish(floats.staged([of_values(20, nan)]), IcebergOverwritePartitions())
+    assert floats.ids() == [1, 2, 20]
+
+
+@pytest.mark.parametrize("term", ["month(day)", "bucket[4](id)", "truncate[2](id)", "day"])
+def test_partitions_of_every_transform_are_told_apart(tmp_path: Path, term: str) -> None:
+    """P5: dates, hashes and numbers compare as they are stored."""
+    schema = pa.schema([("id", pa.int64()), ("day", pa.date32())])
+    table = Table("t", f"file://{tmp_path}/t", Layout.create(schema, [term]))
+
+    def batch(ids: list[int]) -> pa.RecordBatch:
+        return pa.record_batch(
+            {"id": ids, "day": pa.array([30 * i for i in ids], pa.date32())}, schema=schema
+        )
+
+    table.publish(table.staged([batch(list(range(12)))]))
+    before = {task.file.file_path: task.file.record_count for task in table.iceberg().scan().plan_files()}
+    table.publish(table.staged([batch([3])]), IcebergOverwritePartitions())
+    gone = set(before) - set(table.data_files())
+    assert len(gone) == 1
+    assert len(table.ids()) == 12 - sum(before[path] for path in gone) + 1
+
+
+def test_without_partitioning_everything_is_one_partition(tmp_path: Path) -> None:
+    """P5"""
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 5)]))
+    table.publish(table.staged([rows(10, 2)]), IcebergOverwritePartitions())
+    assert table.ids() == [10, 11]
+
+
+def test_no_rows_replace_no_partition(tmp_path: Path) -> None:
+    """P10: and there is no snapshot."""
+    table = new_table(tmp_path, ["kind"])
+    table.publish(table.staged([rows(0, 5)]))
+    head = table.head
+    table.publish(table.staged([]), IcebergOverwritePartitions(expecting(table)))
+    assert table.head == head
+
+
+def test_files_of_another_partitioning_are_refused(tmp_path: Path) -> None:
+    """P5, U3: which of their rows would have to go is not known, and no row is lost by guessing."""
+    table = new_table(tmp_path, ["kind"])
+    table.publish(table.staged([rows(0, 3)]))
+    catalogless = table.iceberg().metadata
+    spec = Layout.create(ROWS, ["bucket[2](id)"]).spec
+    other = type(spec)(*(field.model_copy(update={"field_id": 1001}) for field in spec.fields), spec_id=1)
+    evolved = catalogless.model_copy(
+        update={"partition_specs": [*catalogless.partition_specs, other], "default_spec_id": 1}
+    )
+    from distop.commit.iceberg.metadata_files import TableFile
+    from distop.commit.iceberg.snapshots import Draft
+    from distop.commit.layout.model import file_io
+    from distop.metastore.etcd.txn import KeyValue
+    from distop.metastore.records.model import Head, encode
+
+    location = Draft(file_io(table.location), TableFile.of(evolved, table.record().metadata_location)).write()
+    table.head = KeyValue(table.keys.head, encode(Head(metadata_location=location)), 1000, 1)
+    table.layout = Layout.of(evolved)
+    with pytest.raises(PreconditionFailed, match="partition spec 0"):
+        table.publish(table.staged([rows(0, 1)]), IcebergOverwritePartitions())
+    table.publish(table.staged([rows(50, 1)]), IcebergOverwrite())
+    assert table.ids() == [50]
+
+
+def test_what_others_did_to_other_partitions_is_built_upon(tmp_path: Path) -> None:
+    """P6: the refusal goes by partition."""
+    table = new_table(tmp_path, ["kind"])
+    table.publish(table.staged([of_kinds(0, "a", "b")]))
+    mine, step = table.staged([of_kinds(10, "a")]), IcebergOverwritePartitions(expecting(table))
+    for i in range(12):  # manifests are merged meanwhile
+        table.publish(table.staged([of_kinds(20 + i, "c")]))
+    table.publish(table.staged([of_kinds(50, "b")]), IcebergOverwritePartitions())
+    table.publish(mine, step)
+    assert table.ids() == [10, *range(20, 32), 50]
+
+
+def test_what_others_did_to_these_partitions_is_refused_or_replaced(tmp_path: Path) -> None:
+    """P6: added or removed meanwhile; the conflict names the snapshot and who made it."""
+    table = new_table(tmp_path, ["kind"])
+    table.publish(table.staged([of_kinds(0, "a", "b")]))
+    mine, argument = table.staged([of_kinds(10, "a")]), expecting(table)
+    table.publish(table.staged([of_kinds(20, "a")]))
+    culprit = table.record().snapshot_id
+    table.publish(table.staged([of_kinds(30, "b")]))
+    with pytest.raises(HeadConflict, match="written by flights/ingest/3") as caught:
+        IcebergOverwritePartitions(argument).prepare(table.context(mine))
+    assert caught.value.details["snapshot"] == str(culprit)
+    table.publish(mine, IcebergOverwritePartitions())
+    assert table.ids() == [1, 10, 30]
+
+    late, argument = table.staged([of_kinds(40, "a")]), expecting(table)
+    table.publish(table.staged([of_kinds(50, "z")]), IcebergOverwrite())
+    with pytest.raises(HeadConflict):
+        IcebergOverwritePartitions(argument).prepare(table.context(late))
+
+
+def test_a_partition_written_while_the_table_was_still_new_is_refused(tmp_path: Path) -> None:
+    """P6"""
+    table = new_table(tmp_path, ["kind"])
+    mine, argument = table.staged([of_kinds(10, "a")]), expecting(table)
+    other, _ = table.staged([of_kinds(20, "b")]), table.publish(table.staged([of_kinds(0, "b")]))
+    table.publish(mine, IcebergOverwritePartitions(argument))
+    with pytest.raises(HeadConflict):
+        IcebergOverwritePartitions(argument).prepare(table.context(other))
+
+
+# -- error if exists, ignore -------------------------------------------------------------------------
+
+
+def moving(table: Table, mode: str = "ignore") -> Staged:
+    operation = table.start(watermarks={"files": {"m": WatermarkMove(after="1")}})
+    operation.arg.argument["mode"] = mode
+    operation.run("0", [rows(100, 2)])
+    return operation
+
+
+def test_of_two_that_were_to_find_no_data_one_wins(tmp_path: Path) -> None:
+    """P5: the other is told which snapshot is there, and whose."""
+    table = new_table(tmp_path)
+    one, two = table.staged([rows(0, 1)]), table.staged([rows(1, 1)])
+    table.publish(one, IcebergAppendIfEmpty())
+    with pytest.raises(TableNotEmpty, match=r"snapshot \d+, written by flights/ingest/1") as caught:
+        IcebergAppendIfEmpty().prepare(table.context(two))
+    assert caught.value.details["snapshot"] == str(table.record().snapshot_id)
+    assert table.ids() == [0]
+
+
+def test_a_table_that_was_emptied_counts_as_empty(tmp_path: Path) -> None:
+    """P5: what counts is data, not that there was a commit."""
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 1)]))
+    table.publish(table.staged([]), IcebergOverwrite())
+    table.publish(table.staged([rows(5, 1)]), IcebergAppendIfEmpty())
+    assert table.ids() == [5]
+
+
+def test_data_that_appeared_meanwhile_makes_it_do_nothing(tmp_path: Path) -> None:
+    """P5, C8: no snapshot, no watermark, and all that was staged is swept."""
+    table = new_table(tmp_path)
+    mine = moving(table)
+    table.publish(table.staged([rows(0, 1)]))
+    head = table.head
+    contributions = [step.prepare(table.context(mine)) for step in (WatermarkStep(), IcebergAppendOrIgnore())]
+    assert [contribution.txn.then for contribution in contributions] == [(), ()]
+    assert contributions[1].txn.compares == (unchanged(head),)
+    facts = contributions[1].facts
+    assert facts == {"ignored": True, "rows": 0, "files": 0, "bytes": 0}
+    assert sweep(mine.arg, mine.history(facts), mine.jobs) == 2
+    assert table.ids() == [0]
+
+
+def test_without_data_ignore_is_an_append(tmp_path: Path) -> None:
+    """P5"""
+    table = new_table(tmp_path)
+    mine = moving(table)
+    facts = table.publish(mine, IcebergAppendOrIgnore()).facts
+    assert "ignored" not in facts
+    # The watermark step sees the base that the other one saw, not what it made of it.
+    before = replace(table.context(mine), head=type(table.head).missing(table.keys.head))
+    assert WatermarkStep().prepare(before).txn.then != ()
+    assert sweep(mine.arg, mine.history(facts), mine.jobs) == 0
+    assert table.ids() == [100, 101]
+
+
+# -- earlier metadata --------------------------------------------------------------------------------
+
+
+def test_metadata_that_fell_out_of_the_log_is_removed_after_the_commit(tmp_path: Path) -> None:
+    """P4, P8: told by the commit, removed by the sweep behind it: not before the commit is certain."""
+    table = new_table(
+        tmp_path,
+        **{
+            "write.metadata.previous-versions-max": "2",
+            "write.metadata.delete-after-commit.enabled": "true",
+        },
+    )
+    folder = Path(table.location.removeprefix("file://"), "metadata")
+    for i in range(6):
+        operation = table.staged([rows(i, 1)])
+        facts = table.publish(operation).facts
+        assert len(list(folder.glob("*.metadata.json"))) == min(i + 1, 4)
+        sweep(operation.arg, operation.history(facts), operation.jobs)
+        sweep(operation.arg, operation.history(facts), operation.jobs)
+        assert len(list(folder.glob("*.metadata.json"))) == min(i + 1, 3)
+    assert table.ids() == list(range(6))
+    logged = {entry.metadata_file for entry in table.iceberg().metadata.metadata_log}
+    assert {f"file://{path}" for path in folder.glob("*.metadata.json")} == {
+        *logged,
+        table.record().metadata_location,
+    }
+
+
+def test_metadata_is_kept_unless_the_table_says_otherwise(tmp_path: Path) -> None:
+    """The property is Iceberg's own, and off by default; tables that ingest makes have it on."""
+    table = new_table(tmp_path, **{"write.metadata.previous-versions-max": "1"})
+    for i in range(4):
+        assert "droppedMetadata" not in table.publish(table.staged([rows(i, 1)])).facts
+
+
+def test_a_snapshot_that_expired_meanwhile_refuses_to_guess(tmp_path: Path) -> None:
+    """P6, P13: what the partitions held at the start can no longer be told, once the table has moved on."""
+    table = new_table(tmp_path, ["kind"])
+    table.publish(table.staged([of_kinds(0, "a")]))
+    mine, other = table.staged([of_kinds(10, "a")]), table.staged([of_kinds(11, "a")])
+    step = IcebergOverwritePartitions(expecting(table))
+    Run.of(table, ExpireSnapshots(), older_than="0s").finish()
+    step.prepare(table.context(mine)).discard()  # the present one never expires
+    table.publish(table.staged([of_kinds(20, "b")]))
+    Run.of(table, ExpireSnapshots(), older_than="0s").finish()
+    with pytest.raises(HeadConflict):
+        step.prepare(table.context(other))
+    assert table.ids() == [0, 20]

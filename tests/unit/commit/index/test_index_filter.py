@@ -1,0 +1,107 @@
+"""Filters that indexes answer: what is planned with them holds every row that a scan finds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.expressions.parser import parse
+
+from distop.commit.index.filters import narrowed_by
+from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
+from support.tables.indexing import Indexing
+from support.tables.publishing import new_table, rows
+
+ALL = frozenset({0, 1})
+
+
+def asked(**answers: dict[str, frozenset[int] | None]) -> Any:
+    def ask(column: str, values: Sequence[Any]) -> dict[str, frozenset[int] | None] | None:
+        return answers.get(column)
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("a == 1", {"f": frozenset({0}), "g": None}),
+        ("a in (1, 2)", {"f": frozenset({0}), "g": None}),
+        ("x == 1", None),
+        ("a > 1", None),
+        ("a != 1", None),
+        ("not a == 1", None),
+        ("a is null", None),
+        ("a == 1 and x > 5", {"f": frozenset({0}), "g": None}),
+        ("a == 1 or x > 5", None),
+        ("a == 1 and b == 2", {"g": frozenset({3})}),
+        ("a == 1 or b == 2", {"f": frozenset({0, 1}), "g": None, "h": None}),
+        ("(a == 1 or b == 2) and x == 3", {"f": frozenset({0, 1}), "g": None, "h": None}),
+    ],
+)
+def test_what_a_filter_leaves(text: str, left: object) -> None:
+    """Equality, lists, AND and OR; for all else the rows decide."""
+    ask = asked(
+        a={"f": frozenset({0}), "g": None},
+        b={"f": frozenset({1}), "g": frozenset({3}), "h": None},
+    )
+    assert narrowed_by(parse(text), ask) == left
+
+
+def snapshot_of(world: Indexing, **which: Any) -> TableSnapshot:
+    return open_snapshot(world.table.record().metadata_location, indexes=world.records(), **which)
+
+
+def ids(snapshot: TableSnapshot, where: str, *, use_indexes: bool = True) -> tuple[int, list[int]]:
+    """How many files are planned, and the ids that are read from them."""
+    files = snapshot.plan_files(where, use_indexes=use_indexes)
+    batches = list(snapshot.batches(files, where=where))
+    return len(files), sorted(pa.Table.from_batches(batches)["id"].to_pylist()) if batches else []
+
+
+def test_planning_asks_the_indexes(tmp_path: Path) -> None:
+    """With them and without them the same rows are found; whatever the index's age, and the snapshot's."""
+    table = new_table(tmp_path)
+    world = Indexing(table)
+    rng = random.Random(7)
+    order = [rng.sample(range(1000), 20) for _ in range(8)]
+    schema = rows(0, 1).schema
+    batches = [
+        pa.record_batch({"id": some, "kind": [f"k{number % 3}" for number in some]}, schema=schema)
+        for some in order
+    ]
+    table.publish(table.staged(*([batch] for batch in batches[:5])))
+    old = table.record().snapshot_id
+    world.build("id")
+    world.build("kind")
+    table.publish(table.staged(*([batch] for batch in batches[5:])))
+    for which in ({}, {"snapshot_id": old}):
+        snapshot = snapshot_of(world, **which)
+        newer = 0 if which else 3
+        for value in (order[0][3], order[4][0], order[6][1], 5000):
+            for where in (
+                f"id == {value}",
+                f"id in ({value}, 7777) and kind != 'x'",
+                f"id == {value} or id == 8",
+            ):
+                plain = ids(snapshot, where, use_indexes=False)
+                narrowed = ids(snapshot, where)
+                assert narrowed[1] == plain[1], where
+                assert narrowed[0] <= plain[0]
+        assert ids(snapshot, f"id == {order[0][3]} and kind == 'k1x'") == (newer, [])
+        assert len(snapshot.plan_files("id > 3")) == len(snapshot.plan_files("id > 3", use_indexes=False))
+
+
+def test_the_value_of_a_filter_may_be_of_another_kind(tmp_path: Path) -> None:
+    """Whether it makes sense is told as it is without an index."""
+    world = Indexing(new_table(tmp_path))
+    world.table.publish(world.table.staged([rows(0, 10)]))
+    world.build("id")
+    snapshot = snapshot_of(world)
+    assert len(snapshot.plan_files("id == 5")) == 1
+    assert snapshot.plan_files("id == 5")[0].row_groups == (0,)
+    assert snapshot.plan_files("kind == 'k1'")[0].row_groups is None

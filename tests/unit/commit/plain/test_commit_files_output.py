@@ -1,0 +1,148 @@
+"""Publishing into a tree of plain files: what is planned, and what it comes to when it is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from distop.commit.files.storage import file_system
+from distop.commit.layout.hive import PartitionValues, escaped
+from distop.commit.layout.model import Layout
+from distop.commit.outputs import FilesOutput
+from distop.commit.plain.publish import FilesPublish
+from distop.commit.writing import file_lists
+from distop.errors import CorruptRecord, InvalidArgument, TableNotEmpty
+from support.sources.s3 import S3
+from support.tables.plain_tables import PlainTable
+from support.tables.publishing import rows
+
+
+@pytest.fixture(params=["disk", "s3"])
+def tree(request: pytest.FixtureRequest, tmp_path: Path) -> PlainTable:
+    if request.param == "disk":
+        return PlainTable(f"file://{tmp_path}/a tree", {})
+    s3: S3 = request.getfixturevalue("s3")
+    return PlainTable(f"{s3.url}/tree", s3.storage)
+
+
+def test_files_come_into_partition_folders_and_the_marker_is_last(tree: PlainTable) -> None:
+    """C5, C16, P5: on a disk and on an object store, twice in a row."""
+    tree.publish(rows(0, 30), rows(30, 30))
+    assert tree.ids() == list(range(60))
+    assert {name.partition("/")[0] for name in tree.names()} == {"kind=k0", "kind=k1", "kind=k2"}
+    tree.publish(rows(60, 4, kinds=1), mode="overwrite_partitions")
+    assert tree.ids() == sorted([i for i in range(60) if i % 3] + list(range(60, 64)))
+    tree.publish(rows(100, 3), mode="overwrite")
+    assert tree.ids() == [100, 101, 102]
+    fs, root = file_system(tree.location, tree.storage)
+    assert fs.cat_file(f"{root}/_SUCCESS") == b"t/ingest/3"
+
+
+def test_folders_then_renames_then_deletions_then_the_marker(tmp_path: Path) -> None:
+    """C7, C16: what replaces is there before what is replaced goes; both are steps of the log."""
+    tree = PlainTable(f"file://{tmp_path}/tree", {})
+    tree.publish(rows(0, 30))
+    _, steps = tree.planned(rows(30, 30), mode="overwrite")
+    assert [(step.step, step.stage) for step in steps] == [
+        *[("files.mkdir", 0)] * 3,
+        *[("files.rename", 1)] * 3,
+        *[("files.delete", 2)] * 3,
+        ("files.success", 3),
+    ]
+
+
+def test_nothing_written_is_nothing_to_do(tmp_path: Path) -> None:
+    """P10."""
+    tree = PlainTable(f"file://{tmp_path}/tree", {})
+    assert tree.planned(rows(0, 0))[1] == []
+    tree.publish(rows(0, 5))
+    assert [step.step for step in tree.planned(rows(0, 0), mode="overwrite")[1]] == [
+        *["files.delete"] * 3,
+        "files.success",
+    ]
+
+
+@pytest.mark.parametrize("mode", ["error_if_exists", "ignore"])
+def test_files_that_turned_up_meanwhile_refuse_modes_for_empty_trees(tmp_path: Path, mode: str) -> None:
+    """P5, P6."""
+    tree = PlainTable(f"file://{tmp_path}/tree", {})
+    assert tree.planned(rows(0, 5), mode=mode)[1]
+    (tmp_path / "tree" / "theirs.parquet").write_text("x")
+    with pytest.raises(TableNotEmpty, match=r"theirs\.parquet"):
+        tree.planned(rows(0, 5), mode=mode)
+
+
+def test_a_list_that_is_too_long_for_a_record_lies_beside_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P1, O5: and one that is missing or cut short is reported, never taken for nothing (C6)."""
+    tree = PlainTable(f"file://{tmp_path}/tree", {}, ())
+    arg = tree.start()
+    short = tree.run(arg, "0", rows(0, 5))
+    assert "listed" in short.result
+    monkeypatch.setattr(file_lists, "MAX_INLINE_BYTES", 10)
+    long = tree.run(arg, "0", rows(0, 5))
+    path = tmp_path / "tree" / "_distop" / f"ingest-{arg.uuid}" / long.result["manifest"]
+
+    def steps() -> int:
+        return len(FilesPublish().expand(tree.context(arg, {"0": long})))
+
+    assert steps() == len(["mkdir", "rename", "success"])
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptRecord):
+        steps()
+    path.unlink()
+    with pytest.raises(CorruptRecord, match="is gone"):
+        steps()
+
+
+@pytest.mark.parametrize(
+    ("damage"),
+    [
+        lambda result: result.pop("listed"),
+        lambda result: result.update(files=2),
+        lambda result: result.update(listed=[["x"]]),
+    ],
+)
+def test_a_damaged_record_is_reported(tmp_path: Path, damage: Callable[[dict[str, Any]], Any]) -> None:
+    """C11: rows are not lost silently."""
+    tree = PlainTable(f"file://{tmp_path}/tree", {}, ())
+    arg = tree.start()
+    record = tree.run(arg, "0", rows(0, 5))
+    damage(record.result)
+    with pytest.raises(CorruptRecord):
+        FilesPublish().expand(tree.context(arg, {"0": record}))
+
+
+def test_folders_are_named_as_spark_names_them() -> None:
+    """C12. What Spark itself writes is compared in tests/spark."""
+    assert escaped("a/b c=d%e:f?{g[h]i^j\\k\"l'm*n#") == (
+        "a%2Fb c%3Dd%25e%3Af%3F%7Bg%5Bh%5Di%5Ej%5Ck%22l%27m%2An%23"
+    )
+    assert escaped("\x01\n\x7f") == "%01%0A%7F"
+    assert escaped("日本 é }") == "日本 é }"
+    schema = pa.schema(
+        [
+            ("d", pa.date32()),
+            ("t", pa.timestamp("us")),
+            ("b", pa.bool_()),
+            ("s", pa.string()),
+            ("n", pa.int32()),
+        ]
+    )
+    layout = Layout.create(schema, ["d", "t", "b", "s"])
+    values = PartitionValues(layout.schema, layout.spec)
+    assert values.folder((19000, 1_600_000_000_000_000, True, "")) == (
+        "d=2022-01-08/t=2020-09-13 12%3A26%3A40/b=true/s=__HIVE_DEFAULT_PARTITION__"
+    )
+    assert values.folder((None, None, None, None)).count("__HIVE_DEFAULT_PARTITION__") == 4
+
+
+def test_a_table_of_partition_columns_alone_is_refused() -> None:
+    """U3."""
+    with pytest.raises(InvalidArgument, match="all columns are partition columns"):
+        FilesOutput().check(Layout.create(pa.schema([("a", pa.int32())]), ["a"]))

@@ -1,0 +1,233 @@
+"""Executing commit sequences: order, bounds, failures, what is left out, what is taken back."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from distop.commit.steps.contract import FinishContext, StepContext
+from distop.commit.steps.execution import Executed, StepFailed, execute, undo
+from distop.commit.steps.sequence import plan_sequence, sort_steps
+from distop.errors import (
+    CorruptRecord,
+    InvalidArgument,
+    LeadershipLost,
+    PreconditionFailed,
+    StepConflict,
+    UnknownCommitStep,
+)
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.keyspace import Keyspace
+from distop.metastore.records.model import OperationArg, StepRecord, TableRecord
+from distop.metastore.records.sequence import CommitSequence
+from distop.operations.api import OperationView
+from support.types.numbered_steps import REGISTRY, world
+
+ARG = OperationArg(table="t", type="k", instance=3, uuid="u", location="/nowhere")
+CONTEXT = StepContext(table=TableRecord(name="t", location="/nowhere"), arg=ARG, token="t/k/3/u")
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    world.begin()
+
+
+def step(n: int, stage: int = 0, kind: str = "note") -> StepRecord:
+    return StepRecord(step=kind, argument={"n": n}, stage=stage)
+
+
+def sequence(*steps: StepRecord) -> CommitSequence:
+    return CommitSequence.of(str(ARG.id), ARG.uuid, steps)
+
+
+def run(*steps: StepRecord, check: Callable[[], None] = lambda: None, **options: Any) -> Executed:
+    return execute(sequence(*steps), CONTEXT, check=check, registry=REGISTRY, **options)
+
+
+def test_ten_thousand_steps_run_stage_after_stage_in_bounded_parallel() -> None:
+    """C16: not in one thread, never more at a time than allowed, and each stage waits for those before."""
+    busy, most, lock = 0, 0, threading.Lock()
+    together = threading.Barrier(8, timeout=30)
+
+    def count(n: int) -> None:
+        nonlocal busy, most
+        with lock:
+            busy += 1
+            most = max(most, busy)
+        if n in range(8):
+            together.wait()  # these eight are under way at one time, or this never ends
+        with lock:
+            busy -= 1
+
+    world.before = count
+    steps = [step(n, stage=n // 2_500) for n in range(10_000)]
+    assert run(*reversed(steps[8:]), *steps[:8], workers=8).executed == 10_000
+    assert most == 8
+    order = world.named("execute")
+    assert sorted(order) == list(range(10_000))
+    assert [n // 2_500 for n in order] == sorted(n // 2_500 for n in order)
+
+
+def test_what_is_true_is_not_executed_and_what_nobody_can_tell_is_executed_again() -> None:
+    """C3"""
+    world.done.update({1, 3})
+    assert run(step(1), step(2), step(3, kind="blind")) == Executed(executed=2, found_done=1)
+    assert sorted(world.named("execute")) == [2, 3]
+
+
+def test_a_step_that_was_executed_and_is_not_done_has_failed() -> None:
+    """C5"""
+    with pytest.raises(StepFailed, match="it was executed, and is not done") as caught:
+        run(step(1, kind="lazy"))
+    assert not caught.value.permanent
+
+
+def test_a_failure_names_its_step_and_stops_the_rest() -> None:
+    """C10"""
+    world.fails[4] = OSError("no space left")
+    with pytest.raises(
+        StepFailed, match=r'commit step 4 \(note \{"n":4\}\) failed: OSError: no space left'
+    ) as caught:
+        run(*(step(n) for n in range(10)), step(99, stage=1), workers=1)
+    failed = caught.value
+    assert (failed.index, failed.record, failed.permanent) == (4, step(4), False)
+    assert failed.details == {"step": "note", "index": "4", "cause": "OSError"}
+    assert world.named("execute") == [0, 1, 2, 3]
+    copy = pickle.loads(pickle.dumps(failed))
+    assert (copy.index, str(copy), copy.details) == (4, str(failed), failed.details)
+
+
+def test_a_permanent_failure_comes_before_one_that_may_pass() -> None:
+    """C6, C10"""
+    both = threading.Barrier(2, timeout=30)
+
+    def meet(n: int) -> None:
+        both.wait()
+
+    world.before = meet
+    world.fails = {0: OSError("flaky"), 1: StepConflict("foreign")}
+    with pytest.raises(StepFailed, match="STEP_CONFLICT: foreign") as caught:
+        run(step(0), step(1), workers=2)
+    assert caught.value.permanent
+    assert caught.value.index == 1
+
+
+def test_nothing_is_begun_once_leadership_is_in_doubt() -> None:
+    """O24: the check comes before each step and before each act; what it raises is not blamed on a step."""
+    for allowed in range(6):
+        world.done.clear()
+        left = allowed
+
+        def check() -> None:
+            nonlocal left
+            if not left:
+                raise LeadershipLost
+            left -= 1
+
+        with pytest.raises(LeadershipLost):
+            run(*(step(n) for n in range(5)), check=check, workers=1)
+        assert len(world.done) == allowed // 2
+
+
+def test_steps_that_a_person_leaves_out() -> None:
+    """C10: but none whose loss would lose rows."""
+    assert run(step(0), step(1), step(2, stage=1), skip=[1]) == Executed(executed=2, skipped=1)
+    assert sorted(world.done) == [0, 2]
+    with pytest.raises(PreconditionFailed, match="cannot be left out"):
+        run(step(0, kind="blind"), skip=[0])
+    with pytest.raises(PreconditionFailed, match="has no commit step 7"):
+        run(step(0), skip=[7])
+
+
+def test_an_unknown_step_is_named_and_the_steps_before_it_are_done() -> None:
+    """C11: blocks only itself."""
+    with pytest.raises(StepFailed, match=r"commit step 1 .*UNKNOWN_COMMIT_STEP.*'teleport'") as caught:
+        run(step(0), step(1, stage=1, kind="teleport"))
+    assert world.done == {0}
+    assert isinstance(caught.value.cause, UnknownCommitStep)
+    assert not caught.value.permanent, "a newer coordinator may know it"
+
+
+def test_taking_back_goes_the_other_way() -> None:
+    """C16, P9: what could not be taken back is told."""
+    steps = [step(0), step(1, stage=1), step(2, stage=1, kind="blind"), step(3, stage=2), step(4, stage=2)]
+    run(*steps)
+    world.fails[3] = OSError("busy")
+    left = undo(sequence(*steps), CONTEXT, check=lambda: None, registry=REGISTRY, workers=1)
+    assert left == [2, 3]
+    assert world.named("undo") == [3, 4, 1, 0]
+    with pytest.raises(LeadershipLost):
+        undo(sequence(*steps), CONTEXT, check=_lost, registry=REGISTRY)
+
+
+def _lost() -> None:
+    raise LeadershipLost
+
+
+def test_steps_of_another_operation_are_not_executed() -> None:
+    """C19"""
+    foreign = CommitSequence.of(str(ARG.id), "other", [step(0)])
+    for act in (execute, undo):
+        with pytest.raises(CorruptRecord, match="are of t/k/3"):
+            act(foreign, CONTEXT, check=lambda: None, registry=REGISTRY)
+    assert world.events == []
+
+
+# -- from what an operation asks for to its sequence -------------------------------------------------
+
+
+def context() -> FinishContext:
+    keys = Keyspace().table("t")
+    return FinishContext(
+        table=CONTEXT.table,
+        keys=keys,
+        head=KeyValue.missing(keys.head),
+        watermarks=KeyValue.missing(keys.watermarks),
+        view=OperationView(arg=ARG, jobs={}, token=CONTEXT.token),
+    )
+
+
+def test_plans_are_worked_out_and_kinds_are_told_apart() -> None:
+    """C16: the stages of a plan begin at its own."""
+    records = [
+        step(7, stage=3),
+        StepRecord(step="pointer"),
+        StepRecord(step="many", argument={"of": "note"}, stage=1),
+    ]
+    kinds = sort_steps(records, REGISTRY)
+    assert kinds.transactional == (records[1],)
+    planned = plan_sequence(kinds.external, context(), REGISTRY)
+    assert [(s.argument["n"], s.stage) for s in planned.steps] == [(0, 1), (2, 1), (1, 2), (3, 2), (7, 3)]
+    assert (planned.operation, planned.uuid) == (str(ARG.id), ARG.uuid)
+
+
+def test_plans_that_come_to_something_else_are_refused() -> None:
+    """U3, C11"""
+    with pytest.raises(InvalidArgument, match=r"not external: \['pointer'\]"):
+        plan_sequence([StepRecord(step="many", argument={"of": "pointer"})], context(), REGISTRY)
+    with pytest.raises(UnknownCommitStep, match="'teleport'"):
+        plan_sequence([StepRecord(step="many", argument={"of": "teleport"})], context(), REGISTRY)
+    with pytest.raises(UnknownCommitStep, match="'teleport'"):
+        sort_steps([StepRecord(step="teleport")], REGISTRY)
+
+
+def test_a_step_of_another_kind_is_not_taken() -> None:
+    """C11"""
+    with pytest.raises(UnknownCommitStep, match="not transactional"):
+        REGISTRY.load(step(0))
+    with pytest.raises(UnknownCommitStep, match="not external"):
+        REGISTRY.load_external(StepRecord(step="pointer"))
+
+
+def test_equal_sequences_have_equal_digests_and_others_have_not() -> None:
+    """C1"""
+    one = sequence(step(0), step(1, stage=1))
+    assert one.digest == sequence(step(1, stage=1), step(0)).digest
+    others = [sequence(step(0)), sequence(step(0), step(1)), CommitSequence("t/k/4", "u", one.steps)]
+    assert len({one.digest, *(other.digest for other in others)}) == 4
+    with pytest.raises(InvalidArgument, match="not ordered"):
+        CommitSequence(str(ARG.id), ARG.uuid, (step(0, stage=1), step(1)))

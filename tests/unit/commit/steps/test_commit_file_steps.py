@@ -1,0 +1,450 @@
+"""The contract of every commit step on files, on a disk, on S3, in memory, and between them."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from distop.commit.files import moving
+from distop.commit.files.moving import ONE_PIECE_BYTES
+from distop.commit.files.places import Content, Md5Writer, Place, content_of
+from distop.commit.steps.contract import ExternalStep, Verdict, default_registry
+from distop.commit.steps.execution import StepFailed, execute, undo
+from distop.commit.steps.files import DeleteArgument
+from distop.errors import LeadershipLost, OutcomeUnknown, PermanentStepError, StepConflict, StepSourceMissing
+from distop.metastore import crashpoints
+from distop.metastore.records.model import StepRecord
+from distop.metastore.records.sequence import CommitSequence
+from support.sources.s3 import S3
+from support.types.step_worlds import CASES, ODD_NAME, TOKEN, World, across, content, rename, success
+
+_memory = itertools.count()
+
+WORLDS = ["disk", "s3", "memory", "disk to s3", "s3 to disk"]
+ACROSS = ["disk to s3", "s3 to disk"]
+
+
+def cases(*names: str) -> pytest.MarkDecorator:
+    """These cases on each file system, and renames also between two."""
+    chosen = names or tuple(CASES)
+    pairs = [(world, case) for world in WORLDS for case in chosen if world not in ACROSS or case == "rename"]
+    return pytest.mark.parametrize(("world", "case"), pairs, indirect=["world"])
+
+
+@pytest.fixture(params=WORLDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    """A place to act on; ``aside`` is on another file system, where the name says so."""
+    disk, memory = str(tmp_path), f"memory://w{next(_memory)}"
+    if "s3" not in request.param:
+        return World(f"file://{disk}") if request.param == "disk" else World(memory)
+    s3: S3 = request.getfixturevalue("s3")
+    bucket = f"{s3.url}/a folder"
+    match request.param:
+        case "disk to s3":
+            return World(bucket, s3.storage, aside=f"file://{disk}/aside")
+        case "s3 to disk":
+            # The options of a table are those of its own file system; for another there is the environment.
+            request.getfixturevalue("s3_in_environment")
+            return World(disk, {"auto_mkdir": True}, aside=bucket)
+    return World(bucket, s3.storage)
+
+
+def step_of(record: StepRecord) -> ExternalStep:
+    return default_registry().load_external(record)
+
+
+def made(world: World, case: str) -> StepRecord:
+    return across(world) if world.aside and case == "rename" else CASES[case](world)
+
+
+def arm(monkeypatch: pytest.MonkeyPatch, plan: str) -> None:
+    monkeypatch.setattr(crashpoints, "_PLAN", plan)
+
+
+def run(world: World, *records: StepRecord, **options: Any) -> None:
+    sequence = CommitSequence.of("t/k/3", "u1", records)
+    execute(sequence, world.context, check=options.pop("check", lambda: None), **options)
+
+
+# -- the contract ------------------------------------------------------------------------------------
+
+
+@cases()
+def test_what_was_executed_is_done_and_doing_it_again_changes_nothing(world: World, case: str) -> None:
+    """C3, C4, C12: a file system of any kind, names of any kind."""
+    record = made(world, case)
+    if case != "mkdir" or not world.place("x").is_object_store:
+        assert step_of(record).verify(world.context) is Verdict.NOT_DONE
+    for _ in range(2):
+        step_of(record).execute(world.context)
+        assert step_of(record).verify(world.context) is Verdict.DONE
+    after = world.files()
+    step_of(record).execute(world.context)
+    run(world, record)
+    assert world.files() == after
+    assert not [name for name in after if "staged/1.csv" in name or "/.distop" in name]
+
+
+@cases()
+def test_what_was_cut_short_anywhere_is_finished_by_the_next(
+    world: World, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C4, C13: and looks as if nothing had happened."""
+    kind = case.partition(" ")[0]
+    parts = ("before", "middle", "after") if kind == "rename" else ("before", "after")
+    ends = []
+    for number, point in enumerate(["", *(f"step.{kind}.{part}" for part in parts)]):
+        there = replace(world, url=f"{world.url}/{number}", aside=world.aside and f"{world.aside}/{number}")
+        record = made(there, case)
+        if kind == "mkdir" and there.place("x").is_object_store:
+            return
+        if point:
+            arm(monkeypatch, f"{point}=lost")
+            with pytest.raises(OutcomeUnknown, match=point):
+                step_of(record).execute(there.context)
+            arm(monkeypatch, "")
+        run(there, record)
+        ends.append(there.files())
+    assert len(ends) > 2
+    assert all(end == ends[0] for end in ends)
+
+
+@cases("rename", "mkdir", "success")
+def test_what_was_executed_is_taken_back(world: World, case: str) -> None:
+    """P9: what was not, too; and again."""
+    record = made(world, case)
+    sequence = CommitSequence.of("t/k/3", "u1", [record])
+    before = world.contents()
+    for executed in (False, True):
+        if executed:
+            run(world, record)
+        for _ in range(2):
+            assert undo(sequence, world.context, check=lambda: None) == []
+        assert world.contents() == before
+
+
+@cases("rename over", "delete", "success over")
+def test_what_has_destroyed_something_says_that_it_cannot_be_taken_back(world: World, case: str) -> None:
+    """C7"""
+    record = made(world, case)
+    run(world, record)
+    after = world.files()
+    assert not step_of(record).undo(world.context)
+    assert world.files() == after
+
+
+@cases(*(case for case in CASES if case != "mkdir"))
+def test_nothing_is_changed_without_asking_whether_one_may(world: World, case: str) -> None:
+    """O24: right before the act, after all looking and copying."""
+    record = made(world, case)
+    before = world.contents()
+
+    def forbidden() -> None:
+        raise LeadershipLost
+
+    with pytest.raises(LeadershipLost):
+        step_of(record).execute(replace(world.context, check=forbidden))
+    assert world.contents() == before
+
+
+@pytest.mark.parametrize("name", ["files.rename", "files.delete", "files.mkdir", "files.success"])
+@pytest.mark.parametrize("argument", [{}, {"path": 1}, {"path": "/x", "since": "2.0"}])
+def test_an_argument_that_makes_no_sense_is_a_permanent_failure(
+    tmp_path: Path, name: str, argument: dict[str, Any]
+) -> None:
+    """C11, U3: a field of a newer version is not ignored."""
+    world = World(str(tmp_path))
+    with pytest.raises(PermanentStepError, match=name) as caught:
+        step_of(StepRecord(step=name, argument=argument)).verify(world.context)
+    assert not caught.value.retryable
+
+
+# -- rename ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", ["disk", "s3"], indirect=True)
+@pytest.mark.parametrize("wrong", [b"row", b"ROWS", b"", b"rows and more"])
+def test_a_target_with_other_content_is_not_taken_for_done(world: World, wrong: bytes) -> None:
+    """C5: old, truncated or empty; of another size or of the same."""
+    record = rename(world, target="final/1.csv")
+    world.write("final/1.csv", wrong)
+    for act in (step_of(record).verify, step_of(record).execute):
+        with pytest.raises(StepConflict, match=r"final/1\.csv"):
+            act(world.context)
+    assert (world.read("final/1.csv"), world.read("staged/1.csv")) == (wrong, b"rows")
+    over = StepRecord(step=record.step, argument={**record.argument, "overwrite": True})
+    run(world, over)
+    assert (world.read("final/1.csv"), world.read("staged/1.csv")) == (b"rows", None)
+
+
+@pytest.mark.parametrize("world", ["disk", "s3"], indirect=True)
+def test_source_and_target_both_missing_is_permanent(world: World) -> None:
+    """C6: an error, not an endless retry; also when something else stands at the target."""
+    record = rename(world, target="final/1.csv", overwrite=True)
+    world.place("staged/1.csv").remove()
+    for _ in range(2):
+        with pytest.raises(StepSourceMissing, match=r"staged/1\.csv is gone, and .*final/1\.csv is"):
+            step_of(record).execute(world.context)
+        world.write("final/1.csv", b"old")
+    with pytest.raises(StepFailed) as caught:
+        run(world, record)
+    assert caught.value.permanent
+    assert world.read("final/1.csv") == b"old"
+
+
+@pytest.mark.parametrize("now", [b"row", b"rows+", b""])
+def test_a_source_that_is_not_what_was_written_is_not_published(world: World, now: bytes) -> None:
+    """C5, C15: and leaves no partial target."""
+    record = made(world, "rename")
+    source = world.place(record.argument["source"])
+    world.write(source.url, now)
+    before = world.contents()
+    with pytest.raises(StepConflict, match="is not what was to be published"):
+        step_of(record).execute(world.context)
+    assert world.contents() == before
+
+
+@pytest.mark.parametrize("world", ["s3", *ACROSS], indirect=True)
+def test_a_source_of_the_same_size_and_other_content_is_not_published(world: World) -> None:
+    """C5: where content is read or told on the way. On one disk a rename looks at the size alone."""
+    record = made(world, "rename")
+    source = world.place(record.argument["source"])
+    world.write(source.url, b"R" * record.argument["size"])
+    with pytest.raises(StepConflict, match="is not what was to be published"):
+        step_of(record).execute(world.context)
+    assert world.read(record.argument["target"]) is None
+
+
+@pytest.mark.parametrize("world", ["s3", "disk to s3"], indirect=True)
+def test_an_object_written_in_parts_is_told_by_its_content(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C5: its ETag is no MD5, and another client may write ours anew."""
+    data = os.urandom(ONE_PIECE_BYTES + 1)
+    name = f"{world.aside}/big" if world.aside else "staged/big"
+    record = rename(world, data, source=name, target="final/big")
+    run(world, record)
+    place = world.place("final/big")
+    with place.fs.open(place.path, "wb", block_size=6 << 20) as stream:
+        stream.write(data)
+    seen = place.seen()
+    assert seen is not None
+    assert not seen.md5
+    assert step_of(record).verify(world.context) is Verdict.DONE
+    place.fs.pipe_file(place.path, data[::-1])
+    with pytest.raises(StepConflict):
+        step_of(record).verify(world.context)
+
+
+@pytest.mark.parametrize("world", ACROSS, indirect=True)
+def test_a_copy_that_fails_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C15: the disk is full, the connection ends."""
+    record = across(world)
+    before = world.contents()
+
+    class Breaks:
+        def __init__(self, kind: str) -> None:
+            self.blocks = 0
+
+        def update(self, data: bytes) -> None:
+            self.blocks += 1
+            if self.blocks == 2:
+                raise OSError("no space left on device")
+
+    monkeypatch.setattr(moving, "READ_BYTES", 1000)
+    monkeypatch.setattr(moving, "new_digest", Breaks)
+    with pytest.raises(OSError, match="no space left"):
+        step_of(record).execute(world.context)
+    monkeypatch.undo()
+    assert world.contents() == before
+    run(world, record)
+
+
+@pytest.mark.parametrize("world", ["disk", "s3"], indirect=True)
+def test_checksums_may_be_of_other_kinds(world: World) -> None:
+    """C5"""
+    record = rename(world, target="final/1.csv")
+    for kind in ("sha256", "etag", "crc"):
+        value = hashlib.sha256(b"rows").hexdigest()
+        if kind == "etag":
+            seen = world.place("staged/1.csv").seen()
+            assert seen is not None
+            value = seen.version.partition(":")[2]
+        argument = {**record.argument, "checksum": f"{kind}:{value}"}
+        step = step_of(StepRecord(step=record.step, argument=argument))
+        if kind == "etag" and world.place("x").is_local:
+            continue  # there are none
+        if kind == "crc":
+            world.write("final/1.csv", b"rows")
+            with pytest.raises(PermanentStepError, match="'crc' are not known"):
+                step.verify(world.context)
+            continue
+        step.execute(world.context)
+        assert step.verify(world.context) is Verdict.DONE
+        world.write("final/1.csv", b"ROWS")
+        with pytest.raises(StepConflict):
+            step.verify(world.context)
+        world.place("final/1.csv").remove()
+        world.write("staged/1.csv", b"rows")
+
+
+@pytest.mark.parametrize("world", ["disk", "s3"], indirect=True)
+def test_a_rename_to_itself_is_refused(world: World) -> None:
+    """U3"""
+    record = rename(world, target="staged/1.csv")
+    with pytest.raises(PermanentStepError, match="itself"):
+        step_of(record).verify(world.context)
+    assert world.read("staged/1.csv") == b"rows"
+
+
+def test_one_that_comes_between_is_not_overwritten(tmp_path: Path) -> None:
+    """C5: on a disk the name is taken by a link, which fails if somebody was faster."""
+    world = World(str(tmp_path))
+    record = rename(world, target="final/1.csv")
+
+    def somebody() -> None:
+        world.write("final/1.csv", b"theirs")
+
+    with pytest.raises(FileExistsError):
+        step_of(record).execute(replace(world.context, check=somebody))
+    assert (world.read("final/1.csv"), world.read("staged/1.csv")) == (b"theirs", b"rows")
+
+
+@pytest.mark.parametrize("name", ["new\nline", "tab\t", "-rf", "~", "a\\b", "\x01", "ß" * 120])
+def test_names_that_only_a_disk_takes(tmp_path: Path, name: str) -> None:
+    """C12: through the log's JSON and back."""
+    world = World(f"file://{tmp_path}")
+    record = rename(world, source=f"staged/{name}", target=f"final/{name}/{name}")
+    logged = msgspec.json.decode(msgspec.json.encode(record), type=StepRecord)
+    run(world, logged)
+    assert (tmp_path / "final" / name / name).read_bytes() == b"rows"
+    assert os.listdir(tmp_path / "staged") == []
+
+
+# -- delete, mkdir, _SUCCESS -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", ["disk", "s3"], indirect=True)
+def test_only_the_planned_file_is_deleted(world: World) -> None:
+    """C14: a file that was written since is somebody's; the error names both."""
+    argument = DeleteArgument.of(world.write("old", b"old"))
+    assert argument is not None
+    world.write("old", b"new")
+    if world.place("old").is_local:
+        os.utime(world.place("old").path, (1, 1))
+    for act in ("verify", "execute"):
+        with pytest.raises(StepConflict, match="has changed since its deletion was planned") as caught:
+            getattr(step_of(argument.record()), act)(world.context)
+        assert caught.value.details["planned"] != caught.value.details["found"]
+    assert world.read("old") == b"new"
+    assert DeleteArgument.of(world.place("nothing")) is None
+
+
+def test_a_folder_gets_its_permissions(tmp_path: Path) -> None:
+    """C15"""
+    world = World(str(tmp_path))
+    record = CASES["mkdir"](world)
+    run(world, record)
+    made_at = Path(record.argument["path"])
+    assert made_at.stat().st_mode & 0o7777 == 0o750
+    made_at.chmod(0o700)
+    assert step_of(record).verify(world.context) is Verdict.NOT_DONE
+    run(world, record)
+    assert made_at.stat().st_mode & 0o7777 == 0o750
+    (tmp_path / "file").touch()
+    with pytest.raises(StepConflict, match="is a file"):
+        step_of(StepRecord(step="files.mkdir", argument={"path": str(tmp_path / "file")})).verify(
+            world.context
+        )
+
+
+@pytest.mark.parametrize("world", ["disk", "s3"], indirect=True)
+def test_a_marker_belongs_to_one_operation(world: World) -> None:
+    """C15, C19"""
+    record = success(world)
+    run(world, record)
+    assert world.read("day=1/_SUCCESS") == TOKEN.encode()
+    other = replace(world.context, token="t/k/4/u2")
+    for act in (step_of(record).verify, step_of(record).execute):
+        with pytest.raises(StepConflict, match="is of 't/k/3/u1', not of 't/k/4/u2'"):
+            act(other)
+    assert step_of(record).undo(other), "there is nothing of this operation"
+    assert world.read("day=1/_SUCCESS") == TOKEN.encode()
+
+
+# -- real kills --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["before", "middle", "after"])
+@pytest.mark.parametrize("between", ["one disk", "two disks"])
+def test_a_process_killed_in_a_rename_leaves_source_or_target_whole(
+    tmp_path: Path, point: str, between: str
+) -> None:
+    """C4, C13, C15, C18: another process finishes it, and nothing is left over."""
+    shm = Path("/dev/shm")
+    if between == "two disks" and (not shm.is_dir() or shm.stat().st_dev == tmp_path.stat().st_dev):
+        pytest.skip("this machine has one disk")
+    data, folder = (
+        os.urandom(50_000),
+        shm / f"distop-{os.getpid()}" if between == "two disks" else tmp_path / "s",
+    )
+    world = World(str(tmp_path))
+    record = rename(world, data, source=f"file://{folder}/1", target="final/1")
+    program = "from support.types.step_worlds import run_one; run_one()"
+    child = subprocess.run(
+        [sys.executable, "-c", program],
+        input=msgspec.json.encode([world.url, record]),
+        env={**os.environ, "PYTHONPATH": "tests", "DISTOP_CRASH_POINTS": f"step.rename.{point}=die"},
+        check=False,
+        timeout=60,
+    )
+    try:
+        assert child.returncode == -9
+        assert world.read("final/1") in (None, data)
+        assert data in (
+            world.read("final/1"),
+            (folder / "1").read_bytes() if (folder / "1").exists() else b"",
+        )
+        run(world, record)
+        assert world.read("final/1") == data
+        assert os.listdir(folder) == []
+        assert os.listdir(tmp_path / "final") == ["1"]
+    finally:
+        for path in folder.glob("*"):
+            path.unlink()
+        folder.rmdir()
+
+
+# -- places ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", ["disk", "s3"], indirect=True)
+def test_content_is_told_of_files_that_others_wrote(world: World) -> None:
+    place = world.write(ODD_NAME, b"rows")
+    assert content_of(place.url, world.storage) == Content(**content(b"rows"))
+    with pytest.raises(FileNotFoundError):
+        content_of(f"{place.url}x", world.storage)
+
+
+def test_a_writer_counts_and_sums_what_passes(tmp_path: Path) -> None:
+    """C5: what a job records of a file it writes, with pyarrow too."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "1.parquet"
+    with open(path, "wb") as stream:
+        counted = Md5Writer(stream)
+        pq.write_table(pa.table({"a": list(range(1000))}), counted)
+        counted.flush()
+    assert counted.content == content_of(str(path))
+    assert Place(str(path)).holds(counted.content, Place(str(path)).seen())
+    assert counted.content.size == path.stat().st_size == counted.tell()

@@ -1,0 +1,50 @@
+"""Finding operation types."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from distop.errors import InvalidArgument, UnknownOperationType
+from distop.operations.noop import Noop
+from distop.operations.registry import VARIABLE, Registry
+from support.types.probes import PROBES, Hooked
+
+
+def test_installed_types_are_found_by_their_entry_points() -> None:
+    registry = Registry(())
+    assert {"ingest", "noop"} <= set(registry.names())
+    assert isinstance(registry.get("noop"), Noop)
+    assert registry.get("noop") is registry.get("noop"), "one stateless object serves all"
+
+
+def test_types_without_a_package_are_named_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(Registry(PROBES).get("hooked")).__name__ == "Hooked"
+    monkeypatch.setenv(VARIABLE, " support.types.probes:Hooked ,,support.types.probes:Slow,")
+    assert {"hooked", "slow", "noop"} <= set(Registry().names())
+    assert isinstance(Registry().get("hooked"), Hooked)
+
+
+def test_an_unknown_type_is_told_what_is_known() -> None:
+    """U3."""
+    with pytest.raises(UnknownOperationType, match=r"'vacuum'.*noop") as caught:
+        Registry(()).get("vacuum")
+    assert caught.value.details == {"field": "type"}
+    assert "distop.operations" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "support.types.probes",
+        "support.types.probes:Nothing",
+        "support.types.probes:PROBES",
+        "no.such.module:Hooked",
+        ":Hooked",
+    ],
+)
+def test_a_wrong_setting_is_named(item: str) -> None:
+    """U3."""
+    with pytest.raises(InvalidArgument, match=re.escape(item)):
+        Registry((item,)).names()

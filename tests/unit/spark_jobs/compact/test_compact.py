@@ -1,0 +1,469 @@
+"""Compaction from plan to sweep: rows stay, files become few, and what others do meanwhile stays done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestWriterV2,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import AddPartitionSpecUpdate
+from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, StringType
+
+from distop.commit.iceberg.append import IcebergOverwrite
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.modes import IcebergOverwritePartitions
+from distop.commit.iceberg.snapshots import Draft
+from distop.commit.layout.model import Layout
+from distop.errors import HeadConflict, InvalidArgument, JobFailed, PreconditionFailed
+from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.records.model import Head, TableRecord, encode
+from distop.operations.api import PlanRequest
+from distop.operations.registry import Registry
+from distop.spark_jobs.compact.operation import Compact
+from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
+from support.tables.maintaining import Run
+from support.tables.publishing import Table, new_table, rows
+
+
+def local(url: str) -> Path:
+    return Path(url.removeprefix("file://"))
+
+
+def filled(
+    folder: Path, commits: int = 6, *, partition_by: tuple[str, ...] = ("kind",), **more: str
+) -> Table:
+    """A table of many small files: ids from 0 on, ten a commit, of three kinds."""
+    table = new_table(folder, partition_by, **more)
+    for number in range(commits):
+        table.publish(table.staged([rows(10 * number, 10)]))
+    return table
+
+
+def compacting(table: Table, *, partitions: list[str] | None = None, **argument: Any) -> Run:
+    return Run.of(table, Compact(), partitions=partitions, **{"min_files": 2, **argument})
+
+
+def left_over(table: Table) -> set[str]:
+    """Data files on disk that no snapshot knows."""
+    known = {
+        local(entry.data_file.file_path).name
+        for snapshot in table.iceberg().metadata.snapshots
+        for manifest in snapshot.manifests(table.iceberg().io)
+        for entry in manifest.fetch_manifest_entry(table.iceberg().io, discard_deleted=False)
+    }
+    return {path.name for path in local(table.location).rglob("*.parquet")} - known
+
+
+def test_small_files_become_few_and_the_rows_stay(tmp_path: Path) -> None:
+    """Issue 4, 8: a replace snapshot of the same rows; the past can still be read."""
+    table = filled(tmp_path)
+    before = table.record().snapshot_id
+    facts = compacting(table).finish()
+    assert table.ids() == list(range(60))
+    assert len(table.data_files()) == 3
+    counted = {name: facts[name] for name in ("rows", "filesBefore", "filesAfter", "partitions")}
+    assert counted == {"rows": 60, "filesBefore": 18, "filesAfter": 3, "partitions": 3}
+    assert 0 < facts["bytesAfter"] < facts["bytesBefore"]
+    snapshot = table.iceberg().current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert snapshot.summary.operation == Operation.REPLACE
+    assert snapshot.summary["total-records"] == "60"
+    assert (snapshot.summary["total-data-files"], snapshot.summary["deleted-data-files"]) == ("3", "18")
+    assert snapshot.summary["distop.operation"] == "flights/compact/7"
+    assert sorted(table.iceberg().scan(snapshot_id=before).to_arrow()["id"].to_pylist()) == list(range(60))
+    assert left_over(table) == set()
+
+
+def test_nothing_to_do_is_a_success_without_a_snapshot(tmp_path: Path) -> None:
+    """P10: of a table that was never published to, one of few files, and one that was compacted before."""
+    assert compacting(new_table(tmp_path / "new")).staged.arg.partition_count == 0
+    table = filled(tmp_path / "few", 4)
+    head = table.head
+    assert Run.of(table, Compact()).finish()["filesBefore"] == 0
+    assert table.head == head
+    compacting(table).finish()
+    head = table.head
+    assert compacting(table).finish()["filesBefore"] == 0
+    assert table.head == head
+
+
+def test_what_is_appended_meanwhile_stays(tmp_path: Path) -> None:
+    """P6, P7: also when the commit was prepared before, and is prepared again."""
+    table = filled(tmp_path)
+    run = compacting(table)
+    table.publish(table.staged([rows(100, 5)]))
+    lost = run.step().prepare(table.context(run.staged))
+    table.publish(table.staged([rows(200, 5)]))
+    assert not table.apply(lost.txn)
+    lost.discard()
+    facts = run.finish()
+    assert table.ids() == [*range(60), *range(100, 105), *range(200, 205)]
+    assert facts["filesBefore"] == 18
+    assert left_over(table) == set()
+
+
+def test_a_partition_that_was_overwritten_meanwhile_is_left_out(tmp_path: Path) -> None:
+    """P6: the others count; the overwritten rows do not come back, and nothing of the rewrite is left."""
+    table = filled(tmp_path)
+    run = compacting(table)
+    other = table.staged([rows(300, 9, kinds=1)])
+    table.publish(other, IcebergOverwritePartitions())
+    facts = run.finish()
+    assert table.ids() == sorted([*(n for n in range(60) if n % 3), *range(300, 309)])
+    assert (facts["filesBefore"], facts["partitions"]) == (12, 2)
+    assert facts["droppedPartitions"] == ["kind=k0"]
+    by = {"snapshot": str(table.iceberg().metadata.snapshots[-2].snapshot_id), "by": str(other.arg.id)}
+    assert facts["conflicts"] == [by]
+    assert left_over(table) == set()
+
+
+@pytest.mark.parametrize("step", [IcebergOverwrite, IcebergOverwritePartitions])
+def test_a_compaction_is_nothing_that_an_overwrite_would_lose(
+    tmp_path: Path, step: type[IcebergOverwrite | IcebergOverwritePartitions]
+) -> None:
+    """P6: the rows are those that it was to replace; what is appended as well is a conflict as ever."""
+    table = filled(tmp_path, 3)
+    expected = {"expectedSnapshotId": str(table.record().snapshot_id)}
+    overwriting, late = table.staged([rows(300, 9)]), table.staged([rows(400, 9)])
+    compacting(table).finish()
+    table.publish(overwriting, step(expected))
+    assert table.ids() == list(range(300, 309))
+    with pytest.raises(HeadConflict):
+        table.publish(late, step(expected))
+
+
+def test_a_past_that_has_expired_is_not_taken_for_the_one_that_was_planned_on(tmp_path: Path) -> None:
+    """P6: the table was empty when the overwrite began; what was appended since must not be lost."""
+    table = filled(tmp_path, 3)
+    compacting(table).finish()
+    Run.of(table, ExpireSnapshots(), older_than="0s").finish()
+    with pytest.raises(HeadConflict):
+        table.publish(table.staged([rows(300, 9)]), IcebergOverwrite({"expectedSnapshotId": None}))
+
+
+def test_a_table_that_was_overwritten_meanwhile_is_a_conflict_that_names_the_snapshot(tmp_path: Path) -> None:
+    """P6"""
+    table = filled(tmp_path)
+    run = compacting(table)
+    other = table.staged([rows(300, 9)])
+    table.publish(other, IcebergOverwrite())
+    with pytest.raises(HeadConflict, match=str(other.arg.id)) as refused:
+        run.commit()
+    assert refused.value.details["snapshot"] == str(table.record().snapshot_id)
+    assert table.ids() == list(range(300, 309))
+
+
+def test_what_was_rolled_back_meanwhile_does_not_come_back(tmp_path: Path) -> None:
+    """P6, P11: files of snapshots that are undone are not in the table any more."""
+    table = filled(tmp_path)
+    second = str(table.iceberg().metadata.snapshots[1].snapshot_id)
+    run = compacting(table)
+    Run.of(table, Rollback(), snapshot=second).finish()
+    with pytest.raises(HeadConflict):
+        run.commit()
+    assert table.ids() == list(range(20))
+
+
+def test_files_that_expire_before_they_are_read_are_no_failure(tmp_path: Path) -> None:
+    """P13: only what the table does not hold any more expires; a job that was to read it says so."""
+    table = filled(tmp_path)
+    request = Run.of(table, Compact(), jobs=False, min_files=2)
+    table.publish(table.staged([rows(300, 3, kinds=1)]), IcebergOverwritePartitions())
+    Run.of(table, ExpireSnapshots(), older_than="0s").finish()
+    request.run_jobs()
+    facts = request.finish()
+    assert facts["droppedPartitions"] == ["kind=k0"]
+    assert table.ids() == sorted([*(n for n in range(60) if n % 3), *range(300, 303)])
+    assert left_over(table) == set()
+
+
+def test_expiry_and_orphans_leave_a_compaction_alone(tmp_path: Path) -> None:
+    """P13: what it reads is in the table, what it writes is in a folder that is known."""
+    table = filled(tmp_path)
+    run = compacting(table)
+    Run.of(table, ExpireSnapshots(), older_than="0s").finish()
+    Run.of(table, RemoveOrphans(), run.staged.arg, older_than="0s", dry_run=False).finish()
+    run.finish()
+    assert table.ids() == list(range(60))
+    Run.of(table, ExpireSnapshots(), older_than="0s").finish()
+    assert set(local(table.location).rglob("*.parquet")) == {local(path) for path in table.data_files()}
+    assert table.ids() == list(range(60))
+
+
+def test_a_file_that_the_table_holds_and_the_disk_does_not_is_said(tmp_path: Path) -> None:
+    """U3: a damaged table is not mended by forgetting."""
+    table = filled(tmp_path)
+    run = Run.of(table, Compact(), jobs=False, min_files=2)
+    local(table.data_files()[0]).unlink()
+    run.run_jobs()
+    with pytest.raises(PreconditionFailed, match="does not exist"):
+        run.commit()
+
+
+def test_rows_are_counted_before_anything_counts(tmp_path: Path) -> None:
+    """U3: in the job, and once more in the commit."""
+    table = filled(tmp_path)
+    run = compacting(table)
+    name = run.staged.arg.partition_names()[0]
+    run.staged.jobs[name].result["rows"] -= 1
+    with pytest.raises(PreconditionFailed, match="has read files of 20 rows and written 19"):
+        run.commit()
+    path = local(table.data_files()[0])
+    pq.write_table(pq.read_table(path).slice(1), path)
+    with pytest.raises(JobFailed, match="hold 19 rows, the table says 20"):
+        Run.of(table, Compact(), min_files=2)
+    assert left_over(table) == {name for name in left_over(table) if name.startswith("kind=")}
+
+
+def test_only_the_partitions_that_are_named_and_the_files_that_fit_the_filter(tmp_path: Path) -> None:
+    """O6"""
+    table = filled(tmp_path)
+    assert compacting(table, partitions=["kind=k1"]).finish()["partitions"] == 1
+    assert compacting(table, filter="kind = 'k2' and id < 30").finish()["filesBefore"] == 3
+    assert table.ids() == list(range(60))
+    with pytest.raises(InvalidArgument, match="kind=k7"):
+        compacting(table, partitions=["kind=k7"])
+
+
+def test_a_partition_of_many_files_is_done_by_several_jobs(tmp_path: Path) -> None:
+    """O8: and each may be left out on its own."""
+    table = filled(tmp_path, 8, partition_by=())
+    size = max(local(path).stat().st_size for path in table.data_files())
+    run = compacting(table, max_bytes_per_job=2 * size + 100, target_file_size=1 << 20)
+    assert run.staged.arg.partition_names() == ["all", "all#2", "all#3", "all#4"]
+    run.finish()
+    assert (len(table.data_files()), table.ids()) == (4, list(range(80)))
+
+
+def test_what_does_not_fit_into_one_operation_is_left_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O5: a plan is never longer than a start can be; however many files there are, each round does some."""
+    monkeypatch.setattr("distop.spark_jobs.compact.choice.MAX_FILES_PER_JOB", 4)
+    monkeypatch.setattr("distop.spark_jobs.compact.choice.MAX_PLAN_BYTES", 2000)
+    table = filled(tmp_path, 12, partition_by=())
+    first = compacting(table)
+    assert len(msgspec.json.encode(first.staged.arg.argument)) < 2000
+    told = first.finish()
+    assert 0 < told["filesBefore"] < 12
+    assert told["passedOver"] == {"later": 12 - told["filesBefore"]}
+    rounds = 1
+    while compacting(table).finish()["filesBefore"]:
+        rounds += 1
+    assert (len(table.data_files()), table.ids()) == (1, list(range(120)))
+    assert rounds > 2
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_rows_are_sorted_and_the_table_knows_the_order(
+    tmp_path: Path, runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sort order, statistics; ``runs``: with as little memory as can be."""
+    if runs:
+        sizes = {"run_bytes": 1, "batch_bytes": 64, "fan_in": 2}
+        monkeypatch.setattr("distop.spark_jobs.compact.external_sort.sort_rows.__kwdefaults__", sizes)
+    table = filled(tmp_path, partition_by=())
+    run = compacting(table, sort_by=["kind desc", "id"])
+    run.finish()
+    (path,) = table.data_files()
+    found = pq.read_table(local(path)).to_pylist()
+    assert found == sorted(found, key=lambda row: (-int(row["kind"][1:]), row["id"]))
+    metadata = table.iceberg().metadata
+    (order,) = [one for one in metadata.sort_orders if one.order_id == 1]
+    assert str(order.fields[0]) == "2 DESC NULLS LAST"
+    assert metadata.default_sort_order_id == 0
+    (task,) = table.iceberg().scan().plan_files()
+    assert task.file.sort_order_id == 1
+    assert (task.file.record_count, task.file.null_value_counts[1]) == (60, 0)
+    # The same order again is the one that is known; what has it is not sorted once more.
+    assert compacting(table, sort_by="kind desc, id", min_files=1).staged.arg.partition_count == 0
+    assert compacting(table, sort_by=["id"], min_files=1).staged.arg.argument["sortOrder"]["order-id"] == 2
+
+
+def change_schema(table: Table, change: Callable[[UpdateSchema], None]) -> None:
+    """What another program does to a table's columns."""
+    update = table.iceberg().update_schema()
+    change(update)
+    draft = Draft(table.iceberg().io, TableFile.read(table.record().metadata_location))
+    location = draft.write(*update._commit()[0])
+    head = Head(metadata_location=location, snapshot_id=table.record().snapshot_id, operation="foreign")
+    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
+
+
+def evolved(tmp_path: Path) -> Table:
+    """A table whose older files lack a column, have another under its old name and with a narrower type."""
+    columns = pa.schema([("id", pa.int32()), ("kind", pa.string())])
+    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(columns))
+    for number in range(2):
+        batch = pa.record_batch(
+            {"id": pa.array([2 * number, 2 * number + 1], pa.int32()), "kind": ["a", "b"]}
+        )
+        table.publish(table.staged([batch]))
+    return table
+
+
+def test_older_files_are_read_through_the_present_schema(tmp_path: Path) -> None:
+    """By field id: a column that was added is NULL, a renamed one keeps its values, a type is widened."""
+    table = evolved(tmp_path)
+
+    def change(schema: UpdateSchema) -> None:
+        schema.add_column("more", StringType())
+        schema.rename_column("kind", "sort")
+        schema.update_column("id", LongType())
+
+    change_schema(table, change)
+    compacting(table).finish()
+    (path,) = table.data_files()
+    read = pq.read_table(local(path))
+    assert read.to_pylist() == [{"id": number, "sort": "ab"[number % 2], "more": None} for number in range(4)]
+
+
+def test_values_of_every_type_and_partitions_of_every_kind_survive(tmp_path: Path) -> None:
+    """NULL, NaN, nested ones; partition values of dates, times, texts, decimals and numbers."""
+    zoned = pa.timestamp("us", tz="UTC")
+    columns = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("ratio", pa.float64()),
+            ("day", pa.date32()),
+            ("at", zoned),
+            ("price", pa.decimal128(9, 2)),
+            ("text", pa.string()),
+            ("raw", pa.binary()),
+            ("inner", pa.struct([("x", pa.int32()), ("tags", pa.list_(pa.string()))])),
+            ("map", pa.map_(pa.string(), pa.int64())),
+        ]
+    )
+    terms = ["ratio", "day", "month(at)", "bucket[3](price)", "truncate[2](text)", "raw"]
+    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(columns, terms))
+    values: list[dict[str, Any]] = [
+        {
+            "id": 1,
+            "ratio": math.nan,
+            "day": date(1969, 12, 31),
+            "at": datetime(2013, 1, 1, tzinfo=UTC),
+            "price": Decimal("1.50"),
+            "text": "a/b=ü",
+            "raw": b"\x00\xff",
+            "inner": {"x": 1, "tags": ["p", None]},
+            "map": [("k", 1)],
+        },
+        {column.name: None for column in columns} | {"id": 2},
+    ]
+    for _ in range(3):
+        table.publish(table.staged([pa.RecordBatch.from_pylist(values, columns)]))
+    before = table.iceberg().scan().to_arrow()
+    facts = compacting(table, sort_by=["id", "text"]).finish()
+    assert (facts["filesBefore"], facts["filesAfter"]) == (6, 2)
+    after = table.iceberg().scan().to_arrow()
+    assert sorted(map(repr, after.to_pylist())) == sorted(map(repr, before.to_pylist()))
+    assert left_over(table) == set()
+
+
+class DeleteManifest(ManifestWriterV2):
+    """What a program writes that deletes rows without rewriting files."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+def delete_a_row(table: Table, kind: str | None) -> None:
+    """Say of one row of a partition (``None``: of whatever partition) that it is deleted."""
+    draft = Draft(table.iceberg().io, TableFile.read(table.record().metadata_location))
+    spec = table.layout.spec if kind is not None else PartitionSpec(spec_id=7)
+    if kind is None:
+        draft = Draft(draft.io, TableFile.read(draft.write(AddPartitionSpecUpdate(spec=spec))))
+    output = draft.io.new_output(draft.new_manifest_path())
+    with DeleteManifest(spec, table.layout.schema, output, 5, "deflate") as writer:
+        about = DataFile.from_args(
+            content=DataFileContent.POSITION_DELETES,
+            file_path=f"{table.location}/data/deletes.parquet",
+            file_format=FileFormat.PARQUET,
+            partition=Record() if kind is None else Record(kind),
+            record_count=1,
+            file_size_in_bytes=100,
+        )
+        writer.add(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=5, data_file=about))
+    present = draft.base.current_snapshot()
+    manifests = [*(present.manifests(draft.io) if present else ()), writer.to_manifest_file()]
+    location = draft.add_snapshot(5, manifests, Summary(Operation.DELETE), now=1.0)
+    head = Head(metadata_location=location, snapshot_id=5, operation="foreign")
+    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
+
+
+def test_partitions_that_rows_were_deleted_of_are_passed_over(tmp_path: Path) -> None:
+    """Such deletes name files; rewriting these would bring the rows back."""
+    table = filled(tmp_path)
+    delete_a_row(table, "k1")
+    run = compacting(table)
+    assert run.staged.arg.partition_names() == ["kind=k0", "kind=k2"]
+    assert run.finish()["passedOver"] == {"deletes": 6}
+
+
+@pytest.mark.parametrize("kind", ["k1", None])
+def test_rows_deleted_meanwhile_do_not_come_back(tmp_path: Path, kind: str | None) -> None:
+    """P6: by the partition that the deletion is about; one that may be about any leaves nothing."""
+    table = filled(tmp_path)
+    run = compacting(table)
+    delete_a_row(table, kind)
+    if kind is None:
+        with pytest.raises(HeadConflict, match="snapshot 5, written by another program"):
+            run.commit()
+        return
+    facts = run.finish()
+    assert facts["droppedPartitions"] == ["kind=k1"]
+    assert facts["conflicts"] == [{"snapshot": "5", "by": "another program"}]
+
+
+def test_other_formats_are_refused_and_it_is_provisioned(tmp_path: Path) -> None:
+    """U3, U1: with the reason and what to do."""
+    kind = Registry().get("compact")
+    for name in ("delta", "files"):
+        record = TableRecord(name="t", location=str(tmp_path), format=name)
+        with pytest.raises(PreconditionFailed, match="for Iceberg tables"):
+            kind.plan(PlanRequest(table=record, head=None, watermarks={}, argument={}))
+
+
+@pytest.mark.parametrize(
+    ("argument", "field"),
+    [
+        ({"min_files": 0}, "min_files"),
+        ({"target_file_size": "big"}, "target_file_size"),
+        ({"target_file_size": 1}, "target_file_size"),
+        ({"sort_by": ["nothing"]}, "sort_by"),
+        ({"sort_by": ["id", "id desc"]}, "sort_by"),
+        ({"filter": "nothing = 1"}, "filter"),
+        ({"files": 3}, "files"),
+        ({"max_bytes_per_job": True}, "max_bytes_per_job"),
+    ],
+)
+def test_a_malformed_argument_names_its_field(tmp_path: Path, argument: dict[str, Any], field: str) -> None:
+    """O4"""
+    with pytest.raises(InvalidArgument) as refused:
+        compacting(filled(tmp_path, 1), **argument)
+    assert refused.value.details["field"] == field

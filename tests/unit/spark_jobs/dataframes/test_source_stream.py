@@ -1,0 +1,80 @@
+"""Places in a table's history: what a streaming query has read, and what it reads next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from distop.commit.iceberg.append import IcebergOverwrite
+from distop.commit.layout.model import load_metadata
+from distop.errors import Conflict, PreconditionFailed
+from distop.spark_jobs.dataframes.stream import ALL, History, Offset
+from support.tables.publishing import Table, new_table, rows
+
+
+def history(table: Table, *, ignore_overwrites: bool = False) -> History:
+    metadata = load_metadata(table.record().metadata_location)
+    return History(metadata, {}, ignore_overwrites=ignore_overwrites)
+
+
+def appended(table: Table, start: int, jobs: int) -> int:
+    """Append a file of two rows for each job; the snapshot."""
+    table.publish(table.staged(*([rows(start + 2 * job, 2)] for job in range(jobs))))
+    snapshot = table.record().snapshot_id
+    assert snapshot is not None
+    return snapshot
+
+
+def test_batches_are_bounded_and_lose_and_double_nothing(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    first = appended(table, 0, 5)
+    appended(table, 10, 1)
+    last = appended(table, 20, 4)
+    known, start = history(table), Offset(snapshot=first, files=0, whole=True)
+    place, found, sizes = start, [], []
+    while (then := known.advance(place, last, 3)) != place:
+        batch = [file.path for file in known.range(place, then)]
+        assert batch == [file.path for file in history(table).range(place, then)], "the same when asked again"
+        found += batch
+        sizes.append(len(batch))
+        place = Offset.from_json(then.to_json())
+    assert sizes == [3, 3, 3, 1]
+    assert sorted(found) == table.data_files()
+    assert place == Offset(snapshot=last)
+    assert [file.path for file in known.range(start, place)] == found
+
+
+def test_a_query_may_begin_with_nothing_or_after_a_snapshot(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    first = appended(table, 0, 2)
+    before = set(table.data_files())
+    last = appended(table, 10, 2)
+    known = history(table)
+    end = known.advance(Offset(), last, None)
+    assert len(list(known.range(Offset(), end))) == 4
+    after = {file.path for file in known.range(Offset(snapshot=first), end)}
+    assert after == set(table.data_files()) - before
+    assert known.advance(end, last, None) == end
+
+
+def test_a_snapshot_that_removes_rows_is_refused_or_passed_over(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    first = appended(table, 0, 1)
+    table.publish(table.staged([rows(50, 2)]), IcebergOverwrite())
+    last = appended(table, 100, 1)
+    with pytest.raises(Conflict, match="ignoreOverwrites"):
+        history(table).advance(Offset(snapshot=first), last, None)
+    tolerant = history(table, ignore_overwrites=True)
+    end = tolerant.advance(Offset(snapshot=first), last, 1)
+    assert end.files in (1, ALL)
+    assert sum(file.rows for file in tolerant.range(Offset(snapshot=first), end)) == 2
+
+
+def test_a_past_that_was_rolled_back_or_has_expired_is_said(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    appended(table, 0, 1)
+    known = history(table)
+    for start in (Offset(snapshot=7), Offset(snapshot=7, files=0)):
+        with pytest.raises(PreconditionFailed, match="rolled back, or has expired"):
+            known.advance(start, table.record().snapshot_id, None)

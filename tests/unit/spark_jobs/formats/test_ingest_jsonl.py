@@ -1,0 +1,258 @@
+"""JSON lines into a table."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from distop.errors import BadRow, InvalidArgument
+from support.sources.ingesting import Ingesting, quarantined
+
+
+@pytest.fixture
+def ingesting(tmp_path: Path) -> Ingesting:
+    return Ingesting(tmp_path)
+
+
+def write(ingesting: Ingesting, *lines: str | bytes | dict[str, Any], name: str = "a.jsonl") -> str:
+    path = ingesting.folder / "source" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"".join(_line(line) + b"\n" for line in lines))
+    return str(path)
+
+
+def _line(line: str | bytes | dict[str, Any]) -> bytes:
+    text = json.dumps(line, ensure_ascii=False) if isinstance(line, dict) else line
+    return text.encode() if isinstance(text, str) else text
+
+
+def test_missing_keys_and_nulls_are_null_and_blank_lines_are_no_rows(ingesting: Ingesting) -> None:
+    ingesting.ingest(
+        paths=write(ingesting, {"a": 1, "b": "x"}, "", {"b": None}, "   ", {}, {"b": "漢", "a": -2})
+    )
+    assert ingesting.rows("a", "b") == sorted([(1, "x"), (None, None), (None, None), (-2, "漢")], key=repr)
+
+
+@pytest.mark.parametrize(
+    "text", [b'\xef\xbb\xbf{"a":1}\n{"a":2}', b'{"a":1}\r\n{"a":2}\r\n', b'\n {"a":1} \n{"a":2}']
+)
+def test_the_same_rows_are_read_however_the_file_is_written(ingesting: Ingesting, text: bytes) -> None:
+    path = Path(write(ingesting, {"a": 1}))
+    path.write_bytes(text)
+    ingesting.ingest(paths=str(path))
+    assert ingesting.rows("a") == [1, 2]
+
+
+def test_types_are_inferred_also_nested_ones(ingesting: Ingesting) -> None:
+    first = {
+        "i": 1,
+        "f": 1,
+        "b": True,
+        "s": "x",
+        "d": "2013-01-01",
+        "ts": "2013-01-01 05:00:00",
+        "tz": "2013-01-01T05:00:00+02:00",
+        "list": [1, None],
+        "struct": {"x": 1, "y": "a"},
+        "n": None,
+        "empty": [],
+    }
+    ingesting.ingest(paths=write(ingesting, first, {**first, "f": 1.5, "struct": {"y": "b"}}))
+    read = ingesting.read().sort_by("f")
+    assert {field.name: str(field.type).replace("large_", "") for field in read.schema} == {
+        "i": "int64",
+        "f": "double",
+        "b": "bool",
+        "s": "string",
+        "d": "date32[day]",
+        "ts": "timestamp[us]",
+        "tz": "timestamp[us, tz=UTC]",
+        "list": "list<element: int64>",
+        "struct": "struct<x: int64, y: string>",
+        "n": "string",
+        "empty": "list<element: string>",
+    }
+    assert read.to_pylist()[1] == {
+        "i": 1,
+        "f": 1.5,
+        "b": True,
+        "s": "x",
+        "d": date(2013, 1, 1),
+        "ts": datetime(2013, 1, 1, 5),  # noqa: DTZ001 - a time without a zone
+        "tz": datetime(2013, 1, 1, 3, tzinfo=UTC),
+        "list": [1, None],
+        "struct": {"x": None, "y": "b"},
+        "n": None,
+        "empty": [],
+    }
+
+
+def test_declared_types_are_read(ingesting: Ingesting) -> None:
+    schema = {"a": "int", "b": "decimal(9,2)", "c": "timestamptz", "d": "time", "e": "float", "f": "date"}
+    row = {"a": 1, "b": 2.5, "c": "2013-01-01 05:00:00", "d": "05:06:07", "e": 1, "f": "2013-01-02"}
+    ingesting.ingest(paths=write(ingesting, row, {**row, "b": "3.25"}), schema=schema)
+    read = ingesting.read().sort_by("b").to_pylist()
+    assert read[0] == {
+        "a": 1,
+        "b": Decimal("2.50"),
+        "c": datetime(2013, 1, 1, 5, tzinfo=UTC),
+        "d": time(5, 6, 7),
+        "e": 1.0,
+        "f": date(2013, 1, 2),
+    }
+    assert read[1]["b"] == Decimal("3.25")
+
+
+def test_a_column_of_several_kinds_needs_a_declared_type(ingesting: Ingesting) -> None:
+    with pytest.raises(InvalidArgument, match="column 'a' holds values of different kinds") as caught:
+        ingesting.start(paths=write(ingesting, {"a": 1, "b": 1}, {"a": "x", "b": 2}))
+    assert caught.value.details["field"] == "schema"
+    ingesting.ingest(paths=write(ingesting, {"a": 1, "b": 1}, {"a": "x", "b": 2}), columns=["b"])
+    assert ingesting.rows("b") == [1, 2]
+
+
+def test_one_array_is_no_file_of_lines(ingesting: Ingesting) -> None:
+    with pytest.raises(InvalidArgument, match="JSON array"):
+        ingesting.start(paths=write(ingesting, '[{"a": 1}]', name="a.json"))
+
+
+BAD: dict[int, str | bytes] = {
+    2: "null",
+    4: '{"a": 1, "b": "x"',
+    5: '{"a": "1"}',
+    7: '{"a": 1.5}',
+    8: '{"a": 99999999999}',
+    10: '{"a": 1}{"a": 2}',
+    11: '{"a": 1} null',
+    13: "[1]",
+    14: b'{"b": "\xff"}',
+    16: '{"a": 1, "a": 2}',
+    17: '{"d": "2013-02-30"}',
+    19: '{"b": "\\ud800"}',
+    20: '{"a": 1},',
+    22: '"text"',
+    23: "12",
+    25: '{"b": 5}',
+    26: '{"c": 1}',
+    28: '{"b": "\x01"}',
+}
+SCHEMA = {"a": "int", "b": "string", "d": "date"}
+
+
+@pytest.mark.parametrize("split_bytes", [1 << 20, 1024])
+def test_bad_lines_go_into_quarantine_and_good_ones_into_the_table(
+    ingesting: Ingesting, split_bytes: int
+) -> None:
+    lines: list[Any] = [BAD.get(number, {"a": number, "d": "2013-01-01"}) for number in range(1, 300)]
+    path = write(ingesting, *lines)
+    # The key of line 26 must not be seen in the sample, where it would be refused at the start.
+    arg = ingesting.start(
+        paths=path, schema={**SCHEMA, "c": "int"}, on_bad_rows="quarantine", split_bytes=split_bytes
+    )
+    arg.argument["columns"]["fields"] = [f for f in arg.argument["columns"]["fields"] if f["name"] != "c"]
+    arg.argument["targets"].remove("c")
+    jobs = ingesting.run(arg)
+    ingesting.finish(arg, jobs)
+    assert sorted(ingesting.read()["a"].to_pylist()) == [n for n in range(1, 300) if n not in BAD]
+    entries = {entry["line"]: entry for entry in quarantined(ingesting, jobs)}
+    assert sorted(entries) == sorted(BAD)
+    assert entries[5]["reason"] == "column 'a': string instead of number"
+    assert entries[2]["raw"] == "null"
+    assert entries[14]["raw"] == '{"b": "\\xff"}'
+
+
+@pytest.mark.parametrize("line", sorted(set(BAD) - {26}))
+def test_a_bad_line_fails_the_job_with_its_file_and_line(ingesting: Ingesting, line: int) -> None:
+    lines: list[Any] = [{"a": number} for number in range(200)]
+    lines[150] = BAD[line]
+    arg = ingesting.start(paths=write(ingesting, *lines), schema=SCHEMA, split_bytes=1024)
+    with pytest.raises(BadRow, match=r"a\.jsonl, line 151: "):
+        ingesting.run(arg)
+
+
+def test_keys_that_the_sample_did_not_show_are_bad_rows_or_ignored(ingesting: Ingesting) -> None:
+    """The sample is the beginning of a file, and a rare key stands further down."""
+    many = [{"a": number, "b": "x" * 100} for number in range(25_000)]
+    path = write(ingesting, *many, {"a": -1, "rare": 1})
+    with pytest.raises(BadRow, match="line 25001: unexpected field"):
+        ingesting.ingest(paths=path)
+    ingesting.ingest(paths=path, extra_columns="ignore", columns=["a"])
+    assert min(ingesting.rows("a")) == -1
+
+
+# -- any content -------------------------------------------------------------------------------------
+
+MANGLED = st.lists(
+    st.sampled_from(
+        [
+            "{",
+            "}",
+            '"a"',
+            ":",
+            "1",
+            ",",
+            "null",
+            "[",
+            "]",
+            " ",
+            "true",
+            '"',
+            "\\",
+            "-",
+            ".",
+            "e9",
+            '"x"',
+            "\ufffd",
+        ]
+    ),
+    max_size=8,
+).map("".join)
+GOOD = st.sampled_from(['{"a": 1}', '{"a":-5 }', "{}", '{"a": null}', ' {"a":7}'])
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.lists(st.one_of(GOOD, MANGLED), max_size=12), st.integers(1024, 1100), st.integers(0, 1000))
+def test_a_line_is_a_row_or_bad_whatever_stands_in_it_and_beside_it(
+    lines: list[str], split_bytes: int, padding: int
+) -> None:
+    lines = ['{"a": 0}', " " * padding, *lines]
+    wanted = [row for row in map(_row, lines) if row is not None]
+    bad = [number for number, line in enumerate(lines, 1) if line.strip() and _row(line) is None]
+    with TemporaryDirectory() as folder:
+        ingesting = Ingesting(Path(folder))
+        path = write(ingesting, *lines)
+        jobs = ingesting.ingest(
+            paths=path,
+            schema={"a": "long"},
+            on_bad_rows="quarantine",
+            extra_columns="ignore",
+            split_bytes=split_bytes,
+        )
+        assert ingesting.rows("a") == sorted([row.get("a") for row in wanted], key=repr)
+        assert sorted(entry["line"] for entry in quarantined(ingesting, jobs)) == bad
+
+
+def _row(line: str) -> dict[str, Any] | None:
+    """What Python's own reader makes of a line."""
+    try:
+        value = json.loads(line, object_pairs_hook=_unique)
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    whole = value.get("a") is None or (isinstance(value["a"], int) and not isinstance(value["a"], bool))
+    return value if whole else None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a key stands twice")
+    return dict(pairs)

@@ -1,0 +1,152 @@
+"""Parquet files into a table."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from distop.errors import BadRow, InvalidArgument, JobFailed, SourceUnreadable
+from support.sources.ingesting import Ingesting, quarantined
+
+
+@pytest.fixture
+def ingesting(tmp_path: Path) -> Ingesting:
+    return Ingesting(tmp_path)
+
+
+def write(
+    ingesting: Ingesting, table: pa.Table, name: str = "a.parquet", *, row_group_size: int = 1000
+) -> str:
+    path = ingesting.folder / "source" / name
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(table, path, row_group_size=row_group_size)
+    return str(path)
+
+
+def test_a_large_file_is_cut_between_row_groups(ingesting: Ingesting) -> None:
+    path = write(ingesting, pa.table({"a": range(10_000), "b": ["x" * 10] * 10_000}))
+    size = Path(path).stat().st_size
+    arg = ingesting.start(paths=path, split_bytes=max(1024, size // 4))
+    assert arg.argument["files"] == [["a.parquet", size, arg.argument["files"][0][2], 10]]
+    assert 2 <= arg.partition_count <= 10
+    jobs = ingesting.run(arg)
+    ingesting.finish(arg, jobs)
+    assert sorted(ingesting.read()["a"].to_pylist()) == list(range(10_000))
+    assert all(job.result["rowsRead"] > 0 for job in jobs.values())
+
+
+def test_small_files_are_packed_together_and_read_with_all_their_row_groups(ingesting: Ingesting) -> None:
+    paths = [
+        write(ingesting, pa.table({"a": range(n * 100, n * 100 + 100)}), f"{n}.parquet", row_group_size=10)
+        for n in range(5)
+    ]
+    arg = ingesting.start(paths=paths)
+    assert arg.partition_count == 1
+    ingesting.finish(arg, ingesting.run(arg))
+    assert sorted(ingesting.read()["a"].to_pylist()) == list(range(500))
+
+
+def test_types_become_those_of_a_table(ingesting: Ingesting) -> None:
+    table = pa.table(
+        {
+            "u32": pa.array([2**32 - 1], pa.uint32()),
+            "u64": pa.array([2**64 - 1], pa.uint64()),
+            "ns": pa.array([datetime(2013, 1, 1)], pa.timestamp("ns")),  # noqa: DTZ001
+            "cat": pa.array(["x"]).dictionary_encode(),
+            "bytes": pa.array([b"\x00\xff"]),
+            "dec": pa.array([Decimal("1.50")]),
+            "list": pa.array([[1, 2]]),
+            "struct": pa.array([{"x": 1, "y": [None, "a"]}]),
+            "map": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int32())),
+            "id": pa.array([uuid.UUID(int=7).bytes], pa.uuid()),
+        }
+    )
+    ingesting.ingest(paths=write(ingesting, table))
+    (row,) = ingesting.read().to_pylist()
+    assert row == {
+        "u32": 2**32 - 1,
+        "u64": Decimal(2**64 - 1),
+        "ns": datetime(2013, 1, 1),  # noqa: DTZ001
+        "cat": "x",
+        "bytes": b"\x00\xff",
+        "dec": Decimal("1.50"),
+        "list": [1, 2],
+        "struct": {"x": 1, "y": [None, "a"]},
+        "map": [("k", 1)],
+        "id": uuid.UUID(int=7),
+    }
+
+
+def test_files_may_differ_in_the_width_of_a_type(ingesting: Ingesting) -> None:
+    paths = [
+        write(ingesting, pa.table({"a": pa.array([1], pa.int32()), "b": ["x"]}), "a.parquet"),
+        write(ingesting, pa.table({"b": ["y"], "a": pa.array([2**40], pa.int64())}), "b.parquet"),
+    ]
+    ingesting.ingest(paths=paths)
+    assert ingesting.rows("a", "b") == [(1, "x"), (2**40, "y")]
+
+
+def test_values_that_do_not_fit_the_table_are_bad_rows(tmp_path: Path) -> None:
+    ingesting = Ingesting(tmp_path, {"schema": ["a: int", "b: timestamp"]})
+    values = list(range(3000))
+    values[1234] = 2**40
+    times = [0] * 3000
+    times[2500] = 1
+    table = pa.table({"a": values, "b": pa.array(times, pa.timestamp("ns"))})
+    path = write(ingesting, table)
+    with pytest.raises(BadRow, match=r"a\.parquet, row 1235: column 'a'") as caught:
+        ingesting.ingest(paths=path)
+    assert caught.value.details["row"] == "1235"
+    jobs = ingesting.ingest(paths=path, on_bad_rows="quarantine", split_bytes=1024)
+    assert len(jobs) == 3
+    assert ingesting.read().num_rows == 2998
+    entries = quarantined(ingesting, jobs)
+    assert [entry["row"] for entry in entries] == [1235, 2501]
+    assert '"a": 1099511627776' in entries[0]["raw"]
+
+
+@pytest.mark.parametrize("columns", [None, ["a"]])
+def test_filter_and_projection(ingesting: Ingesting, columns: list[str] | None) -> None:
+    path = write(ingesting, pa.table({"a": range(10), "b": [None, *range(1, 10)]}))
+    ingesting.ingest(paths=path, columns=columns, filter="b not in (3, 4) and not a > 6")
+    assert ingesting.rows("a") == [1, 2, 5, 6]
+    assert ingesting.read().column_names == (columns or ["a", "b"])
+
+
+def test_types_that_do_not_go_together_are_refused_at_the_start(tmp_path: Path) -> None:
+    ingesting = Ingesting(tmp_path, {"schema": ["a: int"]})
+    with pytest.raises(InvalidArgument, match="the table has no column 'b'") as caught:
+        ingesting.start(paths=write(ingesting, pa.table({"a": [1.5], "b": [1]})), columns=["a", "b"])
+    assert caught.value.details["field"] == "columns"
+    with pytest.raises(InvalidArgument, match="column 'a': large_list"):
+        ingesting.start(paths=write(ingesting, pa.table({"a": [[1]]})))
+    with pytest.raises(InvalidArgument, match="column 'd'"):
+        Ingesting(tmp_path).start(paths=write(ingesting, pa.table({"d": pa.array([1], pa.duration("s"))})))
+
+
+def test_a_later_file_with_other_types_fails(ingesting: Ingesting) -> None:
+    paths = [write(ingesting, pa.table({"a": [index]}), f"{index:03}.parquet") for index in range(40)]
+    odd = write(ingesting, pa.table({"a": [b"x"]}), "017.parquet")
+    arg = ingesting.start(paths=paths)
+    with pytest.raises(JobFailed, match="binary in column 'a', which cannot become int64"):
+        ingesting.run(arg)
+    assert odd in paths
+
+
+def test_damaged_files_are_named(ingesting: Ingesting) -> None:
+    path = write(ingesting, pa.table({"a": range(10_000)}), row_group_size=10_000)
+    whole = Path(path).read_bytes()
+    Path(path).write_bytes(whole[:-20])
+    with pytest.raises(SourceUnreadable, match=r"a\.parquet is no Parquet file"):
+        ingesting.start(paths=path)
+    middle = len(whole) // 2
+    Path(path).write_bytes(whole[: middle - 4000] + b"\xff" * 8000 + whole[middle + 4000 :])
+    arg = ingesting.start(paths=path)
+    with pytest.raises(JobFailed, match=r"a\.parquet is damaged"):
+        ingesting.run(arg)

@@ -1,0 +1,230 @@
+"""What is fixed when an ingest starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distop.errors import AlreadyIngested, ArgumentTooLarge, HeadConflict, InvalidArgument, SourceEmpty
+from distop.metastore.records.model import StepRecord, WatermarkMove
+from distop.operations import PlanRequest, Registry
+from distop.spark_jobs.ingest import plan as ingest_plan
+from distop.spark_jobs.ingest.operation import Ingest
+from distop.spark_jobs.ingest.plan import IngestPlan
+from support.sources.ingesting import Ingesting
+
+
+@pytest.fixture
+def ingesting(tmp_path: Path) -> Ingesting:
+    return Ingesting(tmp_path)
+
+
+def write(ingesting: Ingesting, name: str, text: str = "a\n1\n") -> str:
+    path = ingesting.folder / "source" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, ns=(0, 1_356_998_400_000_005_000))
+    return str(path)
+
+
+def test_the_type_is_found_under_its_name() -> None:
+    operation = Registry(["distop.spark_jobs.ingest.operation:Ingest"]).get("ingest")
+    assert isinstance(operation, Ingest)
+    assert operation.stages_files
+    assert not operation.exclusive
+    assert not operation.resumable
+
+
+def test_a_folder_becomes_a_frozen_plan(ingesting: Ingesting) -> None:
+    write(ingesting, "2013-01/a.csv", "a\n" + "12345\n" * 1000)
+    write(ingesting, "2013-02/b.csv")
+    source = f"{ingesting.folder}/source"
+    plan = ingesting.operation.plan(ingesting.request(paths=f"{source}/2013-*", split_bytes=2048))
+    assert plan.partition_count == 4
+    assert plan.partitions is None
+    assert plan.argument["folder"] == f"file://{source}"
+    assert plan.argument["files"] == [
+        ["2013-01/a.csv", 6002, 1_356_998_400_000_005, None],
+        ["2013-02/b.csv", 4, 1_356_998_400_000_005, None],
+    ]
+    assert plan.argument["cuts"] == [0, 2000, 4001, 6002, 6006]
+    moved = WatermarkMove(after="2013-01-01T00:00:00.000005Z")
+    assert plan.watermarks == {f"file://{source}": {"2013-01": moved, "2013-02": moved}}
+
+
+def test_the_same_folder_gives_the_same_plan(ingesting: Ingesting) -> None:
+    for name in ("c", "a", "b"):
+        write(ingesting, f"{name}.csv", "a\n" + "1\n" * 999)
+    request = ingesting.request(paths=f"{ingesting.folder}/source", split_bytes=1024)
+    assert ingesting.operation.plan(request) == ingesting.operation.plan(request)
+
+
+def test_appending_and_overwriting_are_steps_of_the_commit(ingesting: Ingesting) -> None:
+    path = write(ingesting, "a.csv")
+    arg = ingesting.start(paths=path)
+    assert ingesting.operation.commit_steps(arg) == [StepRecord(step="iceberg.append")]
+    new = ingesting.start(paths=path, mode="overwrite")
+    expected = {"expectedSnapshotId": None}
+    assert ingesting.operation.commit_steps(new) == [StepRecord(step="iceberg.overwrite", argument=expected)]
+
+
+def test_overwriting_replaces_what_was_there_when_it_started(ingesting: Ingesting) -> None:
+    ingesting.ingest(paths=write(ingesting, "a.csv", "a\n1\n2\n"))
+    stale = ingesting.start(paths=write(ingesting, "c.csv", "a\n9\n"), mode="overwrite")
+    ingesting.ingest(paths=write(ingesting, "b.csv", "a\n3\n"), mode="overwrite")
+    assert ingesting.rows("a") == [3]
+    with pytest.raises(HeadConflict):
+        ingesting.finish(stale, ingesting.run(stale))
+    assert ingesting.rows("a") == [3]
+
+
+def test_what_was_ingested_is_refused_until_asked_for(ingesting: Ingesting) -> None:
+    """P16."""
+    path = write(ingesting, "a.csv")
+    ingesting.ingest(paths=path)
+    source = f"file://{ingesting.folder}/source"
+    assert ingesting.watermarks == {source: {"a.csv": "2013-01-01T00:00:00.000005Z"}}
+    with pytest.raises(AlreadyIngested, match=r"'a\.csv'"):
+        ingesting.start(paths=path)
+    ingesting.ingest(paths=path, reingest=True)
+    assert ingesting.rows("a") == [1, 1]
+    ingesting.ingest(paths=path, watermark={"a.csv": "2014-01-01"})
+    assert ingesting.watermarks == {source: {"a.csv": "2014-01-01"}}
+    named = ingesting.start(paths=path, source="orders", reingest=True)
+    assert list(named.watermarks) == ["orders"]
+
+
+def test_partitions_are_not_for_the_caller_to_choose(ingesting: Ingesting) -> None:
+    request = ingesting.request(paths=write(ingesting, "a.csv"))
+    with pytest.raises(InvalidArgument) as caught:
+        ingesting.operation.plan(
+            PlanRequest(
+                table=request.table, head=None, watermarks={}, argument=request.argument, partitions=["0"]
+            )
+        )
+    assert caught.value.details["field"] == "partitions"
+
+
+def test_the_format_is_told_by_the_names(ingesting: Ingesting) -> None:
+    write(ingesting, "m/a.csv")
+    write(ingesting, "m/b.json", '{"a": 1}\n')
+    folder = f"{ingesting.folder}/source/m"
+    with pytest.raises(
+        InvalidArgument, match=r"several formats: m/a\.csv \(csv\) and m/b\.json \(jsonl\)"
+    ) as caught:
+        ingesting.start(paths=folder)
+    assert caught.value.details["field"] == "format"
+    with pytest.raises(InvalidArgument, match=r"name of notes\.txt does not tell"):
+        ingesting.start(paths=write(ingesting, "notes.txt"))
+    with pytest.raises(InvalidArgument, match=r"name of a\.parquet\.gz does not tell"):
+        ingesting.start(paths=write(ingesting, "a.parquet.gz"))
+    with pytest.raises(InvalidArgument, match="option of csv"):
+        ingesting.start(paths=f"{folder}/b.json", delimiter=";")
+    ingesting.ingest(paths=write(ingesting, "notes.txt"), format="csv")
+    assert ingesting.rows("a") == [1]
+
+
+def test_hidden_and_empty_files_do_not_matter(ingesting: Ingesting) -> None:
+    for name in ("m/_SUCCESS", "m/.part.crc", "m/empty.csv"):
+        write(ingesting, name, "")
+    folder = f"{ingesting.folder}/source/m"
+    with pytest.raises(SourceEmpty):
+        ingesting.start(paths=folder)
+    write(ingesting, "m/a.csv")
+    ingesting.ingest(paths=folder)
+    assert ingesting.rows("a") == [1]
+
+
+def test_a_plan_that_etcd_cannot_hold_is_refused(
+    ingesting: Ingesting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest_plan, "MAX_PLAN_BYTES", 3000)
+    for index in range(100):
+        write(ingesting, f"m/{index}.csv")
+    with pytest.raises(ArgumentTooLarge, match="plan of 100 files in 1 splits") as caught:
+        ingesting.start(paths=f"{ingesting.folder}/source/m")
+    assert "fewer paths" in caught.value.hint
+
+
+def test_too_many_splits_are_refused_before_they_are_made(ingesting: Ingesting) -> None:
+    path = write(ingesting, "a.csv")
+    with Path(path).open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ArgumentTooLarge, match="1073741824 splits of 1024 bytes") as caught:
+        ingesting.start(paths=path, split_bytes=1024)
+    assert caught.value.details["field"] == "split_bytes"
+
+
+def test_ten_thousand_files_fit_into_one_plan(ingesting: Ingesting) -> None:
+    """O5."""
+    folder = ingesting.folder / "source" / "m"
+    folder.mkdir(parents=True)
+    for index in range(10_000):
+        (folder / f"part-{index:05}-0123456789abcdef.csv").write_bytes(b"a\n1\n")
+    arg = ingesting.start(paths=str(folder), split_bytes=1024)
+    assert arg.partition_count == 40
+    plan = IngestPlan.of(arg)
+    assert sum(len(plan.pieces(name)) for name in arg.partition_names()) == 10_000
+
+
+def test_a_table_is_partitioned_as_it_was_created(tmp_path: Path) -> None:
+    ingesting = Ingesting(tmp_path, {"partitionBy": ["day(t)"], "properties": {"owner": "ada"}})
+    ingesting.ingest(paths=write(ingesting, "a.csv", "t\n2013-01-01 05:00:00\n2013-01-02 05:00:00\n"))
+    iceberg = ingesting.table.iceberg()
+    assert [str(field.transform) for field in iceberg.spec().fields] == ["day"]
+    assert iceberg.properties["owner"] == "ada"
+    assert len(ingesting.table.data_files()) == 2
+
+
+def test_an_unknown_partition_column_is_refused_at_the_start(tmp_path: Path) -> None:
+    ingesting = Ingesting(tmp_path, {"partitionBy": ["day(nope)"]})
+    with pytest.raises(InvalidArgument, match="there is no column 'nope'"):
+        ingesting.start(paths=write(ingesting, "a.csv"))
+
+
+def loaded_by(code: str) -> set[str]:
+    """Which of the heavy packages a fresh process has loaded after ``code``."""
+    report = "import sys; print(*{'pyspark', 'pyarrow', 'pyiceberg'}.intersection(sys.modules))"
+    command = [sys.executable, "-c", f"{code}\n{report}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.split())
+
+
+def test_loading_the_type_costs_a_coordinator_nothing() -> None:
+    assert loaded_by("import distop.spark_jobs.ingest.operation") == set()
+
+
+def test_planning_never_loads_spark(ingesting: Ingesting) -> None:
+    path = write(ingesting, "a.csv")
+    code = f"""
+from distop.metastore.records.model import TableRecord
+from distop.operations.api import PlanRequest
+from distop.spark_jobs.ingest.operation import Ingest
+
+table = TableRecord(name="t", location="file:///t")
+Ingest().plan(PlanRequest(table=table, head=None, watermarks={{}}, argument={{"paths": {path!r}}}))
+"""
+    assert loaded_by(code) == {"pyarrow", "pyiceberg"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "both"),
+    [
+        ({"paths": "/a"}, {"paths": ["/b", "/c"]}, {"paths": ["/a", "/b", "/c"]}),
+        (
+            {"paths": ["/a"], "format": "csv"},
+            {"paths": ["/b"], "format": "csv"},
+            {"paths": ["/a", "/b"], "format": "csv"},
+        ),
+        ({"paths": ["/a"], "format": "csv"}, {"paths": ["/b"], "format": "jsonl"}, None),
+        ({"paths": ["/a"], "mode": "overwrite"}, {"paths": ["/b"], "mode": "overwrite"}, None),
+        ({"paths": ["/a"] * 1000}, {"paths": ["/b"]}, None),
+    ],
+)
+def test_batches_that_differ_in_their_paths_only_go_together(first, second, both) -> None:
+    """B14: in this order; what replaces rows does not."""
+    assert Ingest().combine(first, second) == both

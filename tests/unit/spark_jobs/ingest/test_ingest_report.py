@@ -1,0 +1,65 @@
+"""What a finished ingest says of the rows that it could not read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.sources.ingesting import Ingesting, quarantined
+
+
+@pytest.fixture
+def ingesting(tmp_path: Path) -> Ingesting:
+    return Ingesting(tmp_path)
+
+
+def source(folder: Path, bad: int) -> str:
+    """Five files of 400 rows, of which ``bad`` are bad, in two of them."""
+    sources = folder / "source"
+    sources.mkdir()
+    for number in range(5):
+        wrong = {0: bad - bad // 2, 4: bad // 2}.get(number, 0)
+        rows = ["x"] * wrong + [str(row) for row in range(wrong, 400)]
+        (sources / f"{number}.csv").write_text("a\n" + "\n".join(rows) + "\n")
+    return str(sources)
+
+
+def test_bad_rows_of_all_jobs_are_counted_and_their_folder_is_named(
+    ingesting: Ingesting, tmp_path: Path
+) -> None:
+    arg = ingesting.start(
+        paths=source(tmp_path, 13), schema={"a": "int"}, on_bad_rows="quarantine", split_bytes=1024
+    )
+    jobs = ingesting.run(arg)
+    facts = ingesting.finish(arg, jobs)
+    assert len(jobs) > 1
+    assert (facts["rows"], facts["badRows"]) == (1987, 13)
+    assert facts["quarantine"] == f"quarantine/ingest-{arg.uuid}"
+    root = Path(ingesting.location.removeprefix("file://"))
+    files = list((root / facts["quarantine"]).iterdir())
+    assert len(files) == 2
+    assert (
+        sum(len(file.read_text().splitlines()) for file in files) == len(quarantined(ingesting, jobs)) == 13
+    )
+
+
+def test_without_bad_rows_it_says_so(ingesting: Ingesting, tmp_path: Path) -> None:
+    arg = ingesting.start(paths=source(tmp_path, 0), schema={"a": "int"}, on_bad_rows="quarantine")
+    facts = ingesting.finish(arg, ingesting.run(arg))
+    assert facts["badRows"] == 0
+    assert "quarantine" not in facts
+
+
+def test_where_bad_rows_fail_the_job_there_is_nothing_to_say(ingesting: Ingesting, tmp_path: Path) -> None:
+    arg = ingesting.start(paths=source(tmp_path, 0), schema={"a": "int"})
+    assert "badRows" not in ingesting.finish(arg, ingesting.run(arg))
+
+
+def test_the_step_is_registered(ingesting: Ingesting, tmp_path: Path) -> None:
+    from distop.commit.steps.contract import default_registry
+    from support.sources.ingesting import STEPS
+
+    arg = ingesting.start(paths=source(tmp_path, 0), schema={"a": "int"}, on_bad_rows="quarantine")
+    for record in ingesting.operation.commit_steps(arg):
+        assert default_registry().kind(record.step) is STEPS[record.step]

@@ -1,0 +1,378 @@
+"""Rolling back, expiring snapshots, removing orphans: what goes, and above all what stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distop.commit.cleanup.orphans import find_orphans
+from distop.commit.iceberg.append import IcebergAppend, IcebergOverwrite
+from distop.commit.iceberg.provenance import WATERMARKS_BEFORE
+from distop.commit.iceberg.watermarks import WatermarkStep
+from distop.errors import HeadConflict, InvalidArgument, PreconditionFailed
+from distop.metastore.records.model import TableRecord, WatermarkMove, decode_watermarks
+from distop.operations.api import PlanRequest
+from distop.operations.registry import Registry
+from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
+from support.tables.maintaining import Run
+from support.tables.publishing import Table, new_table, rows
+
+
+def local(url: str) -> Path:
+    return Path(url.removeprefix("file://"))
+
+
+def files(table: Table) -> set[str]:
+    root = local(table.location)
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+def age(table: Table, seconds: float = 3600) -> None:
+    """Make all files look as if they had been written a while ago."""
+    then = time.time() - seconds
+    for name in files(table):
+        os.utime(local(table.location) / name, (then, then))
+
+
+# -- rollback ----------------------------------------------------------------------------------------
+
+
+def moving(table: Table, first: int, before: str | None, after: str) -> None:
+    """Append two rows and move a watermark."""
+    moves = {"s": {"p": WatermarkMove(before=before, after=after)}}
+    operation = table.start(watermarks=moves)
+    operation.run("0", [rows(first, 2)])
+    table.publish(operation)
+    table.publish(operation, WatermarkStep())
+
+
+def test_a_rollback_takes_rows_and_watermarks_back(tmp_path: Path) -> None:
+    """P11: in one transaction; what was undone can be ingested again, and still be read by its snapshot."""
+    table = new_table(tmp_path)
+    moving(table, 0, None, "1")
+    first = table.record().snapshot_id
+    moving(table, 10, "1", "2")
+    moving(table, 20, "2", "3")
+    last = table.record().snapshot_id
+    facts = Run.of(table, Rollback(), snapshot=str(first)).finish()
+    assert table.ids() == [0, 1]
+    assert decode_watermarks(table.watermarks.value) == {"s": {"p": "1"}}
+    assert facts == {"snapshotId": str(first), "rolledBackFrom": str(last)}
+    assert len(table.iceberg().scan(snapshot_id=last).to_arrow()) == 6
+    moving(table, 30, "1", "2")
+    assert table.ids() == [0, 1, 30, 31]
+    assert table.iceberg().metadata.snapshots[-1].parent_snapshot_id == first
+
+
+def test_a_watermark_that_did_not_stand_before_is_gone(tmp_path: Path) -> None:
+    """P11"""
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 1)]))
+    first = table.record().snapshot_id
+    moving(table, 10, None, "1")
+    Run.of(table, Rollback(), snapshot=str(first)).finish()
+    assert decode_watermarks(table.watermarks.value) == {}
+
+
+def test_a_rollback_may_keep_the_watermarks_and_go_forward_again(tmp_path: Path) -> None:
+    """P11: to a snapshot that is no ancestor only so."""
+    table = new_table(tmp_path)
+    moving(table, 0, None, "1")
+    first = str(table.record().snapshot_id)
+    moving(table, 10, "1", "2")
+    last = str(table.record().snapshot_id)
+    Run.of(table, Rollback(), snapshot=first, watermarks="keep").finish()
+    assert decode_watermarks(table.watermarks.value) == {"s": {"p": "2"}}
+    with pytest.raises(PreconditionFailed, match="no ancestor"):
+        Run.of(table, Rollback(), snapshot=last).finish()
+    Run.of(table, Rollback(), snapshot=last, watermarks="keep").finish()
+    assert table.ids() == [0, 1, 10, 11]
+
+
+def test_a_rollback_by_time_finds_what_was_present_then(tmp_path: Path) -> None:
+    """P11"""
+    table = new_table(tmp_path)
+    moments = []
+    for i in range(3):
+        operation = table.staged([rows(10 * i, 1)])
+        context = table.context(operation)
+        clock = type(context)(**{**vars(context), "now": lambda i=i: 4e9 + 1000 * i})
+        assert table.apply(IcebergAppend().prepare(clock).txn)
+        moments.append(table.record().snapshot_id)
+    run = Run.of(table, Rollback(), as_of="2096-10-02T07:24:00Z")  # 4e9 + 1040 s
+    run.finish()
+    assert table.record().snapshot_id == moments[1]
+    with pytest.raises(PreconditionFailed, match="no snapshot of that time"):
+        Run.of(table, Rollback(), as_of="1999-01-01")
+
+
+def test_what_was_written_meanwhile_is_not_rolled_back_unseen(tmp_path: Path) -> None:
+    """P6"""
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 1)]))
+    first = str(table.record().snapshot_id)
+    table.publish(table.staged([rows(1, 1)]))
+    run = Run.of(table, Rollback(), snapshot=first)
+    table.publish(table.staged([rows(2, 1)]))
+    with pytest.raises(HeadConflict):
+        run.commit()
+    assert table.ids() == [0, 1, 2]
+
+
+def test_an_unknown_snapshot_is_refused_at_the_start(tmp_path: Path) -> None:
+    """P11, U3"""
+    table = new_table(tmp_path)
+    with pytest.raises(PreconditionFailed, match="nothing was published"):
+        Run.of(table, Rollback(), snapshot="5")
+    table.publish(table.staged([rows(0, 1)]))
+    with pytest.raises(PreconditionFailed, match="no snapshot 5"):
+        Run.of(table, Rollback(), snapshot="5")
+    wrong: list[dict[str, Any]] = [
+        {},
+        {"snapshot": "5", "as_of": "2024-01-01"},
+        {"snapshot": "x"},
+        {"as_of": "yesterday"},
+    ]
+    for argument in wrong:
+        with pytest.raises(InvalidArgument):
+            Run.of(table, Rollback(), **argument)
+
+
+def test_a_snapshot_that_does_not_say_where_watermarks_stood_is_refused(tmp_path: Path) -> None:
+    """P11, P16: guessing would lose or double rows."""
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 1)]))
+    first = str(table.record().snapshot_id)
+    many = {"kafka": {f"partition-{n}": WatermarkMove(after="1" * 20) for n in range(2000)}}
+    operation = table.start(watermarks=many)
+    operation.run("0", [rows(1, 1)])
+    table.publish(operation)
+    summary = table.iceberg().metadata.snapshots[-1].summary
+    assert summary is not None
+    assert WATERMARKS_BEFORE not in summary.additional_properties
+    with pytest.raises(PreconditionFailed, match="does not say where its watermarks had stood"):
+        Run.of(table, Rollback(), snapshot=first).commit()
+
+
+# -- expiry ------------------------------------------------------------------------------------------
+
+
+def test_expiry_removes_what_only_expired_snapshots_refer_to(tmp_path: Path) -> None:
+    """P13: after an overwrite the files of the past go, those of the present stay."""
+    table = new_table(tmp_path)
+    for i in range(3):
+        table.publish(table.staged([rows(i, 1)]))
+    table.publish(table.staged([rows(100, 1)], [rows(200, 1)]), IcebergOverwrite())
+    table.publish(table.staged([rows(300, 1)]))
+    kept = {local(path) for path in table.data_files()}
+    facts = Run.of(table, ExpireSnapshots(), older_than="0s").finish()
+    assert facts["expiredSnapshots"] == 4
+    assert table.ids() == [100, 200, 300]
+    assert set(local(table.location).rglob("*.parquet")) == kept
+    assert len(table.iceberg().metadata.snapshots) == 1
+    snapshot = table.iceberg().current_snapshot()
+    assert snapshot is not None
+    known = {Path(m.manifest_path).name for m in snapshot.manifests(table.iceberg().io)}
+    known.add(Path(snapshot.manifest_list).name)
+    assert {path.name for path in local(table.location).rglob("*.avro")} == known
+    table.publish(table.staged([rows(400, 1)]))
+    assert table.ids() == [100, 200, 300, 400]
+
+
+def test_nothing_goes_before_the_commit_is_certain(tmp_path: Path) -> None:
+    """P13, P8: prepared and lost, prepared again and done; removing twice, and half-way."""
+    table = new_table(tmp_path)
+    for i in range(4):
+        table.publish(table.staged([rows(i, 1)]), IcebergOverwrite())
+    expired = table.iceberg().metadata.snapshots[0]
+    run = Run.of(table, ExpireSnapshots(), older_than="0s")
+    before = files(table)
+    lost = run.step().prepare(table.context(run.staged))
+    lost.discard()
+    assert files(table) == before
+    facts = run.commit().facts
+    assert before <= files(table)
+    # Someone appends between the commit and the removal, and someone else dies in the middle of it.
+    table.publish(table.staged([rows(10, 1)]))
+    local(expired.manifest_list).unlink()
+    run.sweep(facts)
+    left = files(table)
+    run.sweep(facts)
+    assert files(table) == left
+    assert table.ids() == [3, 10]
+
+
+def test_tags_and_the_newest_snapshots_stay(tmp_path: Path) -> None:
+    """P13"""
+    table = new_table(tmp_path)
+    for i in range(6):
+        table.publish(table.staged([rows(i, 1)]), IcebergOverwrite())
+    snapshots = [snapshot.snapshot_id for snapshot in table.iceberg().metadata.snapshots]
+    location = local(table.record().metadata_location)
+    told = json.loads(location.read_text())
+    told["refs"]["v1"] = {"snapshot-id": snapshots[1], "type": "tag"}
+    location.write_text(json.dumps(told))
+    Run.of(table, ExpireSnapshots(), older_than="0s", keep_last=2).finish()
+    left = [snapshot.snapshot_id for snapshot in table.iceberg().metadata.snapshots]
+    assert left == [snapshots[1], snapshots[4], snapshots[5]]
+    for snapshot_id, row in zip(left, (1, 4, 5), strict=True):
+        assert table.iceberg().scan(snapshot_id=snapshot_id).to_arrow()["id"].to_pylist() == [row]
+
+
+def test_young_snapshots_stay_and_there_is_no_commit(tmp_path: Path) -> None:
+    """P13, P10"""
+    table = new_table(tmp_path)
+    for i in range(3):
+        table.publish(table.staged([rows(i, 1)]))
+    head = table.head
+    assert Run.of(table, ExpireSnapshots()).finish() == {"expiredSnapshots": 0}
+    assert table.head == head
+    assert Run.of(new_table(tmp_path / "new"), ExpireSnapshots()).finish() == {"expiredSnapshots": 0}
+    with pytest.raises(InvalidArgument):
+        Run.of(table, ExpireSnapshots(), keep_last=0)
+
+
+def test_an_operation_that_runs_meanwhile_is_not_touched(tmp_path: Path) -> None:
+    """P13: what it has staged is in no snapshot, and its overwrite still knows what it replaces."""
+    table = new_table(tmp_path)
+    for i in range(3):
+        table.publish(table.staged([rows(i, 1)]), IcebergOverwrite())
+    expected = {"expectedSnapshotId": str(table.record().snapshot_id)}
+    running = table.staged([rows(50, 1)])
+    Run.of(table, ExpireSnapshots(), older_than="0s").finish()
+    table.publish(running, IcebergOverwrite(expected))
+    assert table.ids() == [50]
+
+
+# -- orphans -----------------------------------------------------------------------------------------
+
+
+def littered(tmp_path: Path) -> tuple[Table, set[str]]:
+    """A table with a past, and what dead processes have left beside it."""
+    table = new_table(tmp_path, ["kind"])
+    for i in range(12):
+        table.publish(table.staged([rows(i, 2)], [rows(100 + i, 2)]))
+    table.publish(table.staged([rows(500, 3)]), IcebergOverwrite())
+    before = files(table)
+    dead = table.staged([rows(900, 3)], [rows(901, 3)])  # its keys are gone, it was never published
+    IcebergAppend().prepare(table.context(dead))  # and a coordinator was killed behind its metadata
+    root = local(table.location)
+    (root / "data" / "part-0.parquet").write_text("of a foreign program")
+    (root / "data" / "kind=a b").mkdir()
+    (root / "data" / "kind=a b" / "日本 #1.parquet").write_text("of a foreign program")
+    litter = files(table) - before
+    age(table)
+    (root / "README").write_text("not in a folder of distop's")
+    return table, litter
+
+
+def test_orphans_go_and_nothing_else(tmp_path: Path) -> None:
+    """P13: every snapshot of the past can still be read; files that are young or elsewhere stay."""
+    table, litter = littered(tmp_path)
+    young = local(table.location) / "data" / "young.parquet"
+    young.write_text("a program is about to commit this")
+    before = files(table)
+    facts = Run.of(table, RemoveOrphans(), older_than="1m", dry_run=False).finish()
+    assert before - files(table) == litter
+    assert facts["orphans"] == len(litter)
+    assert set(facts["examples"]) <= litter
+    for snapshot in table.iceberg().metadata.snapshots:
+        table.iceberg().scan(snapshot_id=snapshot.snapshot_id).to_arrow()
+    assert table.ids() == [500, 501, 502]
+    assert Run.of(table, RemoveOrphans(), older_than="1m", dry_run=False).finish()["orphans"] == 0
+
+
+def test_a_dry_run_says_what_would_go(tmp_path: Path) -> None:
+    """It is what one gets without asking."""
+    table, litter = littered(tmp_path)
+    before, head = files(table), table.head
+    facts = Run.of(table, RemoveOrphans(), older_than="1m").finish()
+    assert (facts["orphans"], facts["dryRun"]) == (len(litter), True)
+    assert (files(table), table.head) == (before, head)
+
+
+def test_files_of_running_operations_are_not_orphans(tmp_path: Path) -> None:
+    """P13: however old they are."""
+    table, litter = littered(tmp_path)
+    running = table.staged([rows(700, 2)], [rows(710, 2)])
+    age(table)
+    assert set(Run.of(table, RemoveOrphans(), running.arg, older_than="0s").finish()["examples"]) <= litter
+    Run.of(table, RemoveOrphans(), running.arg, older_than="0s", dry_run=False).finish()
+    table.publish(running)
+    assert len(table.ids()) == 3 + 4
+
+
+def test_what_is_published_between_the_look_and_the_commit_stays(tmp_path: Path) -> None:
+    """P13: candidates are checked again by what the head says then."""
+    table, litter = littered(tmp_path)
+    late = table.staged([rows(700, 2)])
+    age(table)
+    run = Run.of(table, RemoveOrphans(), older_than="0s", dry_run=False)  # late was overlooked
+    table.publish(late)
+    facts = run.finish()
+    assert facts["orphans"] == len(litter)
+    assert len(table.ids()) == 3 + 2
+
+
+def test_what_was_prepared_before_the_decision_cannot_commit_after_it(tmp_path: Path) -> None:
+    """P13: a coordinator that slept over its own metadata begins anew, on files that are there."""
+    table, _ = littered(tmp_path)
+    slow = table.staged([rows(700, 2)])
+    prepared = IcebergAppend().prepare(table.context(slow))
+    age(table)
+    run = Run.of(table, RemoveOrphans(), slow.arg, older_than="0s", dry_run=False)
+    facts = run.commit().facts
+    assert not table.apply(prepared.txn)
+    run.sweep(facts)
+    prepared.discard()
+    table.publish(slow)
+    assert len(table.ids()) == 3 + 2
+
+
+def test_a_sweeper_that_wakes_up_late_removes_nothing_new(tmp_path: Path) -> None:
+    """P13: a file of the same name, written since, is another file."""
+    table, litter = littered(tmp_path)
+    run = Run.of(table, RemoveOrphans(), older_than="1m", dry_run=False)
+    facts = run.commit().facts
+    again = local(table.location) / "data" / "part-0.parquet"
+    again.write_text("written anew")
+    run.sweep(facts)
+    assert again.exists()
+    assert litter & files(table) == {"data/part-0.parquet"}
+    assert run.sweep(facts) == 0
+
+
+def test_a_table_without_a_head_has_orphans_too(tmp_path: Path) -> None:
+    """C18: of operations that died before anything was published."""
+    table = new_table(tmp_path)
+    table.staged([rows(0, 2)])
+    age(table)
+    assert Run.of(table, RemoveOrphans(), older_than="1m", dry_run=False).finish()["orphans"] == 2
+    assert files(table) == set()
+
+
+def test_the_same_place_under_another_scheme_is_the_same_file(tmp_path: Path) -> None:
+    """P13: programs write paths with and without file:, or s3a for s3."""
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 2)]))
+    age(table)
+    location = table.record().metadata_location
+    arg = table.start().arg
+    arg.location = str(local(table.location))
+    now = time.time()
+    assert find_orphans(arg, metadata_location=location, older_than=now, busy=(), now=now) == []
+
+
+def test_they_are_provisioned(tmp_path: Path) -> None:
+    """And refuse tables that are not Iceberg's."""
+    registry = Registry()
+    for name in ("rollback", "expire_snapshots", "remove_orphans"):
+        kind = registry.get(name)
+        record = TableRecord(name="t", location=str(tmp_path), format="files")
+        with pytest.raises(PreconditionFailed, match="for Iceberg tables"):
+            kind.plan(PlanRequest(table=record, head=None, watermarks={}, argument={}))

@@ -1,0 +1,141 @@
+"""Planning the files of a snapshot, and reading their rows."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.table import update
+from pyiceberg.types import NestedField, StringType
+
+from distop.commit.iceberg.append import IcebergOverwrite
+from distop.commit.layout.model import file_io, load_metadata
+from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
+from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
+from support.tables.publishing import Table, new_table, rows
+
+
+def opened(table: Table, **which: Any) -> TableSnapshot:
+    return open_snapshot(table.record().metadata_location, **which)
+
+
+def ids(snapshot: TableSnapshot, where: str | None = None) -> list[int]:
+    files = snapshot.plan_files(where)
+    return sorted(i for batch in snapshot.batches(files, where=where) for i in batch["id"].to_pylist())
+
+
+def test_the_present_snapshot_is_read_whole(tmp_path: Path) -> None:
+    """P14"""
+    table = new_table(tmp_path, ["kind"])
+    table.publish(table.staged([rows(0, 30)], [rows(30, 30)]))
+    snapshot = opened(table)
+    files = snapshot.plan_files()
+    assert [file.path for file in files] == table.data_files()
+    assert sum(file.rows for file in files) == 60
+    assert all(file.size == Path(file.path.removeprefix("file://")).stat().st_size for file in files)
+    assert {file.partition[0] for file in files} == {"k0", "k1", "k2"}
+    assert ids(snapshot) == list(range(60))
+
+
+def test_a_filter_leaves_out_files_by_partition_and_by_statistics(tmp_path: Path) -> None:
+    table = new_table(tmp_path, ["kind"])
+    table.publish(table.staged([rows(0, 30)], [rows(30, 30)]))
+    snapshot = opened(table)
+    assert len(snapshot.plan_files()) == 6
+    assert {file.partition[0] for file in snapshot.plan_files("kind = 'k1'")} == {"k1"}
+    assert len(snapshot.plan_files("kind = 'k1' and id >= 30")) == 1
+    assert snapshot.plan_files("id > 1000") == []
+    assert ids(snapshot, "kind = 'k1' and id >= 30") == [i for i in range(30, 60) if i % 3 == 1]
+
+
+def test_some_columns_in_the_order_that_is_asked_for(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 2)]))
+    snapshot = opened(table)
+    [batch] = snapshot.batches(snapshot.plan_files(), columns=["kind", "id"], where="id = 1")
+    assert batch.to_pydict() == {"kind": ["k1"], "id": [1]}
+
+
+def test_an_earlier_snapshot_by_id_and_by_time(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 3)]))
+    first = table.record().snapshot_id
+    table.publish(table.staged([rows(3, 3)]))
+    table.publish(table.staged([rows(100, 1)]), IcebergOverwrite())
+    history = load_metadata(table.record().metadata_location).snapshots
+    at = history[0].timestamp_ms
+    newest = [one.snapshot_id for one in history if one.timestamp_ms <= at][-1]
+    assert ids(opened(table)) == [100]
+    assert ids(opened(table, snapshot_id=first)) == [0, 1, 2]
+    assert ids(opened(table, branch="main")) == [100]
+    assert opened(table, as_of_ms=at).id == newest
+    assert opened(table, as_of_ms=at + 10_000_000).id == table.record().snapshot_id
+    for which in ({"snapshot_id": 7}, {"as_of_ms": at - 1}, {"branch": "nobody"}):
+        with pytest.raises(PreconditionFailed):
+            opened(table, **which)
+    with pytest.raises(InvalidArgument):
+        opened(table, snapshot_id=first, as_of_ms=at)
+
+
+def test_the_files_that_one_snapshot_has_added(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 3)]))
+    before = set(table.data_files())
+    table.publish(table.staged([rows(3, 3)], [rows(6, 3)]))
+    added = opened(table).plan_added()
+    assert {file.path for file in added} == set(table.data_files()) - before
+    assert sum(file.rows for file in added) == 6
+
+
+def test_it_travels_to_another_process(tmp_path: Path) -> None:
+    table = new_table(tmp_path, ["kind"])
+    table.publish(table.staged([rows(0, 30)]))
+    snapshot = opened(table)
+    files = snapshot.plan_files("kind = 'k2'")
+    there, sent = pickle.loads(pickle.dumps((snapshot, files)))
+    assert sent == files
+    read = pa.Table.from_batches(there.batches(sent, columns=["id"]))
+    assert sorted(read["id"].to_pylist()) == [i for i in range(30) if i % 3 == 2]
+
+
+def test_renamed_and_added_columns_are_right_in_older_files(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 2)]))
+    metadata = load_metadata(table.record().metadata_location)
+    fields = metadata.schema().fields
+    newer = Schema(
+        NestedField(fields[0].field_id, "number", fields[0].field_type, required=fields[0].required),
+        fields[1],
+        NestedField(9, "remark", StringType(), required=False),
+        schema_id=1,
+    )
+    changes = (update.AddSchemaUpdate(schema_=newer), update.SetCurrentSchemaUpdate(schema_id=-1))
+    location = f"{tmp_path}/changed.metadata.json"
+    changed = update.update_table_metadata(metadata, changes)
+    with file_io(location).new_output(location).create() as stream:
+        stream.write(changed.model_dump_json().encode())
+    present = open_snapshot(location)
+    [batch] = present.batches(present.plan_files())
+    assert batch.to_pydict() == {"number": [0, 1], "kind": ["k0", "k1"], "remark": [None, None]}
+    then = open_snapshot(location, snapshot_id=table.record().snapshot_id)
+    [batch] = then.batches(then.plan_files())
+    assert batch.schema.names == ["id", "kind"]
+
+
+@pytest.mark.parametrize("where", ["nothing = 1", "id >", "id = 'x'"])
+def test_a_filter_that_makes_no_sense_is_refused(tmp_path: Path, where: str) -> None:
+    """U3"""
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 1)]))
+    with pytest.raises(InvalidArgument) as refused:
+        opened(table).plan_files(where)
+    assert refused.value.details["field"] == "filter"
+
+
+def test_a_missing_metadata_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CorruptRecord, match="nowhere"):
+        open_snapshot(f"file://{tmp_path}/nowhere.metadata.json")
