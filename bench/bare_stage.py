@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator
 
 from pyspark.sql import SparkSession
 
-from distop.executor.launch.spark import SETTINGS, with_retries
+from distop.executor.launch import SETTINGS
+from distop.executor.launch.settings import with_retries
 
 _settled: set[int] = set()
 

@@ -42,7 +42,7 @@ def session() -> Any:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
-    from distop.executor.launch.spark import SETTINGS
+    from distop.executor.launch import SETTINGS
     from distop.spark_jobs import register
 
     builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "4g")

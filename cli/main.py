@@ -20,7 +20,7 @@ from distop.cli.options.session import (
     TIMEOUT_HELP,
     remember,
 )
-from distop.cli.output.base import Format, make_output
+from distop.cli.output import Format, make_output
 from distop.cli.output.exits import EPILOG, INTERRUPTED, UsageFault, exit_code
 from distop.errors import DistopError
 

@@ -29,7 +29,7 @@ def run(
     ----------
     spark:
         The session to run jobs with; it stays the caller's. ``None``: threads of this process. A session
-        made with the settings of ``distop.executor.launch.spark.SETTINGS`` is much faster.
+        made with the settings of ``distop.executor.launch.SETTINGS`` is much faster.
     etcd:
         How to reach etcd; by default as the environment says (``DISTOP_ETCD``).
     types:

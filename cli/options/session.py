@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from distop.cli.options.bundles import Bundle
-from distop.cli.output.base import Format, Output, make_output
+from distop.cli.output import Format, Output, make_output
 
 if TYPE_CHECKING:
     from distop.client import Client

@@ -17,11 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.executor.sidecar.wire import PROTOCOL
 from distop.metastore.records.keyspace import OperationId
 
 BASE_VARIABLE = "DISTOP_RUNTIME_DIR"
 """Environment variable: where to make the folder. Else ``XDG_RUNTIME_DIR``, else where temporary files go."""
+
+PROTOCOL = 2
+"""Version of the messages between a task and its sidecar (``sidecar/wire.py``). Part of the socket's path, so
+that versions never meet."""
 
 SCRATCH_OWNER = ".operation"
 

@@ -1,1 +1,9 @@
-"""Launching the jobs of an operation: on Spark, or in threads of this process."""
+"""Launching the jobs of an operation: as tasks of Spark, or in threads of this process.
+
+From outside: :data:`SETTINGS`, for a Spark session that a user's program makes. Spark's workers import this
+package, so it loads nothing else. Imports the rooms ``sidecar``, ``ledger``, ``task`` and ``host``.
+"""
+
+from distop.executor.launch.settings import SETTINGS
+
+__all__ = ["SETTINGS"]

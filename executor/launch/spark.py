@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import socket
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from distop.errors import DistopError, InvalidArgument, JobFailed
 from distop.executor.host.place import Place
-from distop.executor.launch.launch import Launch, LaunchedFrame, LauncherBroken, LaunchFailed, pack
+from distop.executor.launch.launch import Launch, LauncherBroken, pack
+from distop.executor.launch.settings import SETTINGS, with_retries
+from distop.executor.launch.spark_frame import SparkFrame
+from distop.executor.launch.spark_job import SparkJob
 from distop.executor.launch.spark_task import SparkTask
 from distop.executor.sidecar.dial import dial
 from distop.executor.task.task import TaskSummary
@@ -26,33 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
-
-SETTINGS = {
-    # Without it every Python task waits 40 ms for Nagle's algorithm and delayed acknowledgements.
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    # Operations share the slots instead of queueing behind the first.
-    "spark.scheduler.mode": "FAIR",
-    # Workers are forked from a process that has loaded what jobs need.
-    "spark.python.daemon.module": "distop.executor.launch.spark_daemon",
-}
-"""What a session needs to run many small Python tasks fast. The rest is Spark's default."""
-
-TASK_FAILURES = 4
-"""How often Spark tries a task; its own default, except that ``local[n]`` means once."""
 
 POOLS = 8
 """Scheduler pools, each for one operation at a time."""
-
-MAX_REASON = 400
-"""Characters kept of what Spark says."""
-
-CANCEL_AFTER_S = 0.3
-"""Tasks are told by push and end by themselves; what has not ended by then is cancelled in Spark as well."""
-
-_LONGEST_CANCEL_S = 2.0
 
 # They warn of what is meant to be: pools that no file describes.
 _TOO_LOUD = ("org.apache.spark.scheduler.FairSchedulableBuilder",)
@@ -104,9 +80,7 @@ class SparkLauncher:
         session, task = self._ready(), self._task(launch)
         return SparkTasks(session, launch, task, **self._named(launch))
 
-    def launch_frame(self, launch: Launch) -> LaunchedFrame:
-        from distop.executor.launch.spark_frame import SparkFrame
-
+    def launch_frame(self, launch: Launch) -> SparkFrame:
         session, task = self._ready(), self._task(launch)
         return SparkFrame(session, launch, task, **self._named(launch))
 
@@ -139,85 +113,6 @@ class SparkLauncher:
                 await asyncio.to_thread(self._session.stop)
 
 
-class SparkJob(ABC, Generic[T]):
-    """What one launch has Spark do, in a thread that waits for it."""
-
-    def __init__(self, session: SparkSession, launch: Launch, *, name: str, pool: str) -> None:
-        from pyspark import InheritableThread
-
-        self._loop = asyncio.get_running_loop()
-        self._session, self._context = session, session.sparkContext
-        self._launch, self._name, self._pool = launch, name, pool
-        self._ended: asyncio.Future[T] = self._loop.create_future()
-        self._cancelling: asyncio.Task[None] | None = None
-        # Each Python thread has its own thread in the JVM, and so a job group of its own; this class also
-        # frees that one in the end.
-        thread = InheritableThread(target=self._run, name=name, session=session)
-        thread.daemon = True
-        thread.start()
-
-    def cancel(self, reason: str) -> None:
-        if self._cancelling is None and not self._ended.done():
-            log.info("spark_cancelling", extra={"group": self._name, "reason": reason})
-            self._cancelling = asyncio.create_task(self._cancel())
-
-    async def wait(self) -> T:
-        try:
-            return await asyncio.shield(self._ended)
-        finally:
-            if self._cancelling is not None:
-                self._cancelling.cancel()
-
-    async def _cancel(self) -> None:
-        """Cancel until it has ended: a group without a job cannot be cancelled, and might get one later."""
-        pause = CANCEL_AFTER_S
-        while True:
-            await asyncio.sleep(pause)
-            with suppress(Exception):  # the driver is gone: the waiting thread sees that too
-                await asyncio.to_thread(self._context.cancelJobGroup, self._name)
-            pause = min(2 * pause, _LONGEST_CANCEL_S)
-
-    def _run(self) -> None:
-        try:
-            self._context.setJobGroup(self._name, self._name)
-            self._context.setLocalProperty("spark.scheduler.pool", self._pool)
-            result = self._collect()
-        except (InvalidArgument, JobFailed, LaunchFailed) as error:
-            self._tell(None, error)
-        except Exception as error:
-            self._tell(None, self._failure(error))
-        else:
-            self._tell(result)
-
-    @abstractmethod
-    def _collect(self) -> T:
-        """Do it, in the thread that all its Spark jobs are started from."""
-
-    def _failure(self, error: Exception) -> DistopError:
-        if self._cancelling is not None:
-            return LaunchFailed("it was cancelled")
-        reason = " ".join(str(error).split())
-        if not _is_alive(self._context):
-            return LauncherBroken(f"Spark has stopped: {reason[:MAX_REASON]}")
-        # What a task raised stands behind the words below; before them, only where it ran.
-        _, _, cause = reason.partition("Traceback (most recent call last):")
-        log.warning("spark_job_failed", extra={"group": self._name, "error": reason[: 10 * MAX_REASON]})
-        return LaunchFailed(f"Spark gave up: {(cause or reason)[-MAX_REASON:]}")
-
-    def _tell(self, result: T | None, error: DistopError | None = None) -> None:
-        def settle() -> None:
-            if self._ended.done():
-                return
-            if error is not None:
-                self._ended.set_exception(error)
-                self._ended.exception()  # whether or not anybody waits
-            elif result is not None:
-                self._ended.set_result(result)
-
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(settle)
-
-
 class SparkTasks(SparkJob[TaskSummary]):
     """Jobs of a frozen plan, packed into tasks."""
 
@@ -234,14 +129,6 @@ class SparkTasks(SparkJob[TaskSummary]):
             self._context.parallelize(packs, max(1, len(packs))).mapPartitions(self._task).collect()
         )
         return sum(ended, TaskSummary())
-
-
-def _is_alive(context: Any) -> bool:
-    """Whether jobs can still be run: neither stopped nor without its JVM."""
-    try:
-        return not context._jsc.sc().isStopped()
-    except Exception:
-        return False
 
 
 def make_session(master: str, settings: Mapping[str, str]) -> SparkSession:
@@ -264,11 +151,3 @@ def make_session(master: str, settings: Mapping[str, str]) -> SparkSession:
         log4j = jvm.org.apache.logging.log4j
         log4j.core.config.Configurator.setLevel(name, log4j.Level.ERROR)
     return session
-
-
-def with_retries(master: str) -> str:
-    """``local[2]`` tries a task once; ``local[2,4]`` four times, as clusters do."""
-    if master == "local":
-        return f"local[1,{TASK_FAILURES}]"
-    found = re.fullmatch(r"local\[\s*(\d+|\*)\s*\]", master)
-    return f"local[{found[1]},{TASK_FAILURES}]" if found else master

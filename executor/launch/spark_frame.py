@@ -25,7 +25,7 @@ import msgspec
 
 from distop.errors import DistopError, JobFailed
 from distop.executor.launch.launch import Launch, LaunchFailed
-from distop.executor.launch.spark import SparkJob
+from distop.executor.launch.spark_job import SparkJob
 from distop.executor.launch.spark_task import SparkTask, settle_worker
 from distop.executor.task.frame_task import FrameResult, run_frame_job
 from distop.metastore.records.structs import ready

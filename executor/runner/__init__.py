@@ -1,3 +1,9 @@
-"""The runner: takes operations, launches their jobs,
-follows them to the last; as a process or in a user's program.
+"""The runner: takes operations, launches their jobs and follows them to the last one.
+
+From outside: :func:`run_hosted`, ``service`` (the executor as a process), ``runner.RunnerOptions``. Imports
+every other room of the executor.
 """
+
+from distop.executor.runner.hosted import run_hosted
+
+__all__ = ["run_hosted"]

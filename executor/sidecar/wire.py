@@ -12,11 +12,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from distop.errors import CorruptRecord, DistopError, EtcdUnavailable
+from distop.executor.host.place import PROTOCOL
 from distop.metastore.operations.jobs import Mark, Outcome
 from distop.metastore.records.structs import ready
-
-PROTOCOL = 2
-"""Version of these messages. Part of the socket's path, so that versions never meet."""
 
 MAX_FRAME_BYTES = 8 << 20
 _HEADER = 4

@@ -179,7 +179,7 @@ def ingest_dataframe(
     LauncherBroken
         The Spark session was stopped. The operation goes on with the next call.
     """
-    from distop.executor.runner.hosted import run_hosted
+    from distop.executor.runner import run_hosted
     from distop.metastore.etcd.config import EtcdConfig
     from distop.spark_jobs.ingest.transform import arrow_schema
 

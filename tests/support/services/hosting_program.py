@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from distop.client import Client
-from distop.executor.runner.hosted import run_hosted
+from distop.executor.runner import run_hosted
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId
 from distop.spark_jobs.ingest.dataframe import DataFrameIngest, columns_of

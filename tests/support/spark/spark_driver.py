@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from distop.executor.launch.spark import SETTINGS
+from distop.executor.launch import SETTINGS
 from distop.spark_jobs import register
 
 COLUMNS = "id long, kind string"

@@ -11,7 +11,7 @@ import sys
 from pyspark.sql import SparkSession
 
 import distop.executor
-from distop.executor.launch.spark import SETTINGS
+from distop.executor.launch import SETTINGS
 
 
 def main(master: str) -> int:

@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from distop.cli.main import app
-from distop.cli.output.base import JsonOutput, Output
+from distop.cli.output.base import Output
+from distop.cli.output.json_output import JsonOutput
 from distop.errors import (
     ArgumentTooLarge,
     DistopError,

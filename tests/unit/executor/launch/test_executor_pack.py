@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distop.executor.launch.launch import JOBS_PER_SMALL_TASK, TASKS_PER_SLOT, pack
-from distop.executor.launch.spark import with_retries
+from distop.executor.launch.settings import with_retries
 
 
 @given(jobs=st.integers(0, 5000), slots=st.integers(1, 64), small=st.booleans())

@@ -1,0 +1,113 @@
+"""One launch on Spark: a job group, a thread that waits for it, and its cancelling."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from distop.errors import DistopError, InvalidArgument, JobFailed
+from distop.executor.launch.launch import Launch, LauncherBroken, LaunchFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+MAX_REASON = 400
+"""Characters kept of what Spark says."""
+
+CANCEL_AFTER_S = 0.3
+"""Tasks are told by push and end by themselves; what has not ended by then is cancelled in Spark as well."""
+
+_LONGEST_CANCEL_S = 2.0
+
+
+class SparkJob(ABC, Generic[T]):
+    """What one launch has Spark do, in a thread that waits for it."""
+
+    def __init__(self, session: SparkSession, launch: Launch, *, name: str, pool: str) -> None:
+        from pyspark import InheritableThread
+
+        self._loop = asyncio.get_running_loop()
+        self._session, self._context = session, session.sparkContext
+        self._launch, self._name, self._pool = launch, name, pool
+        self._ended: asyncio.Future[T] = self._loop.create_future()
+        self._cancelling: asyncio.Task[None] | None = None
+        # Each Python thread has its own thread in the JVM, and so a job group of its own; this class also
+        # frees that one in the end.
+        thread = InheritableThread(target=self._run, name=name, session=session)
+        thread.daemon = True
+        thread.start()
+
+    def cancel(self, reason: str) -> None:
+        if self._cancelling is None and not self._ended.done():
+            log.info("spark_cancelling", extra={"group": self._name, "reason": reason})
+            self._cancelling = asyncio.create_task(self._cancel())
+
+    async def wait(self) -> T:
+        try:
+            return await asyncio.shield(self._ended)
+        finally:
+            if self._cancelling is not None:
+                self._cancelling.cancel()
+
+    async def _cancel(self) -> None:
+        """Cancel until it has ended: a group without a job cannot be cancelled, and might get one later."""
+        pause = CANCEL_AFTER_S
+        while True:
+            await asyncio.sleep(pause)
+            with suppress(Exception):  # the driver is gone: the waiting thread sees that too
+                await asyncio.to_thread(self._context.cancelJobGroup, self._name)
+            pause = min(2 * pause, _LONGEST_CANCEL_S)
+
+    def _run(self) -> None:
+        try:
+            self._context.setJobGroup(self._name, self._name)
+            self._context.setLocalProperty("spark.scheduler.pool", self._pool)
+            result = self._collect()
+        except (InvalidArgument, JobFailed, LaunchFailed) as error:
+            self._tell(None, error)
+        except Exception as error:
+            self._tell(None, self._failure(error))
+        else:
+            self._tell(result)
+
+    @abstractmethod
+    def _collect(self) -> T:
+        """Do it, in the thread that all its Spark jobs are started from."""
+
+    def _failure(self, error: Exception) -> DistopError:
+        if self._cancelling is not None:
+            return LaunchFailed("it was cancelled")
+        reason = " ".join(str(error).split())
+        if not _is_alive(self._context):
+            return LauncherBroken(f"Spark has stopped: {reason[:MAX_REASON]}")
+        # What a task raised stands behind the words below; before them, only where it ran.
+        _, _, cause = reason.partition("Traceback (most recent call last):")
+        log.warning("spark_job_failed", extra={"group": self._name, "error": reason[: 10 * MAX_REASON]})
+        return LaunchFailed(f"Spark gave up: {(cause or reason)[-MAX_REASON:]}")
+
+    def _tell(self, result: T | None, error: DistopError | None = None) -> None:
+        def settle() -> None:
+            if self._ended.done():
+                return
+            if error is not None:
+                self._ended.set_exception(error)
+                self._ended.exception()  # whether or not anybody waits
+            elif result is not None:
+                self._ended.set_result(result)
+
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(settle)
+
+
+def _is_alive(context: Any) -> bool:
+    """Whether jobs can still be run: neither stopped nor without its JVM."""
+    try:
+        return not context._jsc.sc().isStopped()
+    except Exception:
+        return False
