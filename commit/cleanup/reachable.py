@@ -12,8 +12,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-READERS = 8
-"""Manifests read at a time."""
+from distop.commit.files.storage import FILES_AT_ONCE
 
 
 @dataclass
@@ -68,7 +67,7 @@ def files_of(
             return [entry.data_file.file_path for entry in manifest.fetch_manifest_entry(io)]
         return []
 
-    with ThreadPoolExecutor(READERS, thread_name_prefix="reachable") as pool:
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="reachable") as pool:
         for snapshot, each in zip(chosen, pool.map(listed, chosen), strict=True):
             found.lists.add(snapshot.manifest_list)
             manifests |= {manifest.manifest_path: manifest for manifest in each}

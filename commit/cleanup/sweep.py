@@ -21,10 +21,12 @@ from dataclasses import dataclass
 from pyiceberg.io import FileIO
 
 from distop.commit.files.folders import Folder
+from distop.commit.files.storage import FILES_AT_ONCE
 from distop.commit.iceberg.content import recorded_properties
 from distop.commit.index.publish import BUILD_INDEX, sweep_index
 from distop.commit.layout.model import file_io
 from distop.commit.layout.staging import format_of, kept_folders, passing_folders_of
+from distop.commit.steps.facts import ADOPTED_FROM, DROPPED_JOBS, DROPPED_METADATA, IGNORED, NOT_UNDONE
 from distop.commit.steps.partial import selection
 from distop.commit.writing.prepared import LIST, read_list
 from distop.errors import CorruptRecord
@@ -34,26 +36,12 @@ from distop.operations.job import staging_folder, staging_stem
 
 log = logging.getLogger(__name__)
 
-DELETERS = 8
-"""Files removed at a time."""
-
 MAINTENANCE = frozenset({"expire_snapshots", "remove_orphans"})
 """Types of operations that publish no files of their own, and remove those of others."""
 READERS = frozenset({"validate"})
 """Types of operations that write nothing into the table."""
 NESTED = frozenset({"write"})
 """Types of operations whose files may lie in nested folders: Spark has one for each partition."""
-DROPPED_METADATA = "droppedMetadata"
-"""Fact of a commit: metadata files that the table's log no longer names. The pointer has moved on from them
-for good, and so they can go, once that is certain."""
-NOT_UNDONE = "stepsNotUndone"
-"""Fact of an operation that was aborted: so many of its external steps stand. What they have published (a
-Delta table may name the files by now) cannot be told here."""
-DROPPED_JOBS = "droppedJobs"
-"""Fact of a commit: jobs whose output it has left out, as ranges (from, up to but without) of their places
-among the operation's jobs."""
-IGNORED = "ignored"
-"""Fact of a commit: it left the table as it is, and what the jobs wrote is not wanted."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +71,7 @@ def published(
     Parameters
     ----------
     history:
-        The operation's end. The fact ``adoptedFrom`` (see ``append``) says from which
+        The operation's end. The fact ``ADOPTED_FROM`` says from which
         size on task manifests became manifests of the table; without it all are taken to have.
     jobs:
         The records of all its jobs. Not needed unless it succeeded.
@@ -94,7 +82,7 @@ def published(
         return NOTHING
     if len(jobs) != _expected(operation, history):
         return None
-    adopted_from = int(history.facts.get("adoptedFrom", 0))
+    adopted_from = int(history.facts.get(ADOPTED_FROM, 0))
     names = operation.partition_names()
     dropped = (names[start:end] for start, end in history.facts.get(DROPPED_JOBS, ()))
     withheld = selection(operation, jobs).withheld.union(*dropped)
@@ -149,7 +137,7 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
     if not wanted:
         return removed
     reached("sweep.before")
-    with ThreadPoolExecutor(DELETERS, thread_name_prefix="sweep") as pool:
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="sweep") as pool:
         for name, of_table in wanted.items():
             folder = Folder(io, staging_folder(operation, name))
             removed += _swept(folder, of_table, pool, deep=operation.type in NESTED)

@@ -18,16 +18,15 @@ from pyiceberg.io import FileIO
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, FixedType, IntegerType, LongType, StringType, TimeType, UUIDType
 
-from distop.commit.cleanup.sweep import IGNORED
 from distop.commit.delta.commit import DeltaArgument, DeltaFile
 from distop.commit.files.storage import StorageOptions, delta_options
 from distop.commit.layout.hive import PartitionValues, columns_in_files
 from distop.commit.layout.model import Layout
 from distop.commit.layout.partitioning import PartitionKey
 from distop.commit.layout.staging import PRIVATE
-from distop.commit.plain.lists import counted
 from distop.commit.steps.contract import FinishContext, StepPlan
-from distop.commit.steps.partial import selection
+from distop.commit.steps.facts import IGNORED
+from distop.commit.steps.partial import counted, selection
 from distop.commit.writing.file_lists import FileList
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed, TableNotEmpty
 from distop.metastore.records.model import JobRecord, StepRecord

@@ -10,10 +10,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from distop.commit.files.storage import StorageOptions, file_system
-
-DELETERS = 8
-"""Files removed at a time."""
+from distop.commit.files.storage import FILES_AT_ONCE, StorageOptions, file_system
 
 
 def entries(location: str, storage: StorageOptions | None = None) -> list[tuple[str, bool, float]]:
@@ -50,5 +47,5 @@ def remove_files(locations: Iterable[str], storage: StorageOptions | None = None
             return 0
         return 1
 
-    with ThreadPoolExecutor(DELETERS, thread_name_prefix="remove") as pool:
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="remove") as pool:
         return sum(pool.map(one, sorted(locations)))

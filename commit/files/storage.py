@@ -20,6 +20,9 @@ StorageOptions: TypeAlias = Mapping[str, Any]
 
 S3 = ("s3", "s3a")
 
+FILES_AT_ONCE = 8
+"""How many files a process reads, or removes, at the same time."""
+
 _PYICEBERG = {
     "key": "s3.access-key-id",
     "username": "s3.access-key-id",

@@ -29,7 +29,6 @@ from pyiceberg.table.snapshots import (
 from pyiceberg.table.update import TableUpdate
 from pyiceberg.utils.properties import property_as_bool
 
-from distop.commit.cleanup.sweep import DROPPED_METADATA
 from distop.commit.iceberg.branches import check_carried
 from distop.commit.iceberg.content import is_live, only_replaced, writer_of
 from distop.commit.iceberg.merging import merged
@@ -40,6 +39,7 @@ from distop.commit.iceberg.takeover import Output, manifests_of, output_of, remo
 from distop.commit.layout.model import Layout, check_format, file_io
 from distop.commit.layout.staging import branch_of
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
+from distop.commit.steps.facts import ADOPTED_FROM, DROPPED_METADATA
 from distop.commit.steps.partial import selection
 from distop.errors import Conflict, CorruptRecord, HeadConflict
 from distop.metastore.etcd.txn import Put, Txn, unchanged
@@ -180,7 +180,7 @@ class IcebergAppend(IcebergStep):
             Summary(operation=Operation.APPEND, **added_counts(output)), parent.summary if parent else None
         )
         manifests = [*added, *merged(draft, kept, snapshot_id)]
-        return Change(manifests=manifests, summary=summary, facts={"adoptedFrom": output.adopt_from})
+        return Change(manifests=manifests, summary=summary, facts={ADOPTED_FROM: output.adopt_from})
 
 
 class IcebergOverwrite(IcebergStep):
@@ -200,7 +200,7 @@ class IcebergOverwrite(IcebergStep):
         summary = update_snapshot_summaries(Summary(operation=operation, **added_counts(output)))
         summary.additional_properties.update(counts)
         facts = {
-            "adoptedFrom": output.adopt_from,
+            ADOPTED_FROM: output.adopt_from,
             "removedFiles": int(counts.get(DELETED_DATA_FILES, 0)),
             "removedRows": int(counts.get(DELETED_RECORDS, 0)),
         }

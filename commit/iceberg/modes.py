@@ -7,7 +7,6 @@ from typing import Any
 
 from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
 
-from distop.commit.cleanup.sweep import IGNORED
 from distop.commit.iceberg.append import Change, IcebergAppend, IcebergStep, added_counts, head_conflict
 from distop.commit.iceberg.content import data_of, is_ignored, not_empty, only_replaced
 from distop.commit.iceberg.merging import merged
@@ -16,6 +15,7 @@ from distop.commit.iceberg.snapshots import Draft
 from distop.commit.iceberg.takeover import Output, take_over
 from distop.commit.layout.model import Layout
 from distop.commit.steps.contract import Contribution, FinishContext
+from distop.commit.steps.facts import ADOPTED_FROM, IGNORED
 from distop.metastore.etcd.txn import Txn, unchanged
 from distop.metastore.records.model import OperationArg
 
@@ -46,7 +46,7 @@ class IcebergOverwritePartitions(IcebergStep):
         )
         manifests = [*added, *replaced.rewritten, *merged(draft, replaced.untouched, snapshot_id)]
         facts: dict[str, Any] = {
-            "adoptedFrom": output.adopt_from,
+            ADOPTED_FROM: output.adopt_from,
             "replacedPartitions": len(keys),
             "removedFiles": replaced.files,
             "removedRows": replaced.rows,

@@ -20,16 +20,17 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
 from pyiceberg.table.update import AddSortOrderUpdate, TableUpdate
 
-from distop.commit.cleanup.sweep import DROPPED_JOBS
+from distop.commit.files.storage import FILES_AT_ONCE
 from distop.commit.iceberg.append import Change, IcebergStep, added_counts
 from distop.commit.iceberg.content import is_live, writer_of
 from distop.commit.iceberg.merging import merged
 from distop.commit.iceberg.replace_partitions import Area, Replaced, key_of, take_out
 from distop.commit.iceberg.rewrite_plan import RewriteJob, RewritePlan, packed_values, unpacked_values
 from distop.commit.iceberg.snapshots import Draft
-from distop.commit.iceberg.takeover import READERS, Output, manifests_of, output_of, take_over
+from distop.commit.iceberg.takeover import Output, manifests_of, output_of, take_over
 from distop.commit.layout.model import Layout
 from distop.commit.steps.contract import Contribution, FinishContext
+from distop.commit.steps.facts import ADOPTED_FROM, DROPPED_JOBS
 from distop.errors import Conflict, HeadConflict, PreconditionFailed
 from distop.operations.api import OperationView
 
@@ -94,7 +95,7 @@ class IcebergReplace(IcebergStep):
         added = take_over(draft, layout, output, snapshot_id)
         facts = _counts(output, replaced) | self._told
         facts |= {
-            "adoptedFrom": output.adopt_from,
+            ADOPTED_FROM: output.adopt_from,
             "partitions": len({job.partition for job in intact.values()}),
         }
         if len(intact) < len(done):
@@ -215,7 +216,7 @@ class _Found:
             paths = (entry.data_file.file_path for entry in manifest.fetch_manifest_entry(draft.io))
             return self._wanted.intersection(paths)
 
-        with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
+        with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="manifests") as pool:
             for manifest, paths in zip(live, pool.map(listed, live), strict=True):
                 (self.holding if paths else self.others).append(manifest)
                 self._there |= paths

@@ -21,9 +21,9 @@ from pyiceberg.table.snapshots import (
 from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
+from distop.commit.files.storage import FILES_AT_ONCE
 from distop.commit.iceberg.content import is_live
 from distop.commit.iceberg.snapshots import Draft
-from distop.commit.iceberg.takeover import READERS
 from distop.commit.layout.model import Layout
 from distop.commit.writing.manifests import ManifestBuilder
 from distop.errors import CorruptRecord, PreconditionFailed
@@ -51,7 +51,7 @@ def partitions_in(io: FileIO, manifests: Iterable[ManifestFile], spec: Partition
             raise CorruptRecord(f"the manifest {manifest.manifest_path} is missing") from error
         return {key_of(entry.data_file.partition, len(spec.fields)) for entry in entries}
 
-    with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="manifests") as pool:
         return frozenset(key for some in pool.map(keys, manifests) for key in some)
 
 

@@ -21,6 +21,7 @@ from pyiceberg.table.snapshots import (
     Snapshot,
 )
 
+from distop.commit.files.storage import FILES_AT_ONCE
 from distop.commit.iceberg.content import is_live
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.model import Layout
@@ -47,8 +48,6 @@ ADOPT_FROM_BYTES = 1 << 20
 """A task manifest of this size is adopted as it is, however many there are."""
 JOINED_BYTES = 8 << 20
 """Size of a joined manifest, as Iceberg's ``commit.manifest.target-size-bytes``."""
-READERS = 8
-"""Manifests read at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +138,7 @@ def take_over(draft: Draft, layout: Layout, output: Output, snapshot_id: int) ->
     adopted = [m for m in output.manifests if m.length >= output.adopt_from]
     small = [m for m in output.manifests if m.length < output.adopt_from]
     io = draft.io
-    with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="manifests") as pool:
         taken = list(pool.map(lambda m: adopt(io, m, layout.spec.spec_id, snapshot_id), adopted))
         for together in _bins(small, lambda manifest: manifest.length):
             opened = list(pool.map(partial(open_manifest, io), together))
@@ -177,7 +176,7 @@ def remove_all(draft: Draft, snapshot_id: int) -> tuple[list[ManifestFile], dict
     for manifest in live:
         if manifest.content == ManifestContent.DELETES:
             delete_files += (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
-    with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="manifests") as pool:
         for together in _bins(data, lambda manifest: manifest.manifest_length):
             for entries in pool.map(lambda manifest: manifest.fetch_manifest_entry(io), together):
                 for entry in entries:

@@ -20,7 +20,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile, read_manifest_list
 from pyiceberg.types import IcebergType, PrimitiveType
 
-from distop.commit.cleanup.reachable import READERS
+from distop.commit.files.storage import FILES_AT_ONCE
 from distop.commit.iceberg.content import recorded_properties
 from distop.commit.index.lookup import load_manifest
 from distop.commit.index.manifest import IndexManifest
@@ -208,7 +208,7 @@ def _read(io: FileIO, manifest_list: str) -> Iterator[DataFileSeen]:
         # Rows that were deleted only make an answer larger than it need be.
         if manifest.content == ManifestContent.DATA
     ]
-    with ThreadPoolExecutor(READERS, thread_name_prefix="index-files") as pool:
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="index-files") as pool:
         for files in pool.map(listed, manifests):
             yield from files
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,21 +11,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 
+from distop.commit.files.storage import FILES_AT_ONCE
 from distop.commit.iceberg.content import recorded_properties
 from distop.commit.layout.hive import PartitionValues, columns_in_files
 from distop.commit.layout.model import Layout, file_io
 from distop.commit.layout.partitioning import PartitionKey
 from distop.commit.layout.staging import PRIVATE
-from distop.commit.steps.partial import selection
+from distop.commit.steps.partial import successful_jobs
 from distop.commit.writing.file_lists import FileList
 from distop.errors import CorruptRecord
 from distop.metastore.records.model import JobRecord
 from distop.metastore.records.structs import ready
 from distop.operations.api import OperationView
 from distop.operations.job import staging_folder
-
-READERS = 8
-"""Lists read at a time."""
 
 
 class ListedFile(msgspec.Struct, array_like=True, omit_defaults=True):
@@ -103,15 +100,6 @@ class Written:
         return {"rows": self.rows, "files": len(self.files), "bytes": self.bytes}
 
 
-def counted(view: OperationView) -> dict[str, Any]:
-    """The same facts from the jobs' records alone."""
-    facts = {"rows": 0, "files": 0, "bytes": 0}
-    for _, job in _successful(view):
-        for name in facts:
-            facts[name] += int(job.result.get(name, 0))
-    return facts
-
-
 def written(view: OperationView) -> Written:
     """All files of the jobs that have succeeded, in the order of the jobs. Reads the lists that lie apart.
 
@@ -131,18 +119,9 @@ def written(view: OperationView) -> Written:
                 f"job {partition} of {view.arg.id} reports something that is no list of files: {error!r}"
             ) from error
 
-    with ThreadPoolExecutor(READERS, thread_name_prefix="lists") as pool:
-        files = [file for listed in pool.map(files_of, _successful(view)) for file in listed]
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="lists") as pool:
+        files = [file for listed in pool.map(files_of, successful_jobs(view)) for file in listed]
     return Written(files, sum(file.rows for file in files), sum(file.size for file in files))
-
-
-def _successful(view: OperationView) -> Iterator[tuple[str, JobRecord]]:
-    withheld = selection(view.arg, view.jobs).withheld
-    return (
-        (partition, job)
-        for partition, job in view.jobs.items()
-        if job.state == "success" and partition not in withheld
-    )
 
 
 def _listed(io: FileIO, folder: str, result: dict[str, Any]) -> list[ListedFile]:

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from distop.commit.cleanup.sweep import IGNORED
 from distop.commit.files.places import OBJECT_STORES, Place
 from distop.commit.files.storage import StorageOptions, file_system, protocol_of
 from distop.commit.layout.staging import PRIVATE
-from distop.commit.plain.lists import ListedFile, counted, written
+from distop.commit.plain.lists import ListedFile, written
 from distop.commit.steps.contract import Contribution, FinishContext, StepPlan, TransactionalStep
+from distop.commit.steps.facts import IGNORED
 from distop.commit.steps.files import DeleteArgument, FolderArgument, RenameArgument, SuccessArgument
+from distop.commit.steps.partial import counted
 from distop.errors import TableNotEmpty
 from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.model import Head, OperationArg, StepRecord, encode

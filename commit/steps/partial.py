@@ -8,11 +8,13 @@ with them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from distop.errors import PreconditionFailed
 from distop.metastore.records.model import JobRecord, OperationArg, WatermarkMove
+from distop.operations.api import OperationView
 
 Moves = dict[str, dict[str, WatermarkMove]]
 
@@ -78,3 +80,22 @@ def selection(arg: OperationArg, jobs: Mapping[str, JobRecord]) -> Selection:
     for source, partition, move in waiting:
         moves.setdefault(source, {})[partition] = move
     return Selection(moves=moves, withheld=frozenset(withheld))
+
+
+def successful_jobs(view: OperationView) -> Iterator[tuple[str, JobRecord]]:
+    """The jobs whose output is published, by partition."""
+    withheld = selection(view.arg, view.jobs).withheld
+    return (
+        (partition, job)
+        for partition, job in view.jobs.items()
+        if job.state == "success" and partition not in withheld
+    )
+
+
+def counted(view: OperationView) -> dict[str, Any]:
+    """Rows, files and bytes that are published, from the jobs' records alone."""
+    facts = {"rows": 0, "files": 0, "bytes": 0}
+    for _, job in successful_jobs(view):
+        for name in facts:
+            facts[name] += int(job.result.get(name, 0))
+    return facts

@@ -15,6 +15,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from distop.commit.steps.facts import NOT_UNDONE
 from distop.coordinator.backlog.applying import share_of
 from distop.coordinator.backlog.ordering import failure_of
 from distop.coordinator.completion.collector import Collector
@@ -213,7 +214,7 @@ class Completion:
             # Such as a log that this version cannot read. The table must not wait for it for ever.
             log.error("steps_not_undone", extra={"operation": str(tracked.arg.id), "error": str(error)})
             return {"undoError": f"{type(error).__name__}: {error}"[:MAX_ERROR_LENGTH]}
-        return {"stepsUndone": len(sequence) - len(left), "stepsNotUndone": len(left)}
+        return {"stepsUndone": len(sequence) - len(left), NOT_UNDONE: len(left)}
 
     async def _view(self, tracked: Tracked) -> OperationView:
         jobs = await read_jobs(self._client, tracked.keys)

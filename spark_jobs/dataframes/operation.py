@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from distop.commit.cleanup.sweep import IGNORED
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
+from distop.commit.steps.facts import IGNORED
 from distop.commit.writing.prepared import LIST, MAX_AGE_S, TYPE, age_of
 from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed, WriteTooOld
 from distop.metastore.records.model import OperationArg, StepRecord, WatermarkMove, Watermarks
