@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from distop.errors import InvalidArgument
-from distop.metastore.records.structs import ready
+from distop.operations.arguments import invalid, parse
 
 DEFAULT_MIN_FILES = 5
 MAX_SORT_COLUMNS = 16
@@ -49,11 +48,7 @@ class Sizes(msgspec.Struct, kw_only=True, frozen=True):
 
 def parse_argument(raw: Mapping[str, Any]) -> CompactArgument:
     """Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` names the field."""
-    try:
-        argument = msgspec.convert(dict(raw), ready(CompactArgument))
-    except msgspec.ValidationError as error:
-        found = re.search(r"`\$\.(\w+)", str(error)) or re.search(r"field `(\w+)`", str(error))
-        raise invalid(found[1] if found else "argument", f"argument of compact: {error}") from None
+    argument = parse(raw, CompactArgument, "compact")
     if argument.min_files < 1:
         raise invalid("min_files", "min_files must be at least 1")
     return argument
@@ -85,8 +80,3 @@ def _bytes(field: str, given: int | str) -> int:
     if not MIN_FILE_BYTES <= size <= MAX_BYTES:
         raise invalid(field, f"{field} must lie between {MIN_FILE_BYTES} and {MAX_BYTES} bytes")
     return size
-
-
-def invalid(field: str, message: str, hint: str = "") -> InvalidArgument:
-    """The error for one field of the argument."""
-    return InvalidArgument(message, hint=hint, details={"field": field})

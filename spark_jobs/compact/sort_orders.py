@@ -11,7 +11,8 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrd
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import FixedType, NestedField, PrimitiveType, UUIDType
 
-from distop.spark_jobs.compact.argument import MAX_SORT_COLUMNS, invalid
+from distop.operations.arguments import invalid
+from distop.spark_jobs.compact.argument import MAX_SORT_COLUMNS
 from distop.spark_jobs.compact.external_sort import Key
 
 _TERM = re.compile(

@@ -15,10 +15,10 @@ import msgspec
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.commit.steps.facts import IGNORED
 from distop.commit.writing.prepared import LIST, MAX_AGE_S, TYPE, age_of
-from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed, WriteTooOld
+from distop.errors import AlreadyIngested, PreconditionFailed, WriteTooOld
 from distop.metastore.records.model import OperationArg, StepRecord, WatermarkMove, Watermarks
-from distop.metastore.records.structs import ready
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
+from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext
 from distop.operations.side_by_side import beside
 from distop.spark_jobs.ingest.modes import DEFAULT_ON_CONFLICT, steps_of
@@ -132,21 +132,18 @@ def _parsed(request: PlanRequest) -> WriteArgument:
             hint="use ingest",
         )
     if request.partitions is not None:
-        raise _invalid("partitions", "a write has no jobs")
-    try:
-        argument = msgspec.convert(dict(request.argument), ready(WriteArgument))
-    except msgspec.ValidationError as error:
-        raise _invalid("argument", f"argument of write: {error}") from None
+        raise invalid("partitions", "a write has no jobs")
+    argument = parse(request.argument, WriteArgument, "write")
     if age_of(argument.write, 0.0) is None:
-        raise _invalid("write", f"{argument.write!r} is not the name of a write")
+        raise invalid("write", f"{argument.write!r} is not the name of a write")
     if not argument.give_up and (not argument.files or "/" in argument.files):
-        raise _invalid("files", f"{argument.files!r} is not the name of a list")
+        raise invalid("files", f"{argument.files!r} is not the name of a list")
     if bool(argument.source) != bool(argument.batch):
-        raise _invalid("batch", "source and batch go together")
+        raise invalid("batch", "source and batch go together")
     if argument.source and argument.mode in ("error_if_exists", "ignore"):
-        raise _invalid("mode", f"a stream cannot be written with mode {argument.mode}")
+        raise invalid("mode", f"a stream cannot be written with mode {argument.mode}")
     if argument.on_conflict is not None and argument.mode not in DEFAULT_ON_CONFLICT:
-        raise _invalid("on_conflict", f"mode {argument.mode} goes by whether the table holds data")
+        raise invalid("on_conflict", f"mode {argument.mode} goes by whether the table holds data")
     return argument
 
 
@@ -157,7 +154,7 @@ def _check_layout(argument: WriteArgument) -> None:
     try:
         Layout.from_json(argument.layout)
     except CorruptRecord as error:
-        raise _invalid("layout", str(error)) from None
+        raise invalid("layout", str(error)) from None
 
 
 def _moves(argument: WriteArgument, standing: Watermarks) -> dict[str, dict[str, WatermarkMove]]:
@@ -167,7 +164,7 @@ def _moves(argument: WriteArgument, standing: Watermarks) -> dict[str, dict[str,
         return {}
     before = standing.get(argument.source, {}).get(PARTITION)
     if not argument.batch.isdecimal():
-        raise _invalid("batch", f"{argument.batch!r} is not the number of a batch")
+        raise invalid("batch", f"{argument.batch!r} is not the number of a batch")
     if before is not None and int(argument.batch) <= int(before):
         raise AlreadyIngested(
             f"batch {argument.batch} of {argument.source} is in the table already, which has {before}",
@@ -175,7 +172,3 @@ def _moves(argument: WriteArgument, standing: Watermarks) -> dict[str, dict[str,
             details={"source": argument.source, "partition": PARTITION, "watermark": before},
         )
     return {argument.source: {PARTITION: WatermarkMove(before=before, after=argument.batch)}}
-
-
-def _invalid(field: str, message: str) -> InvalidArgument:
-    return InvalidArgument(message, details={"field": field})

@@ -16,9 +16,9 @@ import pyarrow as pa
 from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
 from distop.spark_jobs.formats.bad_rows import Unconvertible
-from distop.spark_jobs.formats.csv_options import CsvOptions
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.lines import last_line_end
+from distop.spark_jobs.formats.options import CsvOptions
 from distop.spark_jobs.formats.reader import FileUnusable, Wanted
 from distop.spark_jobs.formats.text_file import TextFile, has_lone_return
 from distop.spark_jobs.formats.text_rows import Lines, TextRows, split_lines

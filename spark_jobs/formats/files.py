@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Protocol, cast
 
 from distop.errors import ArgumentTooLarge, SourceEmpty, SourceUnreadable
-from distop.spark_jobs.ingest.argument import invalid
+from distop.operations.arguments import invalid
 
 MAX_FILES = 100_000
 MAX_PATHS = 1_000

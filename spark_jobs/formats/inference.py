@@ -18,14 +18,14 @@ from pyarrow import types as is_
 from pyarrow.csv import ReadOptions, read_csv
 
 from distop.errors import SourceUnreadable
+from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.csv import convert_options, csv_text, parse_options, read_header
-from distop.spark_jobs.formats.csv_options import CsvOptions
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.jsonl import first_of_data, json_text
+from distop.spark_jobs.formats.options import CsvOptions, Format
 from distop.spark_jobs.formats.parquet import opened_parquet
 from distop.spark_jobs.formats.reader import FileUnusable
 from distop.spark_jobs.formats.types import UnsupportedType, table_type
-from distop.spark_jobs.ingest.argument import Format, invalid
 
 SAMPLE_FILES = 8
 SAMPLE_BYTES = 2 << 20

@@ -7,14 +7,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from distop.errors import CorruptRecord
 from distop.spark_jobs.formats.bad_rows import Rows
 from distop.spark_jobs.formats.files import OpenFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from distop.spark_jobs.ingest.plan import IngestPlan
 
 
 class FileUnusable(Exception):
@@ -84,24 +81,6 @@ class FormatReader(Protocol):
 
     def open(self, file: OpenFile) -> AbstractContextManager[FileReader[Any]]:
         """Open one file. Raises :class:`FileUnusable` if its columns are not the wanted ones."""
-
-
-def reader_for(plan: IngestPlan) -> FormatReader:
-    """The reader of a plan's files."""
-    wanted = Wanted(plan.source_columns, strict=plan.extra_columns == "error")
-    if plan.format == "csv":
-        from distop.spark_jobs.formats.csv import CsvReader
-
-        return CsvReader(plan.csv, wanted)
-    if plan.format == "jsonl":
-        from distop.spark_jobs.formats.jsonl import JsonLinesReader
-
-        return JsonLinesReader(wanted)
-    if plan.format == "parquet":
-        from distop.spark_jobs.formats.parquet import ParquetReader
-
-        return ParquetReader(wanted)
-    raise CorruptRecord(f"the plan names the format {plan.format!r}, which this version cannot read")
 
 
 def describe(names: list[str], limit: int = 30) -> str:

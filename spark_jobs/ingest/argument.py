@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from distop.errors import InvalidArgument
-from distop.metastore.records.structs import ready
+from distop.operations.arguments import invalid, parse
+from distop.spark_jobs.formats.options import Format
 from distop.spark_jobs.rules.model import AuditArgument
 
-Format: TypeAlias = Literal["csv", "jsonl", "parquet"]
 Mode: TypeAlias = Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"]
 
 DEFAULT_SPLIT_BYTES = 64 << 20
@@ -102,11 +99,6 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return [self.paths] if isinstance(self.paths, str) else self.paths
 
 
-def invalid(field: str, message: str, hint: str = "") -> InvalidArgument:
-    """The error for one field of the argument."""
-    return InvalidArgument(message, hint=hint, details={"field": field})
-
-
 def parse_argument(raw: Mapping[str, Any]) -> IngestArgument:
     """Check what can be checked without looking at files or at the table.
 
@@ -120,13 +112,7 @@ def parse_argument(raw: Mapping[str, Any]) -> IngestArgument:
     split_bytes = given.get("split_bytes")
     if isinstance(split_bytes, float) and split_bytes.is_integer():
         given["split_bytes"] = int(split_bytes)
-    try:
-        argument = msgspec.convert(given, ready(IngestArgument))
-    except msgspec.ValidationError as error:
-        field = _field_of(str(error))
-        raise invalid(
-            field, f"argument of ingest: {error}", _list_hint(given.get(field), str(error))
-        ) from None
+    argument = parse(given, IngestArgument, "ingest")
     _check_source(argument)
     _check_csv(argument)
     _check_columns(argument)
@@ -141,19 +127,6 @@ def check_format_options(raw: Mapping[str, Any], file_format: Format) -> None:
     misplaced = sorted(CSV_OPTIONS.intersection(raw)) if file_format != "csv" else []
     if misplaced:
         raise invalid(misplaced[0], f"{misplaced[0]} is an option of csv, and the files are {file_format}")
-
-
-def _field_of(message: str) -> str:
-    """The field that an error of msgspec is about."""
-    found = re.search(r"at `\$\.?([^`.\[]*)", message) or re.search(r"field `([^`]*)`", message)
-    return (found.group(1) if found else "") or "argument"
-
-
-def _list_hint(value: Any, message: str) -> str:
-    """One name where several may stand is easily written as if it were no list."""
-    if not isinstance(value, str) or "Expected `array" not in message:
-        return ""
-    return f"a list is meant: {json.dumps([value])}; on the command line quote it, as JSON"
 
 
 def _check_source(argument: IngestArgument) -> None:

@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from distop.commit.layout.model import Layout, parse_schema
 from distop.errors import InvalidArgument
+from distop.operations.arguments import invalid
+from distop.spark_jobs.formats.options import Format
 from distop.spark_jobs.formats.reader import describe
 from distop.spark_jobs.formats.types import UnsupportedType, convertible, json_type, text_type
-from distop.spark_jobs.ingest.argument import Format, IngestArgument, invalid
+from distop.spark_jobs.ingest.argument import IngestArgument
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema

@@ -14,8 +14,9 @@ from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.model import OperationArg, WatermarkMove, Watermarks
 from distop.metastore.records.structs import ready
 from distop.operations.api import Plan, PlanRequest, Scope
+from distop.operations.arguments import invalid
 from distop.operations.side_by_side import beside
-from distop.spark_jobs.ingest.argument import Mode, invalid
+from distop.spark_jobs.ingest.argument import Mode
 from distop.spark_jobs.ingest.modes import check_mode, is_ignored, on_conflict
 from distop.spark_jobs.ingest.operation import Ingest
 from distop.spark_jobs.ingest.target import current_snapshot, ignored, layout_of_table

@@ -17,7 +17,8 @@ from distop.errors import JobFailed
 from distop.operations.job import JobContext
 from distop.spark_jobs.formats.bad_rows import BadRowPolicy, Fail, Place, Quarantine, Rows
 from distop.spark_jobs.formats.files import OpenFile
-from distop.spark_jobs.formats.reader import FileUnusable, reader_for
+from distop.spark_jobs.formats.reader import FileUnusable
+from distop.spark_jobs.formats.registry import reader_for
 from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan
 from distop.spark_jobs.ingest.rows import Conversion, Converted, GoodRows
 from distop.spark_jobs.ingest.splits import Piece
@@ -72,9 +73,9 @@ class Split(Protocol):
 def _split(plan: IngestPlan, policy: BadRowPolicy, job: JobContext) -> Split:
     if plan.kafka is None:
         return SplitReader(plan, policy, job)
-    from distop.spark_jobs.kafka.job import KafkaSplit
+    from distop.spark_jobs.ingest.topic_split import TopicSplit
 
-    return KafkaSplit(plan, plan.kafka, policy, job)
+    return TopicSplit(plan, plan.kafka, policy, job)
 
 
 def _table_io(job: JobContext) -> FileIO:
@@ -109,7 +110,7 @@ class SplitReader:
     ) -> None:
         self._plan = plan
         self._job = job
-        self._format = reader_for(plan)
+        self._format = reader_for(plan.format, plan.csv, plan.wanted)
         self._good_rows = GoodRows(plan, policy, job, conversion)
         self.facts: dict[str, int] = {}
 

@@ -6,7 +6,8 @@ from typing import Literal, Protocol
 
 from distop.metastore.records.model import OperationArg, StepRecord
 from distop.operations.api import PlanRequest
-from distop.spark_jobs.ingest.argument import IngestArgument, Mode, invalid
+from distop.operations.arguments import invalid
+from distop.spark_jobs.ingest.argument import IngestArgument, Mode
 
 
 class HasMode(Protocol):

@@ -12,8 +12,9 @@ from itertools import accumulate, islice
 import msgspec
 
 from distop.metastore.records.model import OperationOptions, WatermarkMove
+from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.files import FoundSource
-from distop.spark_jobs.ingest.argument import IngestArgument, invalid
+from distop.spark_jobs.ingest.argument import IngestArgument
 from distop.spark_jobs.ingest.splits import Extent, jobs_reading
 
 

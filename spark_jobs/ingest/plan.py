@@ -15,7 +15,8 @@ import msgspec
 from distop.errors import ArgumentTooLarge
 from distop.metastore.records.model import OperationArg
 from distop.operations.plans import Shared, plan_of
-from distop.spark_jobs.formats.csv_options import CsvOptions
+from distop.spark_jobs.formats.options import CsvOptions
+from distop.spark_jobs.formats.reader import Wanted
 from distop.spark_jobs.ingest.splits import Line, Piece
 from distop.spark_jobs.kafka.offsets import OffsetRange
 from distop.spark_jobs.rules.model import RuleSet
@@ -153,6 +154,11 @@ class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
 
         schema = schema_to_pyarrow(Schema.model_validate(self.columns), include_field_ids=False)
         return pa.schema([pa.field(field.name, field.type) for field in schema])
+
+    @property
+    def wanted(self) -> Wanted:
+        """What is read of each file or record."""
+        return Wanted(self.source_columns, strict=self.extra_columns == "error")
 
     @cached_property
     def table_layout(self) -> Layout:

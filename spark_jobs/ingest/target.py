@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from distop.operations.api import PlanRequest
-from distop.spark_jobs.ingest.argument import Format, IngestArgument, invalid
+from distop.operations.arguments import invalid
+from distop.spark_jobs.formats.options import Format
+from distop.spark_jobs.ingest.argument import IngestArgument
 from distop.spark_jobs.ingest.modes import check_mode, on_conflict
 
 if TYPE_CHECKING:
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 NOTHING = "nothing"
 """Field of the recorded plan of an operation that found nothing new."""
+BRANCH_MODES = frozenset({"append", "overwrite", "overwrite_partitions"})
+"""Of an ingest into a branch. The others ask whether the table holds data."""
 
 
 def check_target(request: PlanRequest, argument: IngestArgument) -> None:
@@ -34,6 +39,37 @@ def check_target(request: PlanRequest, argument: IngestArgument) -> None:
     on_conflict(argument)
     if argument.filter is not None:
         parse_filter(argument.filter)
+
+
+def on_branch(request: PlanRequest, argument: IngestArgument) -> PlanRequest:
+    """What an ingest begins on: the snapshot and the watermarks of its branch, if it writes to one.
+
+    Raises
+    ------
+    InvalidArgument
+        Such an ingest cannot write to a branch.
+    WatermarkConflict
+        Another operation has ingested a source of the branch into the table: it cannot be published any more.
+    """
+    if argument.branch is None:
+        return request
+    from distop.commit.files.storage import storage_of
+    from distop.commit.iceberg.branches import check_branch_name, unpublished
+    from distop.commit.iceberg.metadata_files import TableFile
+
+    check_branch_name(argument.branch)
+    if request.table.format != "iceberg":
+        raise invalid("branch", f"tables of the format {request.table.format} have no branches")
+    if argument.mode not in BRANCH_MODES:
+        raise invalid("branch", f"mode {argument.mode} looks at the table itself, and not at a branch")
+    head = request.head
+    if head is None:
+        return request
+    file = TableFile.read(head.metadata_location, storage=storage_of(request.table))
+    ref = file.metadata.refs.get(argument.branch)
+    marks = unpublished(file, argument.branch).watermarks(request.watermarks)
+    at = head.snapshot_id if ref is None else ref.snapshot_id
+    return replace(request, head=msgspec.structs.replace(head, snapshot_id=at), watermarks=marks)
 
 
 def target_of(

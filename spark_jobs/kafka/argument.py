@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from distop.errors import InvalidArgument
-from distop.metastore.records.structs import ready
+from distop.operations.arguments import invalid, parse
 
 Metadata: TypeAlias = Literal["key", "partition", "offset", "timestamp", "headers"]
 
@@ -62,11 +62,7 @@ def parse_kafka(raw: Any) -> KafkaArgument:
     InvalidArgument
         ``details["field"]`` names the field.
     """
-    try:
-        argument = msgspec.convert(_with_integers(raw), ready(KafkaArgument))
-    except msgspec.ValidationError as error:
-        named = re.search(r"at `\$\.?([^`.\[]*)", str(error)) or re.search(r"field `([^`]*)`", str(error))
-        raise wrong(named.group(1) if named else "", f"argument of ingest: kafka: {error}") from None
+    argument = parse(_with_integers(raw), KafkaArgument, "ingest: kafka", below="kafka")
     _check_place(argument)
     for field, offsets in (("from", argument.from_), ("to", argument.to)):
         for partition, offset in offsets.items() if isinstance(offsets, dict) else ():
@@ -86,8 +82,7 @@ def parse_kafka(raw: Any) -> KafkaArgument:
 
 def wrong(field: str, message: str, hint: str = "", **details: str) -> InvalidArgument:
     """The error for one field below ``kafka``."""
-    name = f"kafka.{field}" if field else "kafka"
-    return InvalidArgument(message, hint=hint, details={"field": name, **details})
+    return invalid(f"kafka.{field}", message, hint, **details)
 
 
 def _check_place(argument: KafkaArgument) -> None:

@@ -14,9 +14,9 @@ from pyarrow import types as is_
 
 from distop.spark_jobs.formats.bad_rows import Unconvertible
 from distop.spark_jobs.formats.csv import CsvRecords
-from distop.spark_jobs.formats.csv_options import CsvOptions
 from distop.spark_jobs.formats.jsonl import JsonObjects
 from distop.spark_jobs.formats.lines import MAX_LINE_BYTES
+from distop.spark_jobs.formats.options import CsvOptions
 from distop.spark_jobs.formats.reader import Wanted
 from distop.spark_jobs.formats.types import convert
 

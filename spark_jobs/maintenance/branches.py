@@ -1,9 +1,8 @@
-"""``publish_branch`` and ``drop_branch``; and what it means to ingest into a branch."""
+"""``publish_branch`` and ``drop_branch``, and publishing a branch that was validated."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
@@ -11,13 +10,10 @@ import msgspec
 from distop.errors import PreconditionFailed
 from distop.metastore.records.model import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
+from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
-from distop.spark_jobs.ingest.argument import IngestArgument, invalid
 from distop.spark_jobs.maintenance.snapshots import layout_of_head, parsed
 from distop.spark_jobs.rules.model import RuleSet
-
-MODES = frozenset({"append", "overwrite", "overwrite_partitions"})
-"""Of an ingest into a branch. The others ask whether the table holds data."""
 
 
 class PublishArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -44,7 +40,7 @@ class PublishBranch(DistributedOperation):
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`; ``PreconditionFailed`` if there is no such branch."""
-        argument = parsed(request, PublishArgument)
+        argument = parsed(request, self.type, PublishArgument)
         at = branch_snapshot(request, argument.branch)
         expected = at if argument.snapshot is None else str(argument.snapshot)
         publish = {
@@ -69,7 +65,7 @@ class DropBranch(DistributedOperation):
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`; ``PreconditionFailed`` if there is no such branch."""
-        argument = parsed(request, DropArgument)
+        argument = parsed(request, self.type, DropArgument)
         branch_snapshot(request, argument.branch)
         return Plan(argument={**layout_of_head(request), "drop": {"branch": argument.branch}})
 
@@ -99,37 +95,6 @@ def branch_snapshot(request: PlanRequest, branch: str) -> str:
             f"table {request.table.name!r} has no branch {branch!r}", details={"field": "branch"}
         )
     return str(ref.snapshot_id)
-
-
-def on_branch(request: PlanRequest, argument: IngestArgument) -> PlanRequest:
-    """What an ingest begins on: the snapshot and the watermarks of its branch, if it writes to one.
-
-    Raises
-    ------
-    InvalidArgument
-        Such an ingest cannot write to a branch.
-    WatermarkConflict
-        Another operation has ingested a source of the branch into the table: it cannot be published any more.
-    """
-    if argument.branch is None:
-        return request
-    from distop.commit.files.storage import storage_of
-    from distop.commit.iceberg.branches import check_branch_name, unpublished
-    from distop.commit.iceberg.metadata_files import TableFile
-
-    check_branch_name(argument.branch)
-    if request.table.format != "iceberg":
-        raise invalid("branch", f"tables of the format {request.table.format} have no branches")
-    if argument.mode not in MODES:
-        raise invalid("branch", f"mode {argument.mode} looks at the table itself, and not at a branch")
-    head = request.head
-    if head is None:
-        return request
-    file = TableFile.read(head.metadata_location, storage=storage_of(request.table))
-    ref = file.metadata.refs.get(argument.branch)
-    marks = unpublished(file, argument.branch).watermarks(request.watermarks)
-    at = head.snapshot_id if ref is None else ref.snapshot_id
-    return replace(request, head=msgspec.structs.replace(head, snapshot_id=at), watermarks=marks)
 
 
 def publication(

@@ -12,10 +12,10 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from distop.errors import InvalidArgument, PreconditionFailed
+from distop.errors import PreconditionFailed
 from distop.metastore.records.model import OperationArg, StepRecord
-from distop.metastore.records.structs import ready
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
+from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext, staging_folder
 from distop.operations.side_by_side import beside
 
@@ -66,9 +66,9 @@ class Rollback(DistributedOperation):
         from distop.commit.iceberg.rollback import target_of
         from distop.commit.layout.model import Layout, load_metadata
 
-        argument = parsed(request, RollbackArgument)
+        argument = parsed(request, self.type, RollbackArgument)
         if (argument.snapshot is None) == (argument.as_of is None):
-            raise _invalid("snapshot", "say where to go back to: snapshot or as_of, one of the two")
+            raise invalid("snapshot", "say where to go back to: snapshot or as_of, one of the two")
         if request.head is None:
             raise PreconditionFailed(f"nothing was published to table {request.table.name!r} yet")
         metadata = load_metadata(request.head.metadata_location, storage=storage_of(request.table))
@@ -103,9 +103,9 @@ class ExpireSnapshots(DistributedOperation):
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`."""
-        argument = parsed(request, ExpireArgument)
+        argument = parsed(request, self.type, ExpireArgument)
         if argument.keep_last < 1:
-            raise _invalid("keep_last", "keep_last must be at least 1")
+            raise invalid("keep_last", "keep_last must be at least 1")
         older_than = _older_than(argument.older_than)
         recorded = {"olderThanMs": int(older_than * 1000), "keepLast": argument.keep_last}
         return Plan(argument={**layout_of_head(request), **recorded})
@@ -129,7 +129,7 @@ class RemoveOrphans(DistributedOperation):
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`."""
-        argument = parsed(request, OrphansArgument)
+        argument = parsed(request, self.type, OrphansArgument)
         recorded = {
             "metadataLocation": None if request.head is None else request.head.metadata_location,
             "olderThan": _older_than(argument.older_than),
@@ -166,8 +166,8 @@ class RemoveOrphans(DistributedOperation):
         return {"candidates": len(found), "report": report.rpartition("/")[2]}
 
 
-def parsed(request: PlanRequest, kind: type[A], *, partitions: bool = False) -> A:
-    """The argument of an operation on an Iceberg table, typed.
+def parsed(request: PlanRequest, what: str, kind: type[A], *, partitions: bool = False) -> A:
+    """The argument of an operation on an Iceberg table, typed; ``what`` is the operation's type.
 
     Parameters
     ----------
@@ -178,12 +178,9 @@ def parsed(request: PlanRequest, kind: type[A], *, partitions: bool = False) -> 
         raise PreconditionFailed(
             f"table {request.table.name!r} has format {request.table.format}, this is for Iceberg tables"
         )
-    try:
-        argument: A = msgspec.convert(dict(request.argument), ready(kind))
-    except msgspec.ValidationError as error:
-        raise _invalid("argument", str(error)) from None
+    argument = parse(request.argument, kind, what)
     if request.partitions is not None and not partitions:
-        raise _invalid("partitions", "this operation makes its own partitions")
+        raise invalid("partitions", "this operation makes its own partitions")
     return argument
 
 
@@ -204,7 +201,7 @@ def snapshot_id(given: str | int | None) -> int | None:
     try:
         return None if given is None else int(given)
     except ValueError:
-        raise _invalid("snapshot", f"{given!r} is no snapshot id") from None
+        raise invalid("snapshot", f"{given!r} is no snapshot id") from None
 
 
 def _older_than(text: str) -> float:
@@ -220,9 +217,7 @@ def time_of(field: str, text: str) -> float:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise _invalid(field, f"{text!r} is neither a time such as 2024-05-01T08:00:00Z nor an age") from None
+        raise invalid(
+            field, f"{text!r} is neither a time such as 2024-05-01T08:00:00Z nor an age such as 12h"
+        ) from None
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
-
-
-def _invalid(field: str, message: str) -> InvalidArgument:
-    return InvalidArgument(message, hint="ages are like 12h or 30d", details={"field": field})

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from distop.commit.layout.staging import RULES
-from distop.errors import ArgumentTooLarge, InvalidArgument, PreconditionFailed
+from distop.errors import ArgumentTooLarge, PreconditionFailed
 from distop.metastore.records.model import OperationArg, StepRecord
 from distop.metastore.records.structs import ready
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
+from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
 from distop.operations.side_by_side import beside
 from distop.spark_jobs.rules.model import MAX_SAMPLES, RawRules, RuleSet
@@ -73,13 +74,13 @@ class Validate(DistributedOperation):
         from distop.spark_jobs.rules.parsing import parse_rules, shown_columns
         from distop.spark_jobs.tables.groups import SnapshotGroups, recorded
 
-        argument = parsed(request, ValidateArgument, partitions=True)
+        argument = parsed(request, self.type, ValidateArgument, partitions=True)
         if not 0 <= argument.samples <= MAX_SAMPLES:
-            raise _invalid("samples", f"samples must lie between 0 and {MAX_SAMPLES}")
+            raise invalid("samples", f"samples must lie between 0 and {MAX_SAMPLES}")
         if argument.group_bytes < 1:
-            raise _invalid("group_bytes", "group_bytes must be at least 1")
+            raise invalid("group_bytes", "group_bytes must be at least 1")
         if request.options.max_failed_partitions:
-            raise _invalid("max_failed_partitions", "a job that failed has not looked at its rows")
+            raise invalid("max_failed_partitions", "a job that failed has not looked at its rows")
         snapshot = _snapshot(request, argument)
         metadata = snapshot.metadata
         sources = [term.source_id for spec in metadata.partition_specs for term in spec.fields]
@@ -174,13 +175,9 @@ def _chosen(names: list[str], wanted: Sequence[str] | None) -> list[str]:
         return names
     unknown = sorted(set(wanted) - set(names))
     if unknown:
-        raise _invalid(
+        raise invalid(
             "partitions",
             f"the snapshot has no partition {unknown[0]!r}",
             f"it has {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}",
         )
     return list(wanted)
-
-
-def _invalid(field: str, message: str, hint: str = "") -> InvalidArgument:
-    return InvalidArgument(message, hint=hint, details={"field": field})

@@ -17,8 +17,8 @@ import pyarrow as pa
 from distop.commit.layout.model import Layout
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.records.structs import ready
+from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
-from distop.spark_jobs.ingest.argument import invalid
 from distop.spark_jobs.rules.model import MAX_SAMPLES, AuditArgument, RuleSet
 
 if TYPE_CHECKING:

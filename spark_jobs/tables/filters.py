@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from distop.spark_jobs.ingest.argument import invalid
+from distop.operations.arguments import invalid
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression

@@ -285,7 +285,7 @@ async def test_bad_requests_are_refused_by_name(driver: Driver) -> None:
         ({**good, "write": "mine"}, "write"),
         ({**good, "files": "../list.json"}, "files"),
         ({**good, "batch": "1"}, "batch"),
-        ({**good, "more": 1}, "argument"),
+        ({**good, "more": 1}, "more"),
     ):
         with pytest.raises(InvalidArgument) as refused:
             await client.start("t", "write", argument, object="w")

@@ -1,10 +1,14 @@
-"""How the CSV files of a source are written, as a plan records it."""
+"""How the files of a source are written, as a plan records it."""
 
 from __future__ import annotations
+
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from distop.spark_jobs.formats.csv_quoting import Quoting
+
+Format: TypeAlias = Literal["csv", "jsonl", "parquet"]
 
 
 class CsvOptions(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):

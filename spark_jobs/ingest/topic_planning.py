@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyarrow import types as is_
 
-from distop.errors import KafkaUnavailable
 from distop.operations.api import Plan, PlanRequest
-from distop.spark_jobs.formats.bad_rows import Unconvertible
-from distop.spark_jobs.formats.csv_options import CsvOptions
-from distop.spark_jobs.formats.inference import SAMPLE_BYTES, CsvSample, JsonSample, Sample
+from distop.operations.arguments import invalid
+from distop.spark_jobs.formats.options import CsvOptions, Format
 from distop.spark_jobs.formats.types import convertible
-from distop.spark_jobs.ingest.argument import CSV_OPTIONS, Format, IngestArgument, invalid
+from distop.spark_jobs.ingest.argument import CSV_OPTIONS, IngestArgument
 from distop.spark_jobs.ingest.partial import with_jobs
 from distop.spark_jobs.ingest.plan import IngestPlan, KafkaSource
 from distop.spark_jobs.ingest.splits import Extent, check_count, cut
@@ -24,26 +20,18 @@ from distop.spark_jobs.kafka.argument import KafkaArgument, wrong
 from distop.spark_jobs.kafka.client import Cluster
 from distop.spark_jobs.kafka.offsets import OffsetRange
 from distop.spark_jobs.kafka.ranges import new_ranges
-from distop.spark_jobs.kafka.reader import RangeReader
-from distop.spark_jobs.kafka.records import NATURAL_TYPES, RAW_TYPE, csv_line, json_line
+from distop.spark_jobs.kafka.sample import KafkaSample, beside_value, types_beside_value
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyiceberg.schema import Schema
-
     from distop.commit.layout.model import Layout
 
 LOOK_SECONDS = 6.0
 """Longest time that looking at a topic may take; a caller's own deadline is 10 s by default."""
-SAMPLE_SECONDS = 3.0
-SAMPLE_RANGES = 8
-SAMPLE_RECORDS = 200
-"""So many records of each of so many ranges tell the columns, where nothing else does."""
 
 _ONLY_FILES = ("paths", "format", "split_bytes", "watermark", "multiline", "encoding", "transform")
 
 
-def plan_kafka(
+def plan_topic(
     request: PlanRequest, argument: IngestArgument, kafka: KafkaArgument, *, in_part: bool
 ) -> Plan:
     """What an ingest from a topic reads, fixed for good.
@@ -84,7 +72,7 @@ def plan_kafka(
                 "schema", f"the new records of {topic.url} tell no columns", "say which there are with schema"
             )
         target = target_of(
-            request, argument, _WRITTEN[kafka.format], sample, table=table, beside=_beside(kafka)
+            request, argument, _WRITTEN[kafka.format], sample, table=table, beside=beside_value(kafka)
         )
     plan = IngestPlan(
         format=f"kafka/{kafka.format}",
@@ -134,23 +122,16 @@ def _checked_options(request: PlanRequest, argument: IngestArgument, kafka: Kafk
     )
 
 
-def _beside(kafka: KafkaArgument) -> list[str]:
-    """Columns whose values are not within a text."""
-    return [*([kafka.value_column] if kafka.format == "raw" else ()), *kafka.metadata.values()]
-
-
 def _check_columns(kafka: KafkaArgument, table: Layout | None) -> None:
     names = [] if table is None else [field.name for field in table.schema.columns]
-    for column in _beside(kafka) if table is not None else ():
+    for column in beside_value(kafka) if table is not None else ():
         if column not in names:
             field = "metadata" if column in kafka.metadata.values() else "value_column"
             raise wrong(field, f"the table has no column {column!r}", f"it has {', '.join(names)}")
 
 
 def _check_types(kafka: KafkaArgument, plan: IngestPlan) -> None:
-    natural = {column: NATURAL_TYPES[what] for what, column in kafka.metadata.items()}
-    if kafka.format == "raw":
-        natural[kafka.value_column] = RAW_TYPE
+    natural = types_beside_value(kafka)
     for field in plan.source_columns:
         given = natural.get(field.name, field.type)
         is_text = is_.is_large_binary(given) and (
@@ -171,104 +152,3 @@ def _cuts(ranges: Sequence[OffsetRange], records_per_job: int, *, apart: bool) -
     # A job that fails holds back the partitions it reads of, and no other.
     alone: Collection[int] = range(len(ranges)) if apart else ()
     return cut([Extent(one.length) for one in ranges], records_per_job, alone)
-
-
-class KafkaSample:
-    """What is known of a topic's columns. Records are only looked at where nothing else tells.
-
-    Parameters
-    ----------
-    table:
-        The schema of the table, if it has one.
-    declared:
-        Whether somebody has said which columns there are.
-    """
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        kafka: KafkaArgument,
-        ranges: Sequence[OffsetRange],
-        options: CsvOptions,
-        table: Schema | None,
-        *,
-        declared: bool,
-    ) -> None:
-        self._cluster = cluster
-        self._kafka = kafka
-        self._ranges = ranges
-        self._options = options
-        self._table = table
-        self._declared = declared
-        self.complete = kafka.format != "json"
-
-    @cached_property
-    def names(self) -> list[str]:
-        """Columns of the values; for JSON those of the table, whatever keys happen to be there this time.
-
-        If they were declared, a key beyond them makes its record a bad one, and not the operation.
-        """
-        beside = _beside(self._kafka)
-        if self._kafka.format == "raw":
-            return [self._kafka.value_column]
-        if self._kafka.format == "csv":
-            return [name for name in self._header if name not in beside]
-        if self._declared:
-            return []
-        known = self._records.names if self._table is None else [one.name for one in self._table.columns]
-        return [name for name in known if name not in beside]
-
-    def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
-        beside = {column: NATURAL_TYPES[what] for what, column in self._kafka.metadata.items()}
-        if self._kafka.format == "raw":
-            beside[self._kafka.value_column] = RAW_TYPE
-        guessed = [column for column in columns if column not in beside]
-        known = {column: beside[column] for column in columns if column in beside}
-        return known | (self._records.types(guessed) if guessed else {})
-
-    @property
-    def _header(self) -> list[str]:
-        return list(self._options.header) if isinstance(self._options.header, list) else []
-
-    @cached_property
-    def _records(self) -> Sample:
-        if self._kafka.format == "json":
-            return JsonSample(self._lines())
-        return CsvSample([(self._header, b"".join(line + b"\n" for line in self._lines()))], self._options)
-
-    def _lines(self) -> list[bytes]:
-        lines = []
-        line_of = json_line if self._kafka.format == "json" else csv_line
-        for value in self._values():
-            try:
-                lines.append(line_of(value))
-            except Unconvertible:
-                # What becomes of bad records is decided when they are read.
-                continue
-        return lines
-
-    def _values(self) -> list[bytes]:
-        """The first values of some ranges, evenly spread."""
-        deadline = time.monotonic() + SAMPLE_SECONDS
-
-        def look() -> None:
-            if time.monotonic() > deadline:
-                raise KafkaUnavailable(
-                    f"topic {self._kafka.topic!r}: no sample of its records within {SAMPLE_SECONDS:.0f} s",
-                    hint="try again, or say with schema which columns there are",
-                )
-
-        reader = RangeReader(self._cluster, self._kafka.topic, skip_gaps=True, look=look)
-        last = len(self._ranges) - 1
-        count = min(len(self._ranges), SAMPLE_RANGES)
-        values: list[bytes] = []
-        for number in range(count):
-            wanted = self._ranges[last * number // max(1, count - 1)]
-            size, some = 0, 0
-            for message in reader.records(wanted):
-                if (value := message.value()) is not None:
-                    values.append(value)
-                some, size = some + 1, size + len(message)
-                if some >= SAMPLE_RECORDS or size >= SAMPLE_BYTES // count:
-                    break
-        return values

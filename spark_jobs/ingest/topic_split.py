@@ -6,7 +6,6 @@ from collections.abc import Generator
 
 from distop.operations.job import JobContext
 from distop.spark_jobs.formats.bad_rows import BadRowPolicy
-from distop.spark_jobs.formats.reader import Wanted
 from distop.spark_jobs.ingest.plan import IngestPlan, KafkaSource
 from distop.spark_jobs.ingest.rows import Converted, GoodRows
 from distop.spark_jobs.kafka.client import Cluster
@@ -15,7 +14,7 @@ from distop.spark_jobs.kafka.reader import RangeReader
 from distop.spark_jobs.kafka.records import RecordPlace, RecordReader, Records
 
 
-class KafkaSplit:
+class TopicSplit:
     """Reads what one job is to read of a topic.
 
     Parameters
@@ -31,7 +30,7 @@ class KafkaSplit:
         self._good_rows = GoodRows(plan, policy, job)
         self._records = RecordReader(
             source.value,
-            Wanted(plan.source_columns, strict=plan.extra_columns == "error"),
+            plan.wanted,
             metadata=source.metadata,
             csv=plan.csv,
             value_column=source.value_column,

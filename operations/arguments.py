@@ -1,0 +1,53 @@
+"""Arguments of operations: from what a caller has sent to a type, and the error that names a wrong field."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from distop.errors import InvalidArgument
+from distop.metastore.records.structs import ready
+
+T = TypeVar("T")
+
+
+def invalid(field: str, message: str, hint: str = "", **details: str) -> InvalidArgument:
+    """The error for one field of an argument."""
+    return InvalidArgument(message, hint=hint, details={"field": field, **details})
+
+
+def parse(raw: Mapping[str, Any], kind: type[T], what: str, *, below: str = "") -> T:
+    """The argument of an operation, typed.
+
+    Parameters
+    ----------
+    what:
+        What it is the argument of, for the error.
+    below:
+        The field that holds it, if it is part of a larger argument.
+
+    Raises
+    ------
+    InvalidArgument
+        ``details["field"]`` names the field.
+    """
+    try:
+        return msgspec.convert(dict(raw), ready(kind))
+    except msgspec.ValidationError as error:
+        message = str(error)
+        found = re.search(r"at `\$\.?([^`.\[]*)", message) or re.search(r"field `([^`]*)`", message)
+        field = found[1] if found else ""
+        named = ".".join(name for name in (below, field) if name) or "argument"
+        hint = _list_hint(raw.get(field), message)
+    raise invalid(named, f"argument of {what}: {message}", hint) from None
+
+
+def _list_hint(value: Any, message: str) -> str:
+    """One name where several may stand is easily written as if it were no list."""
+    if not isinstance(value, str) or "Expected `array" not in message:
+        return ""
+    return f"a list is meant: {json.dumps([value])}; on the command line quote it, as JSON"

@@ -1,0 +1,135 @@
+"""What the columns of a topic are, guessed from some of its records where nothing else tells."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import cached_property
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+
+from distop.errors import KafkaUnavailable
+from distop.spark_jobs.formats.bad_rows import Unconvertible
+from distop.spark_jobs.formats.inference import SAMPLE_BYTES, CsvSample, JsonSample, Sample
+from distop.spark_jobs.formats.options import CsvOptions
+from distop.spark_jobs.kafka.argument import KafkaArgument
+from distop.spark_jobs.kafka.client import Cluster
+from distop.spark_jobs.kafka.offsets import OffsetRange
+from distop.spark_jobs.kafka.reader import RangeReader
+from distop.spark_jobs.kafka.records import NATURAL_TYPES, RAW_TYPE, csv_line, json_line
+
+SAMPLE_SECONDS = 3.0
+SAMPLE_RANGES = 8
+SAMPLE_RECORDS = 200
+"""So many records of each of so many ranges tell the columns, where nothing else does."""
+
+
+def beside_value(kafka: KafkaArgument) -> list[str]:
+    """Columns whose values are not within a text."""
+    return [*([kafka.value_column] if kafka.format == "raw" else ()), *kafka.metadata.values()]
+
+
+def types_beside_value(kafka: KafkaArgument) -> dict[str, pa.DataType]:
+    """The types of these columns, as the topic has them."""
+    types = {column: NATURAL_TYPES[what] for what, column in kafka.metadata.items()}
+    return types | ({kafka.value_column: RAW_TYPE} if kafka.format == "raw" else {})
+
+
+class KafkaSample:
+    """What is known of a topic's columns. Records are only looked at where nothing else tells.
+
+    Parameters
+    ----------
+    table:
+        The schema of the table, if it has one.
+    declared:
+        Whether somebody has said which columns there are.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        kafka: KafkaArgument,
+        ranges: Sequence[OffsetRange],
+        options: CsvOptions,
+        table: Schema | None,
+        *,
+        declared: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._kafka = kafka
+        self._ranges = ranges
+        self._options = options
+        self._table = table
+        self._declared = declared
+        self.complete = kafka.format != "json"
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Columns of the values; for JSON those of the table, whatever keys happen to be there this time.
+
+        If they were declared, a key beyond them makes its record a bad one, and not the operation.
+        """
+        beside = beside_value(self._kafka)
+        if self._kafka.format == "raw":
+            return [self._kafka.value_column]
+        if self._kafka.format == "csv":
+            return [name for name in self._header if name not in beside]
+        if self._declared:
+            return []
+        known = self._records.names if self._table is None else [one.name for one in self._table.columns]
+        return [name for name in known if name not in beside]
+
+    def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
+        beside = types_beside_value(self._kafka)
+        guessed = [column for column in columns if column not in beside]
+        known = {column: beside[column] for column in columns if column in beside}
+        return known | (self._records.types(guessed) if guessed else {})
+
+    @property
+    def _header(self) -> list[str]:
+        return list(self._options.header) if isinstance(self._options.header, list) else []
+
+    @cached_property
+    def _records(self) -> Sample:
+        if self._kafka.format == "json":
+            return JsonSample(self._lines())
+        return CsvSample([(self._header, b"".join(line + b"\n" for line in self._lines()))], self._options)
+
+    def _lines(self) -> list[bytes]:
+        lines = []
+        line_of = json_line if self._kafka.format == "json" else csv_line
+        for value in self._values():
+            try:
+                lines.append(line_of(value))
+            except Unconvertible:
+                # What becomes of bad records is decided when they are read.
+                continue
+        return lines
+
+    def _values(self) -> list[bytes]:
+        """The first values of some ranges, evenly spread."""
+        deadline = time.monotonic() + SAMPLE_SECONDS
+
+        def look() -> None:
+            if time.monotonic() > deadline:
+                raise KafkaUnavailable(
+                    f"topic {self._kafka.topic!r}: no sample of its records within {SAMPLE_SECONDS:.0f} s",
+                    hint="try again, or say with schema which columns there are",
+                )
+
+        reader = RangeReader(self._cluster, self._kafka.topic, skip_gaps=True, look=look)
+        last = len(self._ranges) - 1
+        count = min(len(self._ranges), SAMPLE_RANGES)
+        values: list[bytes] = []
+        for number in range(count):
+            wanted = self._ranges[last * number // max(1, count - 1)]
+            size, some = 0, 0
+            for message in reader.records(wanted):
+                if (value := message.value()) is not None:
+                    values.append(value)
+                some, size = some + 1, size + len(message)
+                if some >= SAMPLE_RECORDS or size >= SAMPLE_BYTES // count:
+                    break
+        return values
