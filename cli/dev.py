@@ -24,6 +24,7 @@ from distop.cli.output.base import Output
 from distop.cli.output.logs import Level, LogFormat
 from distop.client import AsyncClient
 from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, PreconditionFailed, Unavailable
+from distop.executor.runner.service import require_spark
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import HOURLY_COMPACTION, EtcdProcess, free_port
 
@@ -83,7 +84,10 @@ class Dev:
             One of the services has ended by itself; the others were ended then.
         PreconditionFailed
             The port or the data folder is in use.
+        ExtraMissing
+            The master is one of Spark, which is not installed here.
         """
+        require_spark(self._config.master)
         address = _free_address(self._config.listen)
         self._web = _free_address(self._config.web)
         with _alone_in(self._data):

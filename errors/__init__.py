@@ -32,6 +32,7 @@ from distop.errors.data import (
     WriteGivenUp,
     WriteTooOld,
 )
+from distop.errors.extras import ExtraMissing, library, require
 from distop.errors.jobs import (
     AttemptTimeout,
     JobCrashed,
@@ -96,6 +97,7 @@ __all__ = [
     "EtcdOutOfSpace",
     "EtcdUnavailable",
     "Exhausted",
+    "ExtraMissing",
     "FutureRevision",
     "HeadConflict",
     "IncompatibleOperation",
@@ -134,4 +136,6 @@ __all__ = [
     "WatermarkConflict",
     "WriteGivenUp",
     "WriteTooOld",
+    "library",
+    "require",
 ]

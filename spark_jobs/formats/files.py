@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Protocol, cast
 
+from distop.commit.files.storage import require_file_system
 from distop.errors import ArgumentTooLarge, SourceEmpty, SourceUnreadable
 from distop.operations.arguments import invalid
 
@@ -123,12 +124,15 @@ def resolve(url: str) -> tuple[FileSystem, str]:
     ------
     SourceUnreadable
         The URL's scheme is unknown, or the package for it is not installed.
+    ExtraMissing
+        The same for S3.
     """
     import fsspec
     from fsspec.core import url_to_fs
 
     if url.startswith(("/", "file://")):
         return fsspec.filesystem("file"), os.path.normpath("/" + url.removeprefix("file://").lstrip("/"))
+    require_file_system(url)
     try:
         fs, path = url_to_fs(url)
     except (ValueError, ImportError) as error:

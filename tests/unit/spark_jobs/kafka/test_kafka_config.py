@@ -69,4 +69,4 @@ def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(PreconditionFailed, match="confluent-kafka, which is not installed here") as missing:
         Cluster("h:1", {}, 1.0)
-    assert "extra 'kafka'" in missing.value.hint
+    assert missing.value.hint == "pip install 'distop[kafka]'"

