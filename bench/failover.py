@@ -121,7 +121,7 @@ async def rebuild(client: EtcdClient, table: str) -> list[float]:
 
 
 async def _known(driver: TableDriver) -> bool | None:
-    return any(len(tracked.succeeded) == MARKED for tracked in driver.tracked()) or None
+    return any(tracked.jobs.succeeded == MARKED for tracked in driver.tracked()) or None
 
 
 async def begin_large(client: EtcdClient, caller: AsyncClient, table: str) -> None:

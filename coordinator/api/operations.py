@@ -191,7 +191,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 self._metrics.operation_started(body.type)
                 log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
                 tracked = Tracked(keys.operation(operation), started.arg, RUNNING, started.revision)
-                return from_tracked(tracked, "", started.revision)
+                return from_tracked(tracked, started.revision)
         message, _ = await read_operation(self._client, operation)
         return message
 
@@ -315,15 +315,15 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             changes = watch(self._client, start, end)
             async with aclosing(changes):
                 await self._stands(changes)
-                message, view = await read_operation(self._client, operation)
-                if view is None or message.revision > after:
+                message, tracked = await read_operation(self._client, operation)
+                if tracked is None or message.revision > after:
                     # Jobs that finished before are in the counts; naming them all would grow without bound.
                     yield pb.OperationUpdate(operation=message, revision=message.revision)
-                if view is None:
+                if tracked is None:
                     return
-                refresh = partial(refresh_pause, self._client, table, view)
+                refresh = partial(refresh_pause, self._client, table, tracked)
                 updates = live_updates(
-                    changes, view, message.revision, heartbeat_s, self._stopping, ended, refresh
+                    changes, tracked, message.revision, heartbeat_s, self._stopping, ended, refresh
                 )
                 try:
                     async with aclosing(updates):

@@ -11,7 +11,7 @@ import msgspec
 from distop.errors import DistopError
 from distop.metastore.backlog.batches import BatchRecord, OrderingRecord
 from distop.metastore.etcd.txn import KeyValue, Put
-from distop.metastore.records.model import ErrorRecord, JobRecord, encode
+from distop.metastore.records.model import ErrorRecord, encode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +122,8 @@ class Failure:
 _MISHAPS = frozenset({"LAUNCH_FAILED", "ATTEMPT_TIMEOUT", "DEADLINE_EXCEEDED"})
 
 
-def failure_of(error: ErrorRecord | None, failed: Mapping[bytes, JobRecord]) -> Failure:
-    """What the end of an operation says of its batches.
+def failure_of(error: ErrorRecord | None, failed: Mapping[str, str]) -> Failure:
+    """What the end of an operation, and the errors of its failed jobs, say of its batches.
 
     An error of distop says itself whether it may pass. One of the outside world (a disk, a network, the code
     of a user) is given another chance.
@@ -132,6 +132,6 @@ def failure_of(error: ErrorRecord | None, failed: Mapping[bytes, JobRecord]) -> 
         return Failure("ABORTED", "aborted")
     code = error.code
     if code == "JOB_FAILED" and failed:
-        code = min(failed.items())[1].error.partition(":")[0].strip() or code
+        code = next(iter(failed.values())).partition(":")[0].strip() or code
     known = _codes(DistopError, {})
     return Failure(error.code, error.message, passes=code in _MISHAPS or known.get(code, True))

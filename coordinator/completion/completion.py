@@ -36,8 +36,9 @@ from distop.coordinator.completion.publication import (
 )
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.planner import Planner
+from distop.coordinator.state.actions import failed_partitions
 from distop.coordinator.state.memory import Memory
-from distop.coordinator.state.tracker import Tracked, failed_partitions
+from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.state.turns import Turn
 from distop.errors import (
     OF_THE_WORLD,
@@ -229,7 +230,7 @@ class Completion:
         steps = list(kind.commit_steps(tracked.arg))
         # Operations that publish nothing need not read what their jobs said.
         view = OperationView(arg=tracked.arg, jobs={}, token=str(tracked.arg.id))
-        if steps or _is_hooked(kind) or tracked.failed or tracked.arg.dynamic:
+        if steps or _is_hooked(kind) or tracked.jobs.failed or tracked.arg.dynamic:
             view = await self._view(tracked)
         if _is_hooked(kind):
             reached("hook.before")
@@ -314,7 +315,7 @@ class Completion:
         """
         turn = self.turn(keys)
         run_ops = run_ops or turn.run_ops or await self._client.get(keys.run_ops)
-        failure = None if history.outcome == "success" else failure_of(tracked.error, tracked.failed)
+        failure = None if history.outcome == "success" else failure_of(tracked.error, tracked.jobs.failures)
         share = await share_of(self._client, keys, tracked.arg, failure=failure, now=self._wall())
         plan = Finish(
             sealed=tracked.state,
@@ -385,8 +386,8 @@ class Completion:
             started_by=arg.started_by,
             finished_at=self._wall(),
             partition_count=tracked.total,
-            succeeded=len(tracked.succeeded),
-            failed=len(tracked.failed),
+            succeeded=tracked.jobs.succeeded,
+            failed=tracked.jobs.failed,
             error_code=error.code if error else "",
             error=error.message if error else "",
             follows=arg.follows,

@@ -53,14 +53,15 @@ def histories(seen: TableSeen) -> dict[OperationId, HistoryRecord]:
 
 def unowned_folders(seen: TableSeen, folders: Iterable[str]) -> dict[str, OperationId | None]:
     """Staging folders of operations that ended without publishing; ``None``: nobody knows the operation."""
-    live = {f"{one.arg.type}-{one.arg.uuid}" for one in seen.operations.values() if one.arg is not None}
+    args = (one.tracked.arg for one in seen.operations.values() if one.tracked is not None)
+    live = {f"{arg.type}-{arg.uuid}" for arg in args}
     ended = {
         f"{operation.type}-{record.uuid}": (operation, record.outcome)
         for operation, record in histories(seen).items()
         if record.uuid
     }
     found: dict[str, OperationId | None] = {}
-    if any(one.arg is None and one.keys_count for one in seen.operations.values()):
+    if any(one.tracked is None and one.keys_count for one in seen.operations.values()):
         return found  # of an operation that cannot be read nobody can tell which folders are its own
     for folder in folders:
         name = folder.rpartition("/")[2]

@@ -5,19 +5,24 @@ Most of these pass by themselves (a fail-over, a runner on its way), so they are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from distop.coordinator.doctor.findings import Finding, Severity
 from distop.coordinator.doctor.reading import OperationSeen, TableSeen
+from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.views.why import span
 from distop.errors import CorruptRecord
-from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import RUNNING, HistoryRecord, LeaderRecord, RunnerRecord, decode
+from distop.metastore.records.model import (
+    RUNNING,
+    CompletionRecord,
+    HistoryRecord,
+    LeaderRecord,
+    PauseRecord,
+    decode,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +46,12 @@ def check_progress(seen: TableSeen, now: float, patience: Patience) -> list[Find
         Seconds since the Unix epoch.
     """
     found = list(_leader(seen, patience))
-    paused = _paused(seen.pause)
-    if paused:
-        found.append(_notice("TABLE_PAUSED", seen, "", f"table {seen.name!r} is paused{paused}"))
+    if seen.pause.exists:
+        try:
+            held = _held(decode(seen.pause.value, PauseRecord, seen.pause.key))
+        except CorruptRecord:
+            held = ""
+        found.append(_notice("TABLE_PAUSED", seen, "", f"table {seen.name!r} is paused{held}"))
     for one in seen.operations.values():
         found += _operation(seen, one, now, patience, led=seen.coordinator.exists)
     return found
@@ -87,19 +95,20 @@ def _operation(
 ) -> Iterator[Finding]:
     if one.active.exists and not one.state.exists and one.keys_count:
         yield from _uncollected(seen, one, now, patience)
-    if not one.state.exists or one.arg is None:
+    tracked = one.tracked
+    if not one.state.exists or tracked is None:
         return
-    yield from _completion(seen, one)
-    if (pause := _paused(one.word("pause"))) or seen.pause.exists:
-        if pause:
-            yield _notice("OPERATION_PAUSED", seen, str(one.id), f"{one.id} is paused{pause}")
+    yield from _completion(seen, one, tracked.completion)
+    if tracked.pause is not None:
+        yield _notice("OPERATION_PAUSED", seen, str(one.id), f"{one.id} is paused{_held(tracked.pause)}")
+    if tracked.pause is not None or seen.pause.exists:
         return
-    quiet = now - one.last_change_at if one.last_change_at else 0.0
-    undone = one.jobs_expected - one.jobs
-    if one.state.value == RUNNING and undone > 0:
-        yield from _jobs(seen, one, undone, quiet, patience)
-    elif led and quiet > patience.quiet_leader_s and not _record(one.word("completion")):
-        state = one.state.value.decode(errors="replace")
+    changed_at = max(tracked.arg.started_at, one.last_mark_at)
+    quiet = now - changed_at if changed_at else 0.0
+    if tracked.state == RUNNING and (tracked.counting or one.jobs < tracked.total):
+        yield from _jobs(seen, one, tracked, quiet, patience)
+    elif led and quiet > patience.quiet_leader_s and not one.word("completion").exists:
+        state = tracked.state.decode(errors="replace")
         yield Finding(
             code="NO_PROGRESS",
             severity=Severity.WARNING,
@@ -112,7 +121,7 @@ def _operation(
 
 
 def _jobs(
-    seen: TableSeen, one: OperationSeen, undone: int, quiet: float, patience: Patience
+    seen: TableSeen, one: OperationSeen, tracked: Tracked, quiet: float, patience: Patience
 ) -> Iterator[Finding]:
     """Jobs are left to be done."""
     given: dict[str, Any] = {
@@ -120,8 +129,9 @@ def _jobs(
         "operation": str(one.id),
         "persists_s": patience.hand_over_s,
     }
-    left = "its jobs are left" if one.counting else f"{undone:,} of {one.jobs_expected:,} jobs are left"
-    runner = one.word("runner")
+    left = f"{tracked.total - one.jobs:,} of {tracked.total:,} jobs are left"
+    left = "its jobs are left" if tracked.counting else left
+    member = tracked.runner
     dead = sum(count for lease, count in one.claims.items() if lease and lease not in seen.members.leases())
     if dead:
         yield Finding(
@@ -131,7 +141,7 @@ def _jobs(
             remedy="nothing, unless it lasts: their leases end, and other attempts claim the jobs",
             **given,
         )
-    if not runner.exists:
+    if not member:
         if serving := seen.members.serving(one.id.type):
             if quiet > patience.quiet_leader_s:
                 given["severity"] = Severity.NOTICE
@@ -151,15 +161,11 @@ def _jobs(
             **given,
         )
         return
-    try:
-        member = decode(runner.value, RunnerRecord, runner.key).member
-    except CorruptRecord:
-        member = ""
     if member not in seen.members.ids("executor"):
         yield Finding(
             code="RUNNER_WITHOUT_MEMBER",
             severity=Severity.WARNING,
-            sentence=f"{one.id} is run by {member or 'somebody'}, which is not among the live executors",
+            sentence=f"{one.id} is run by {member}, which is not among the live executors",
             remedy="stop that process; others go on once its lease is over",
             **given,
         )
@@ -201,15 +207,14 @@ def _ended_at(seen: TableSeen, operation: OperationId) -> float:
         return 0.0
 
 
-def _completion(seen: TableSeen, one: OperationSeen) -> Iterator[Finding]:
+def _completion(seen: TableSeen, one: OperationSeen, record: CompletionRecord) -> Iterator[Finding]:
     """Its end was tried and failed."""
-    record = _record(one.word("completion"))
-    attempts = record.get("attempts", 0)
-    if not attempts and not record.get("parked"):
+    attempts = record.attempts
+    if not attempts and not record.parked:
         return
-    step = f" at step {record['step']}" if record.get("step") not in (None, "") else ""
-    why = f"{record.get('errorCode') or 'an error'}: {record.get('error') or '?'}"
-    if record.get("parked"):
+    step = f" at step {record.step}" if record.step else ""
+    why = f"{record.error_code or 'an error'}: {record.error or '?'}"
+    if record.parked:
         yield Finding(
             code="PARKED",
             severity=Severity.WARNING,
@@ -227,23 +232,10 @@ def _completion(seen: TableSeen, one: OperationSeen) -> Iterator[Finding]:
         )
 
 
-def _paused(kv: KeyValue) -> str:
-    """By whom and why, to be put behind "paused"; empty when it is not."""
-    if not kv.exists:
-        return ""
-    record = _record(kv)
-    by = f" by {record['by']}" if record.get("by") else ""
-    return f"{by}: {record['reason']}" if record.get("reason") else by or " "
-
-
-def _record(kv: KeyValue) -> Mapping[str, Any]:
-    if not kv.exists:
-        return {}
-    try:
-        value = msgspec.json.decode(kv.value)
-    except msgspec.DecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}
+def _held(pause: PauseRecord) -> str:
+    """By whom and why, to be put behind "paused"."""
+    by = f" by {pause.by}" if pause.by else ""
+    return f"{by}: {pause.reason}" if pause.reason else by
 
 
 def _notice(code: str, seen: TableSeen, operation: str, sentence: str) -> Finding:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
+from distop.coordinator.state.tracker import Tracked
 from distop.errors import Compacted, CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
@@ -21,7 +22,7 @@ from distop.metastore.records.keyspace import (
     prefix_end,
     unescape,
 )
-from distop.metastore.records.model import JobRecord, MemberRecord, OperationArg, RunRecord, decode
+from distop.metastore.records.model import JobRecord, MemberRecord, OperationArg, decode
 
 PAGE = 5000
 MAX_BATCHES = 20
@@ -45,9 +46,10 @@ class OperationSeen:
     """Its entry in the index."""
     words: dict[str, KeyValue] = field(default_factory=dict)
     """The keys directly below its root."""
-    arg: OperationArg | None = None
+    tracked: Tracked | None = None
+    """Its state, without its jobs; ``None`` if it has no argument that can be read."""
     unreadable: str = ""
-    """Why its argument cannot be read."""
+    """Why a record of it cannot be read."""
     jobs: int = 0
     """Jobs with a result."""
     claims: dict[int, int] = field(default_factory=dict)
@@ -65,30 +67,6 @@ class OperationSeen:
     @property
     def state(self) -> KeyValue:
         return self.word("state")
-
-    run: RunRecord | None = None
-    """Of a dynamic plan: the run whose results count."""
-
-    @property
-    def counting(self) -> bool:
-        """Whether nobody knows yet how many jobs there are."""
-        return self.arg is not None and self.arg.dynamic and (self.run is None or self.run.count is None)
-
-    @property
-    def jobs_expected(self) -> int:
-        """Jobs that must have a result before it can be committed; if nobody knows yet: one more than
-        have."""
-        if self.arg is None:
-            return 0
-        if not self.arg.dynamic:
-            return self.arg.partition_count
-        return self.jobs + 1 if self.run is None or self.run.count is None else self.run.count
-
-    @property
-    def last_change_at(self) -> float:
-        """When something of it is known to have happened last, seconds since the epoch; 0: not known."""
-        started = self.arg.started_at if self.arg is not None else 0.0
-        return max(started, self.last_mark_at)
 
 
 @dataclass(slots=True)
@@ -312,14 +290,13 @@ async def _read_values(client: EtcdClient, one: OperationSeen, revision: int) ->
         one.words[word] = await client.get(one.words[word].key, revision=revision)
     if one.word("arg").exists:
         try:
-            one.arg = decode(one.word("arg").value, OperationArg, one.keys.arg)
+            one.tracked = Tracked(one.keys, decode(one.word("arg").value, OperationArg, one.keys.arg))
         except CorruptRecord as error:
             one.unreadable = str(error)
-    if one.word("run").exists:
-        try:
-            one.run = decode(one.word("run").value, RunRecord, one.keys.run)
-        except CorruptRecord as error:
-            one.unreadable = one.unreadable or str(error)
+    if one.tracked is not None:
+        for word in one.words.keys() & _WORDS:
+            one.tracked.apply_put(one.words[word])
+        one.unreadable = next(iter(one.tracked.unreadable.values()), "")
     if one.newest.key.endswith(b".state") and one.newest.key != one.keys.state:
         kv = await client.get(one.newest.key, revision=revision)
         try:

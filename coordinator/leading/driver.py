@@ -17,7 +17,8 @@ from distop.coordinator.backlog.drainer import Drainer
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.planner import Planner
-from distop.coordinator.state.tracker import Action, Collect, Finish, Resolve, Seal, Tracked, Wait, decide
+from distop.coordinator.state.actions import Action, Collect, Finish, Resolve, Seal, Wait, decide
+from distop.coordinator.state.tracker import Tracked
 from distop.errors import (
     Compacted,
     CorruptRecord,

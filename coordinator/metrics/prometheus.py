@@ -191,10 +191,10 @@ class _Led(Collector):
             for tracked in operations:
                 if not tracked.state:
                     continue  # over, and counted; its keys are being removed
-                self.count(tracked, len(tracked.succeeded), len(tracked.failed))
+                self.count(tracked, tracked.jobs.succeeded, tracked.jobs.failed)
                 kind = self._type(tracked.arg.type)
                 active[kind, tracked.state.decode(errors="replace")] += 1
-                unfinished[kind] += max(0, tracked.total - tracked.done - len(tracked.failed))
+                unfinished[kind] += max(0, tracked.total - tracked.done - tracked.jobs.failed)
         yield GaugeMetricFamily("distop_tables_led", "Tables led here", len(led))
         yield _family(
             GaugeMetricFamily("distop_operations_active", "Operations led here", labels=["type", "state"]),

@@ -8,10 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from distop.errors import CorruptRecord
-from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.records.keyspace import OperationKeys
-from distop.metastore.records.model import JobRecord, OperationArg, RunRecord, decode
+from distop.metastore.records.model import OperationArg
 
 WAITING, CLAIMED, SUCCEEDED, FAILED = ".", "r", "s", "f"
 """What stands in a cell: nothing yet, an attempt at an exclusive job, the job's result."""
@@ -19,11 +16,11 @@ WAITING, CLAIMED, SUCCEEDED, FAILED = ".", "r", "s", "f"
 LEVELS = 4
 """Shades of a cell that stands for several jobs: the share of them that is done, in quarters."""
 
-MAX_FAILURES = 20
+MAX_FAILURES = 100
 """Failures of which the text is kept."""
 
-MAX_DYNAMIC = 1_000_000
-"""Cells for the jobs of a dynamic plan, whose number nobody has checked."""
+MAX_DYNAMIC = 10_000_000
+"""Largest number of a job of a dynamic plan, whose number nobody has checked: far more than etcd holds."""
 
 _WAITING, _CLAIMED, _SUCCEEDED, _FAILED = (ord(state) for state in (WAITING, CLAIMED, SUCCEEDED, FAILED))
 
@@ -42,21 +39,22 @@ class Cell:
 
 
 class JobGrid:
-    """The jobs of an operation, kept up to date from keys; applying the same change twice changes nothing."""
+    """The state of every job of an operation; setting the same state twice changes nothing.
 
-    def __init__(self, keys: OperationKeys, arg: OperationArg) -> None:
-        self._keys = keys
+    A partition that is not of the plan has no cell: nothing that is said of it counts.
+    """
+
+    def __init__(self, arg: OperationArg) -> None:
         self._names = arg.partitions
         self._index = None if self._names is None else {name: at for at, name in enumerate(self._names)}
         self._cells = bytearray((_WAITING,)) * arg.partition_count
-        self._dynamic, self._run = arg.dynamic, 0
-        self.failures: dict[str, str] = {}
-        """Partition -> why it failed; the first :data:`MAX_FAILURES` that were seen."""
-        self.last_job_at = 0.0
-        """When a job finished last, as its executor says (seconds since the epoch)."""
+        self._failures: dict[int, str] = {}
+        self._dynamic = arg.dynamic
         self.succeeded = 0
         self.failed = 0
-        self.complete = False
+        self.last_job_at = 0.0
+        """When a job finished last, as its executor says (seconds since the epoch)."""
+        self.complete = True
         """Whether all jobs there were have been read; until then there may be more results than counted."""
 
     @property
@@ -68,72 +66,76 @@ class JobGrid:
         """Jobs that an attempt holds; only types with exclusive jobs have any."""
         return self._cells.count(_CLAIMED)
 
+    @property
+    def failures(self) -> dict[str, str]:
+        """Partition -> why it failed, in the order of the plan; of the first :data:`MAX_FAILURES` seen."""
+        return {self._name(at): self._failures[at] for at in sorted(self._failures)}
+
     # -- keeping up ----------------------------------------------------------------------------------
 
-    def apply_put(self, kv: KeyValue) -> None:
-        """Any key below the operation's root was written; keys of no job change nothing."""
-        if self._dynamic and not self._heeds(kv):
-            return
-        at, partition, word = self._place(kv.key)
-        if word == "claim" and self._cells[at] == _WAITING:
+    def claim(self, partition: str) -> None:
+        """An attempt holds the job; what has a result keeps it."""
+        at = self._at(partition)
+        if at >= 0 and self._cells[at] == _WAITING:
             self._set(at, _CLAIMED)
-        elif word == "state":
-            try:
-                record = decode(kv.value, JobRecord, kv.key)
-            except CorruptRecord:
-                return  # neither done nor failed, as for the leader
-            self.last_job_at = max(self.last_job_at, record.at)
-            self._set(at, _SUCCEEDED if record.state == "success" else _FAILED)
-            if record.state != "success" and len(self.failures) < MAX_FAILURES:
-                self.failures[partition] = record.error
 
-    def apply_delete(self, key: bytes) -> None:
-        """Any key below the operation's root was deleted."""
-        at, partition, word = self._place(key)
-        if word == "claim" and self._cells[at] == _CLAIMED:
+    def release(self, partition: str) -> None:
+        """No attempt holds the job any more."""
+        at = self._at(partition)
+        if at >= 0 and self._cells[at] == _CLAIMED:
             self._set(at, _WAITING)
-        elif word == "state":
-            self._set(at, _WAITING)
-            self.failures.pop(partition, None)
 
-    def _heeds(self, kv: KeyValue) -> bool:
-        """Whether a key of a dynamic plan is one of the run that counts; makes room for its jobs."""
-        named, is_run = self._keys.partition_of(kv.key), kv.key == self._keys.run
-        try:
-            if is_run:
-                record = decode(kv.value, RunRecord, kv.key)
-                token, jobs = record.token, record.tasks if record.count is None else record.count
-            elif named is not None and named[1] == "state" and named[0].isdecimal():
-                token, jobs = decode(kv.value, JobRecord, kv.key).run, int(named[0]) + 1
-            else:
-                return False
-        except CorruptRecord:
-            return False
-        if token < self._run:
-            return False
-        if token > self._run:
-            self._run, self._cells = token, bytearray()
-            self.succeeded = self.failed = 0
-            self.failures.clear()
+    def succeed(self, partition: str, when: float) -> None:
+        """The job has ended well."""
+        if (at := self._at(partition)) >= 0:
+            self._set(at, _SUCCEEDED, when)
+
+    def fail(self, partition: str, when: float, error: str) -> None:
+        """The job has failed."""
+        if (at := self._at(partition)) >= 0:
+            self._set(at, _FAILED, when)
+            if len(self._failures) < MAX_FAILURES:
+                self._failures[at] = error
+
+    def clear(self, partition: str) -> None:
+        """The job has no result, or none that can be read."""
+        if (at := self._at(partition)) >= 0:
+            self._set(at, _WAITING)
+
+    def restart(self) -> None:
+        """Another run of a dynamic plan begins: nothing that was known of its jobs counts."""
+        self._cells, self.succeeded, self.failed = bytearray(), 0, 0
+        self._failures.clear()
+
+    def make_room(self, jobs: int) -> None:
+        """A dynamic plan has so many jobs at least."""
         self._cells.extend((_WAITING,) * (min(jobs, MAX_DYNAMIC) - len(self._cells)))
-        return not is_run
 
-    def _place(self, key: bytes) -> tuple[int, str, str]:
-        """Index, partition and word of a job's key; the word is empty for any other key."""
-        named = self._keys.partition_of(key)
-        if named is None:
-            return 0, "", ""
-        partition, word = named
+    def _at(self, partition: str) -> int:
+        """The place of a partition; -1 if it is not of the plan."""
         if self._index is not None:
-            at = self._index.get(partition, -1)
-        else:
-            at = int(partition) if partition.isascii() and partition.isdecimal() else -1
-        return (at, partition, word) if 0 <= at < self.total else (0, "", "")
+            return self._index.get(partition, -1)
+        at = int(partition) if partition.isascii() and partition.isdecimal() else -1
+        if at < len(self._cells):
+            return at
+        if not self._dynamic or at >= MAX_DYNAMIC:
+            return -1
+        self.make_room(at + 1)
+        return at
 
-    def _set(self, at: int, state: int) -> None:
+    def _set(self, at: int, state: int, when: float = 0.0) -> None:
+        if when > self.last_job_at:
+            self.last_job_at = when
         before, self._cells[at] = self._cells[at], state
-        self.succeeded += (state == _SUCCEEDED) - (before == _SUCCEEDED)
-        self.failed += (state == _FAILED) - (before == _FAILED)
+        if state == _SUCCEEDED:
+            self.succeeded += 1
+        elif state == _FAILED:
+            self.failed += 1
+        if before == _SUCCEEDED:
+            self.succeeded -= 1
+        elif before == _FAILED:
+            self.failed -= 1
+            self._failures.pop(at, None)
 
     # -- showing it ----------------------------------------------------------------------------------
 

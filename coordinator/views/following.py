@@ -12,13 +12,12 @@ from contextlib import aclosing
 
 from distop.coordinator.state.grid import JobGrid
 from distop.coordinator.state.tracker import Tracked
-from distop.coordinator.views.operations import LiveView
+from distop.coordinator.views.operations import from_tracked
 from distop.errors import Compacted, DeadlineExceeded, DistopError
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, Txn
 from distop.metastore.etcd.watch import WatchBatch, watch
 from distop.metastore.records.keyspace import OperationId, prefix_end
-from distop.metastore.records.model import OperationArg, decode
 from distop.proto import distop_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -43,10 +42,9 @@ class Followed:
     def __init__(self, client: EtcdClient, operation: OperationId) -> None:
         self.operation = operation
         self.looked_at = 0.0
-        self.grid: JobGrid | None = None
         self._client = client
         self._keys = client.keyspace.operation(operation)
-        self._view: LiveView | None = None
+        self._tracked: Tracked | None = None
         self._revision = 0
         self._listed = asyncio.Event()
         self._error: DistopError | None = None
@@ -60,20 +58,15 @@ class Followed:
             async with asyncio.timeout(FIRST_LOOK_S):
                 await self._listed.wait()
         except TimeoutError:
-            if self._view is None and self._error is None:
+            if self._tracked is None and self._error is None:
                 raise DeadlineExceeded(
                     f"{self.operation} could not be read within {FIRST_LOOK_S:g} s"
                 ) from None
         if self._error is not None:
             raise self._error
-        if self._view is None or self.grid is None or not self._view.tracked.state:
+        if self._tracked is None or not self._tracked.state:
             return None
-        message = self._view.message(self._revision)
-        # The jobs are in the grid: the view was shown none of their keys.
-        message.jobs.failed = self.grid.failed
-        if not message.jobs.counting:
-            message.jobs.succeeded = self.grid.succeeded
-        return message, self.grid
+        return from_tracked(self._tracked, self._revision), self._tracked.jobs
 
     async def run(self) -> None:
         """Keep it up to date until it is over."""
@@ -96,7 +89,7 @@ class Followed:
             revision = await self._list()
             self._error = None
             self._listed.set()
-            if self._view is None:
+            if self._tracked is None:
                 return
             async for batch in changes:
                 if not self._apply(batch.after(revision)):
@@ -105,51 +98,39 @@ class Followed:
     async def _list(self) -> int:
         """Read everything at one revision, page by page."""
         keys = self._keys
-        told = (keys.cancel, keys.error, keys.pause, keys.completion, keys.resolve)
-        header = (keys.arg, keys.state, keys.runner, keys.run, *told)
+        wishes = (keys.cancel, keys.error, keys.pause, keys.completion, keys.resolve)
+        header = (keys.arg, keys.state, keys.runner, keys.run, *wishes)
         result = await self._client.txn(Txn(then=tuple(Get(key) for key in header)))
         found = [kv for index, key in enumerate(header) if (kv := result.one(index, key)).exists]
         revision = self._revision = result.revision
-        if not {keys.arg, keys.state} <= {kv.key for kv in found}:
-            self._view = None
+        tracked = self._tracked = Tracked.of(keys, found)
+        if tracked is None:
             return revision
-        arg = decode(result.one(0, keys.arg).value, OperationArg, keys.arg)
-        view = LiveView(Tracked(keys, arg), "")
-        for kv in found:
-            view.apply_put(kv)
-        grid = JobGrid(keys, arg)
-        self._view, self.grid = view, grid
+        tracked.jobs.complete = False
         start, end = keys.prefix, prefix_end(keys.prefix)
         while True:
             page = await self._client.get_range(start, end, revision=revision, limit=PAGE)
             for kv in page.kvs:
-                grid.apply_put(kv)
+                tracked.apply_put(kv)
             if not page.more:
-                grid.complete = True
+                tracked.jobs.complete = True
                 return revision
             start = page.kvs[-1].key + b"\0"
 
     def _apply(self, batch: WatchBatch) -> bool:
         """Changes of the operation; ``False`` once it is over."""
-        keys, view, grid = self._keys, self._view, self.grid
-        if view is None or grid is None:
+        tracked = self._tracked
+        if tracked is None:
             return False
-        if any(event.kind == "delete" and event.kv.key == keys.state for event in batch.events):
+        if any(event.kind == "delete" and event.kv.key == self._keys.state for event in batch.events):
             # Its other keys may go in the same revision: that takes no result back.
-            view.tracked.set_state(b"", batch.revision)
+            tracked.set_state(b"", batch.revision)
             return False
         for event in batch.events:
-            key = event.kv.key
-            if keys.partition_of(key) is None:
-                if event.kind == "put":
-                    view.apply_put(event.kv)
-                    grid.apply_put(event.kv)  # which run counts
-                else:
-                    view.apply_delete(event.kv)
-            elif event.kind == "put":
-                grid.apply_put(event.kv)
+            if event.kind == "put":
+                tracked.apply_put(event.kv)
             else:
-                grid.apply_delete(key)
+                tracked.apply_delete(event.kv.key, event.kv.mod_revision)
         self._revision = max(self._revision, batch.revision)
         return True
 

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 
 import msgspec
 
-from distop.coordinator.views.operations import LiveView, from_history, read_pause
+from distop.coordinator.state.tracker import Tracked
+from distop.coordinator.views.operations import from_history, from_tracked, read_pause
 from distop.errors import Compacted, FutureRevision, InvalidArgument, InvalidName, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.records.keyspace import OperationId, check_name, escape, prefix_end
@@ -149,9 +150,9 @@ async def _operations_of(
         operation = keyspace.parse_active(kv.key)
         if request.type in ("", operation.type):
             listing = await client.scan(keys.operation(operation).prefix, revision=revision)
-            if (view := LiveView.of(keys, operation, listing.kvs)) is not None:
-                view.table_pause = pause
-                found[operation] = view.message(revision)
+            if (tracked := Tracked.of(keys.operation(operation), listing.kvs)) is not None:
+                tracked.table_pause = pause
+                found[operation] = from_tracked(tracked, revision)
     history = await client.scan(keys.history_prefix, revision=revision)
     for kv in history.kvs:
         operation = keyspace.parse_history(kv.key)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import Any
 
 from google.protobuf import struct_pb2, timestamp_pb2
@@ -17,12 +16,9 @@ from distop.metastore.records.model import (
     ABORTING,
     COMMITTING,
     RUNNING,
-    ErrorRecord,
     HistoryRecord,
     MemberRecord,
-    OperationArg,
     PauseRecord,
-    RunnerRecord,
     decode,
 )
 from distop.proto import distop_pb2 as pb
@@ -88,7 +84,7 @@ def from_history(operation: OperationId, record: HistoryRecord, revision: int) -
     return message
 
 
-def from_tracked(tracked: Tracked, runner: str, revision: int) -> pb.Operation:
+def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
     """A live operation."""
     arg = tracked.arg
     message = pb.Operation(
@@ -101,13 +97,13 @@ def from_tracked(tracked: Tracked, runner: str, revision: int) -> pb.Operation:
         jobs=pb.JobCounts(
             total=tracked.total,
             succeeded=tracked.done,
-            failed=len(tracked.failed),
+            failed=tracked.jobs.failed,
             counting=tracked.counting,
         ),
         request_id=arg.request_id,
         started_by=arg.started_by,
         started_at=timestamp(arg.started_at),
-        runner=runner,
+        runner=tracked.runner,
         follows=arg.follows,
         max_failed_partitions=arg.options.max_failed_partitions,
         cancel_requested=tracked.cancel_requested,
@@ -126,63 +122,19 @@ def from_tracked(tracked: Tracked, runner: str, revision: int) -> pb.Operation:
             )
         )
     if tracked.error is not None:
-        message.error.CopyFrom(_error(tracked.error))
+        message.error.CopyFrom(pb.OperationError(code=tracked.error.code, message=tracked.error.message))
     elif tracked.unreadable:
         reason = next(iter(tracked.unreadable.values()))
         message.error.CopyFrom(pb.OperationError(code=CorruptRecord.code, message=reason))
+    if tracked.pause is not None:
+        message.pause.CopyFrom(pause_of(tracked.pause, "operation"))
+    elif tracked.table_pause is not None:
+        message.pause.CopyFrom(pause_of(tracked.table_pause, "table"))
     return message
 
 
-def _error(record: ErrorRecord) -> pb.OperationError:
-    return pb.OperationError(code=record.code, message=record.message)
-
-
-class LiveView:
-    """A live operation kept up to date for a watcher: its counts, its runner, and what is new."""
-
-    def __init__(self, tracked: Tracked, runner: str) -> None:
-        self.tracked = tracked
-        self.runner = runner
-        self.table_pause: PauseRecord | None = None
-        """Who holds its table; not below the root, so whoever knows sets it."""
-
-    @classmethod
-    def of(cls, keys: TableKeys, operation: OperationId, kvs: Iterable[KeyValue]) -> LiveView | None:
-        """From all keys below the operation's root; ``None`` if it has no state (any more)."""
-        op_keys = keys.operation(operation)
-        by_key = {kv.key: kv for kv in kvs}
-        arg = by_key.get(op_keys.arg)
-        if arg is None or op_keys.state not in by_key:
-            return None
-        view = cls(Tracked(op_keys, decode(arg.value, OperationArg, arg.key)), "")
-        for kv in by_key.values():
-            view.apply_put(kv)
-        return view
-
-    def apply_put(self, kv: KeyValue) -> None:
-        """A key below the root was written."""
-        if kv.key == self.tracked.keys.runner:
-            self.runner = decode(kv.value, RunnerRecord, kv.key).member
-        self.tracked.apply_put(kv)
-
-    def apply_delete(self, kv: KeyValue) -> None:
-        """A key below the root was deleted."""
-        if kv.key == self.tracked.keys.runner:
-            self.runner = ""
-        self.tracked.apply_delete(kv.key, kv.mod_revision)
-
-    def message(self, revision: int) -> pb.Operation:
-        """As callers see it."""
-        message = from_tracked(self.tracked, self.runner, revision)
-        if self.tracked.pause is not None:
-            message.pause.CopyFrom(pause_of(self.tracked.pause, "operation"))
-        elif self.table_pause is not None:
-            message.pause.CopyFrom(pause_of(self.table_pause, "table"))
-        return message
-
-
-async def read_operation(client: EtcdClient, operation: OperationId) -> tuple[pb.Operation, LiveView | None]:
-    """An operation as it stands: live (with its view) or finished.
+async def read_operation(client: EtcdClient, operation: OperationId) -> tuple[pb.Operation, Tracked | None]:
+    """An operation as it stands: live (with what it was read from) or finished.
 
     Raises :class:`~distop.errors.OperationNotFound`.
     """
@@ -190,10 +142,10 @@ async def read_operation(client: EtcdClient, operation: OperationId) -> tuple[pb
     listing, pause = await asyncio.gather(
         client.scan(keys.operation(operation).prefix), read_pause(client, keys)
     )
-    view = LiveView.of(keys, operation, listing.kvs)
-    if view is not None:
-        view.table_pause = pause
-        return view.message(listing.revision), view
+    tracked = Tracked.of(keys.operation(operation), listing.kvs)
+    if tracked is not None:
+        tracked.table_pause = pause
+        return from_tracked(tracked, listing.revision), tracked
     finished = await read_finished(client, operation)
     if finished is None:
         raise OperationNotFound(
@@ -210,7 +162,7 @@ async def read_pause(client: EtcdClient, keys: TableKeys, *, revision: int = 0) 
     return decode(kv.value, PauseRecord, kv.key) if kv.exists else None
 
 
-async def refresh_pause(client: EtcdClient, keys: TableKeys, view: LiveView) -> int:
+async def refresh_pause(client: EtcdClient, keys: TableKeys, tracked: Tracked) -> int:
     """Bring up to date who holds the table. Returns the revision this was read at if it is news, else 0.
 
     Raises :class:`~distop.errors.Unavailable` when etcd does not answer: a heartbeat that said that nothing
@@ -218,7 +170,7 @@ async def refresh_pause(client: EtcdClient, keys: TableKeys, view: LiveView) -> 
     """
     page = await client.get_range(keys.pause, b"")
     pause = decode(page.kvs[0].value, PauseRecord, keys.pause) if page.kvs else None
-    before, view.table_pause = view.table_pause, pause
+    before, tracked.table_pause = tracked.table_pause, pause
     return page.revision if pause != before else 0
 
 

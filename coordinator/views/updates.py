@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 
-from distop.coordinator.views.operations import LiveView
+from distop.coordinator.state.tracker import Tracked
+from distop.coordinator.views.operations import from_tracked
 from distop.errors import Unavailable
 from distop.metastore.etcd.watch import WatchBatch
 from distop.proto import distop_pb2 as pb
@@ -20,7 +21,7 @@ MAX_JOBS_PER_UPDATE = 1000
 
 async def live_updates(
     changes: AsyncGenerator[WatchBatch, None],
-    view: LiveView,
+    tracked: Tracked,
     revision: int,
     heartbeat_s: float,
     stopping: asyncio.Event,
@@ -43,12 +44,12 @@ async def live_updates(
     Unavailable
         This coordinator is about to end; another one goes on from the revision seen last.
     """
-    pending, news = _Pending(revision), asyncio.Event()
+    pending, news = _Pending(tracked, revision), asyncio.Event()
 
     async def pump() -> None:
         try:
             async for batch in changes:
-                pending.apply(view, batch.after(revision))
+                pending.apply(batch.after(revision))
                 news.set()
         finally:
             news.set()
@@ -66,7 +67,7 @@ async def live_updates(
             news.clear()
             if pumping.done():
                 pumping.result()
-            if not view.tracked.state:
+            if not tracked.state:
                 if (last := await ended()) is not None:
                     yield last
                 return
@@ -77,7 +78,7 @@ async def live_updates(
             if not pending.changed and loop.time() >= due:
                 pending.revision = max(pending.revision, await refresh())
             if pending.urgent or loop.time() >= due:
-                update = pending.take(view)
+                update = pending.take()
                 sent_at = loop.time()
                 due = sent_at + heartbeat_s
                 yield update
@@ -90,8 +91,8 @@ async def live_updates(
 class _Pending:
     """What has changed since the last update of a watcher."""
 
-    def __init__(self, revision: int) -> None:
-        self.revision = revision
+    def __init__(self, tracked: Tracked, revision: int) -> None:
+        self.tracked, self.revision = tracked, revision
         self._begin()
 
     def _begin(self) -> None:
@@ -99,35 +100,24 @@ class _Pending:
         self.urgent = False
         self._jobs: list[pb.JobUpdate] = []
 
-    def apply(self, view: LiveView, batch: WatchBatch) -> None:
+    def apply(self, batch: WatchBatch) -> None:
         self.revision = max(self.revision, batch.revision)
-        tracked = view.tracked
+        keys = self.tracked.keys
         for event in batch.events:
             self.changed = True
-            if event.kv.key == tracked.keys.pause:
+            key, deleted = event.kv.key, event.kind == "delete"
+            if key == keys.pause or (not deleted and key in (keys.state, keys.cancel)):
                 self.urgent = True
-            if event.kind == "delete":
-                view.apply_delete(event.kv)
-                continue
-            view.apply_put(event.kv)
-            if event.kv.key in (tracked.keys.state, tracked.keys.cancel):
-                self.urgent = True
-            elif event.kv.key.endswith(b".state") and len(self._jobs) < MAX_JOBS_PER_UPDATE:
-                named = tracked.keys.partition_of(event.kv.key)
-                failed = tracked.failed.get(event.kv.key)
-                if named is not None:
-                    self._jobs.append(
-                        pb.JobUpdate(
-                            partition=named[0],
-                            state="failed" if failed else "success",
-                            error=failed.error if failed else "",
-                        )
-                    )
+            if deleted:
+                self.tracked.apply_delete(key, event.kv.mod_revision)
+            elif (ended := self.tracked.apply_put(event.kv)) and len(self._jobs) < MAX_JOBS_PER_UPDATE:
+                partition, record = ended
+                state = "success" if record.state == "success" else "failed"
+                self._jobs.append(pb.JobUpdate(partition=partition, state=state, error=record.error))
 
-    def take(self, view: LiveView) -> pb.OperationUpdate:
+    def take(self) -> pb.OperationUpdate:
         """The update; from here on the next one is collected."""
-        update = pb.OperationUpdate(
-            operation=view.message(self.revision), jobs=self._jobs, revision=self.revision
-        )
+        message = from_tracked(self.tracked, self.revision)
+        update = pb.OperationUpdate(operation=message, jobs=self._jobs, revision=self.revision)
         self._begin()
         return update

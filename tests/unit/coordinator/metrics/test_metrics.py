@@ -82,7 +82,7 @@ def test_jobs_are_counted_once_by_scrapes_and_by_the_end():
     mark(one, 2, 3)
     mark(one, 4, failed=True)
     one.set_state(b"", 5)
-    one.succeeded.clear()  # the event of its end may be faster than the reply
+    one.jobs.restart()  # the event of its end may be faster than the reply
     metrics.operation_finished(one, history("failed", succeeded=4, failed=1))
     assert value(metrics, "distop_jobs_finished_total", **done) == 4
     assert value(metrics, "distop_jobs_finished_total", type="noop", state="failed") == 1

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.coordinator.state.tracker import Collect, Finish, Resolve, Seal, Tracked, Wait, decide
+from distop.coordinator.state.actions import Collect, Finish, Resolve, Seal, Wait, decide
+from distop.coordinator.state.tracker import Tracked
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.jobs import failure_record, success_record
 from distop.metastore.records.keyspace import Keyspace, OperationId
@@ -49,6 +50,7 @@ def tracked(
         type="noop",
         instance=1,
         partition_count=total,
+        partitions=NAMES[:total] if total == len(NAMES) else None,
         options=OperationOptions(deadline_s=deadline_s, max_failed_partitions=max_failed),
         stages_files=stages_files,
     )
@@ -89,8 +91,8 @@ def test_each_mark_counts_once_however_often_it_is_seen(history: list[tuple[Chan
             model.pop(change.partition, None)
         else:
             model[change.partition] = change.what
-        assert len(one.succeeded) == list(model.values()).count("success")
-        assert len(one.failed) == list(model.values()).count("failed")
+        assert one.jobs.succeeded == list(model.values()).count("success")
+        assert one.jobs.failed == list(model.values()).count("failed")
 
 
 @given(st.permutations(NAMES), st.sets(st.sampled_from(NAMES)))
@@ -99,8 +101,8 @@ def test_the_order_of_marks_does_not_matter(order: list[str], failed: set[str]) 
     one = tracked()
     for revision, name in enumerate(order, start=1):
         Change(name, "failed" if name in failed else "success").apply(one, revision)
-    assert len(one.failed) == len(failed)
-    assert len(one.succeeded) == len(NAMES) - len(failed)
+    assert one.jobs.failed == len(failed)
+    assert one.jobs.succeeded == len(NAMES) - len(failed)
 
 
 @given(
@@ -128,7 +130,7 @@ def test_what_else_stands_below_the_root() -> None:
     one.apply_put(KeyValue(KEYS.progress("0"), b"\xff", 6, 6))
     assert one.cancel_requested
     assert one.error == ErrorRecord(code="X", message="why")
-    assert not one.succeeded
+    assert not one.jobs.succeeded
     one.apply_delete(KEYS.claim("0"), 7)
     assert one.cancel_requested
 
@@ -171,10 +173,10 @@ def situations() -> Iterator[tuple[Tracked, bool]]:
 def test_no_situation_is_without_progress_or_a_reason() -> None:
     """O16, O19, O20: waiting is allowed for jobs that are under way, and once nothing is left; else act."""
     for one, late in situations():
-        all_done = len(one.succeeded) == 3
+        all_done = one.jobs.succeeded == 3
         match decide(one, deadline_passed=late):
             case Wait():
-                reasons = (one.cancel_requested, one.failed, all_done, late)
+                reasons = (one.cancel_requested, one.jobs.failed, all_done, late)
                 jobs_under_way = one.state == RUNNING and not any(reasons)
                 assert jobs_under_way or (not one.state and one.gone), one
             case Seal(before=before, after=after, code=code):
@@ -215,7 +217,7 @@ def test_a_pause_is_known_by_its_key() -> None:
 
 def test_one_failed_job_aborts_with_its_name_and_reason() -> None:
     """O16."""
-    one = tracked(3)
+    one = tracked()
     one.set_state(RUNNING, 1)
     Change("a.b", "failed").apply(one, 2)
     action = decide(one, deadline_passed=False)
@@ -389,7 +391,7 @@ def test_only_results_of_the_run_that_counts_are_counted_in_whatever_order_they_
     # A key holds one value in the end; which of both runs was heard of last is up to the order.
     for kv in of_run(9, "0", "1"):
         seen.apply_put(kv)
-    assert seen.succeeded == {KEYS.job_state("0"), KEYS.job_state("1")}
+    assert (seen.jobs.text(5), seen.jobs.succeeded) == ("ss", 2)
     assert (seen.total, seen.counting, seen.run.token) == (2, False, 9)
     assert decide(seen, deadline_passed=False) == Seal(RUNNING, COMMITTING)
 

@@ -1,0 +1,105 @@
+"""What the leader of a table does next about an operation, from nothing but its present state. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from distop.coordinator.state.tracker import Tracked
+from distop.errors import JobFailed
+from distop.metastore.records.model import ABORTING, COMMITTING, RUNNING, ResolveRecord
+
+MAX_NAMED_ERROR = 120
+"""Characters of the error of each failed partition that a history record names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do before the operation's deadline or the next change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Move ``.state`` from ``before`` to ``after``."""
+
+    before: bytes
+    after: bytes
+    code: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Publish (committing) or bury (aborting) it; one that publishes nothing ends from running."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Act on what somebody has decided about a parked one."""
+
+    decision: ResolveRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """It is over; remove what it left."""
+
+
+Action: TypeAlias = Wait | Seal | Finish | Resolve | Collect
+
+
+def decide(tracked: Tracked, *, deadline_passed: bool, paused: bool = False) -> Action:
+    """What the leader should do about an operation, from nothing but its present state.
+
+    Parameters
+    ----------
+    paused:
+        Somebody holds it, or its table. It is not published then; it can still fail, be cancelled, and pass
+        its deadline, which goes on counting.
+    """
+    if not tracked.state:
+        return Wait() if tracked.gone else Collect()
+    if tracked.state == ABORTING:
+        return Finish()
+    if tracked.state not in (RUNNING, COMMITTING):
+        return Wait()  # of a newer version, which knows what to do about it
+    if tracked.cancel_requested:
+        return Seal(tracked.state, ABORTING, "CANCELLED", tracked.cancel_text)
+    if tracked.state == COMMITTING:
+        if not tracked.completion.parked:
+            return Finish()
+        return Resolve(tracked.decision) if tracked.decision is not None else Wait()
+    failed = tracked.jobs.failed
+    if tracked.arg.options.too_many_failed(failed, tracked.total):
+        return Seal(RUNNING, ABORTING, JobFailed.code, _why_failed(tracked))
+    if not tracked.counting and tracked.jobs.succeeded + failed >= tracked.total:
+        if paused:
+            return _too_late(tracked) if deadline_passed else Wait()
+        # Also when the deadline has just passed: the work is done.
+        return Seal(RUNNING, COMMITTING) if tracked.publishes else Finish()
+    return _too_late(tracked) if deadline_passed else Wait()
+
+
+def _why_failed(tracked: Tracked) -> str:
+    partition, error = next(iter(tracked.jobs.failures.items()), ("?", "?"))
+    # The code of the operation's error goes without saying twice.
+    first = f"job {partition} failed: {error.removeprefix(f'{JobFailed.code}: ')}"
+    allowed = tracked.arg.options.max_failed_partitions
+    if not allowed:
+        return first
+    limit = "one must succeed" if allowed < 0 or allowed >= tracked.total else f"{allowed:,} may"
+    return f"{tracked.jobs.failed:,} of {tracked.total:,} jobs failed, {limit}; {first}"
+
+
+def failed_partitions(tracked: Tracked, outcome: str) -> dict[str, Any]:
+    """What a success says of the jobs that were allowed to fail; so much of it as fits a history record."""
+    if outcome != "success" or not tracked.jobs.failed:
+        return {}
+    named = tracked.jobs.failures.items()
+    return {"failedPartitions": {name: error[:MAX_NAMED_ERROR] for name, error in named}}
+
+
+def _too_late(tracked: Tracked) -> Seal:
+    limit = tracked.arg.options.deadline_s
+    done = f"{tracked.done} of {'an unknown number of' if tracked.counting else tracked.total} jobs were done"
+    return Seal(RUNNING, ABORTING, "DEADLINE_EXCEEDED", f"not finished within {limit:g} s: {done}")
