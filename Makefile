@@ -2,12 +2,16 @@
 #   PYTHON=python3.12   the Python to build .venv with
 #   ARGS="-k lease"     further arguments of the target's program
 #   WORKERS=2           processes that `make test` runs in; 0: one, as a debugger needs it
+#   ETCD=3.5.35         the etcd of `make test-etcd`
 
 PYTHON ?=
 ARGS ?=
 # As many as there are processors, 2 or 3 of them: most tests are several processes already, and with more of
 # them than that at once all take longer.
 WORKERS ?= $(shell echo $$(( $$(nproc) < 3 ? 2 : 3 )))
+ETCD ?= 3.6.16
+ETCD_TESTS := etcd or embedded or txn or transactions or watch or lease or election or leading or starting or ending \
+	or claims or marks or three_members or doctor
 export PYTHON
 # Set in many containers. Here every one of the hundreds of processes would compile what it imports once more.
 unexport PYTHONDONTWRITEBYTECODE
@@ -44,9 +48,14 @@ demo: setup ## ingest a year of flights while processes are killed, and prove ev
 test: setup ## all tests: a real etcd, real Spark, real processes
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
+.PHONY: test-etcd
+test-etcd: setup ## the tests closest to etcd, against ETCD=3.6.16, any other that Go can build, or the system's `package`
+	@test -x .venv/etcd-$(ETCD)/etcd || deploy/etcd.sh .venv/etcd-$(ETCD) $(ETCD)
+	DISTOP_ETCD_BINARY=$$PWD/.venv/etcd-$(ETCD)/etcd $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile \
+		--no-loadscope-reorder -k "$(ETCD_TESTS)" $(ARGS)
+
 .PHONY: chaos
 chaos: setup ## kill every process at every crash point, and count the rows: a quarter of an hour (docs/chaos.md)
-	@deploy/setup.sh safe-etcd
 	PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
 
 .PHONY: lint

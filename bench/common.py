@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from distop.client import AsyncClient
+from distop.metastore.etcd.embedded import find_etcd
 
 T = TypeVar("T")
 
@@ -111,13 +112,13 @@ def peak_mb(pid: int) -> float:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table for people."""
-    table = Table(*columns, title=title, box=None, title_justify="left")
+    """A table for people, with the version of etcd."""
+    table = Table(*columns, title=f"{title} (etcd {find_etcd().version})", box=None, title_justify="left")
     for row in rows:
         table.add_row(*row)
     Console(highlight=False).print(table)
 
 
 def print_json(**figures: float) -> None:
-    """The figures for programs: one JSON object on the last line."""
-    print(json.dumps(figures))
+    """The figures for programs: one JSON object on the last line, which names the version of etcd."""
+    print(json.dumps({"etcd": find_etcd().version, **figures}))

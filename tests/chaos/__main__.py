@@ -60,7 +60,7 @@ def main(given: list[str] | None = None) -> int:
         print(
             f"etcd {etcd.version} ({etcd.path}) can lose data when it is killed: a run with it shows nothing."
         )
-        print("Put another one on PATH (Debian: apt-get install etcd-server), or set DISTOP_ETCD_BINARY.")
+        print("Put another one on PATH, or set DISTOP_ETCD_BINARY (docs/operating.md, etcd).")
         return 2
     rng = random.Random(chosen.seed)
     folder = Path(chosen.folder or tempfile.mkdtemp(prefix="distop-chaos-")).absolute()

@@ -68,7 +68,7 @@ async def test_what_is_on_a_branch_is_seen_once_it_has_passed(service: Whole) ->
     with pytest.raises(AlreadyIngested):
         await service.client.start("t", "ingest", {"paths": [str(folder)], "branch": "audit"})
 
-    assert not (await service.client.diagnose(deep=True)).findings
+    assert await service.findings(deep=True) == []
 
     broken = await run(service, "validate", branch="audit", rules=RULES, publish=True)
     assert broken.error is not None
@@ -90,7 +90,7 @@ async def test_what_is_on_a_branch_is_seen_once_it_has_passed(service: Whole) ->
     with pytest.raises(AlreadyIngested):
         await service.client.start("t", "ingest", {"paths": [str(folder)]})
     await service.at_rest()
-    assert not (await service.client.diagnose(deep=True)).findings
+    assert await service.findings(deep=True) == []
 
 
 async def test_staging_validating_and_publishing_in_one_go(service: Whole) -> None:
@@ -149,7 +149,7 @@ async def test_what_was_appended_to_a_branch_is_put_on_what_others_have_written(
     await service.at_rest()
     assert await asyncio.to_thread(service.ids) == everything
     assert service.data_files() == await asyncio.to_thread(service.published_files)
-    assert not (await service.client.diagnose(deep=True)).findings
+    assert await service.findings(deep=True) == []
 
     await succeeds(service, "rollback", snapshot=last.facts["snapshotId"])
     assert await ingested(service) == ["a", "d"]

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyiceberg.table
 
-from distop.client import AsyncClient, Operation
+from distop.client import AsyncClient, Finding, Operation
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -87,6 +87,11 @@ class Whole:
     def published_files(self, name: str = "t") -> set[Path]:
         """The data files that the present snapshot knows. Blocking."""
         return {Path(urlsplit(task.file.file_path).path) for task in self.table(name).scan().plan_files()}
+
+    async def findings(self, table: str = "", *, deep: bool = False) -> list[Finding]:
+        """What the doctor finds, except for the version of the etcd that runs these tests."""
+        found = await self.client.diagnose(table, deep=deep)
+        return [one for one in found.findings if one.code != "ETCD_LOSSY_VERSION"]
 
     async def operations(self) -> list[Operation]:
         async with aclosing(self.client.list("t")) as listed:

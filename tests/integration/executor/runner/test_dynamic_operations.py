@@ -196,7 +196,7 @@ async def test_a_cancellation_in_the_middle_leaves_nothing(
     async with under_way(client, etcd_config, tmp_path) as (service, operation):
         told = (await service.client.explain("t")).sentence
         assert told.startswith("dealing/1 running: 0 of an unknown number of jobs done, run by "), told
-        assert (await service.client.diagnose()).findings == ()
+        assert await service.findings() == []
         await service.client.cancel(operation.name)
         await eventually(lambda: attempts(tmp_path, "told"))
         (tmp_path / "release").touch()

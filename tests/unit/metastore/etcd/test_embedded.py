@@ -40,8 +40,9 @@ def program(tmp_path: Path) -> MakeProgram:
 
 @pytest.fixture(autouse=True)
 def _bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No etcd of this machine: PATH holds the folder ``bin`` of the test, and sh for its scripts."""
+    """No etcd of this machine: PATH holds the folder ``bin`` of the test, set-up would fill ``venv/etcd``."""
     monkeypatch.delenv("DISTOP_ETCD_BINARY", raising=False)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
 
 
@@ -63,6 +64,35 @@ def test_the_variable_wins_over_path(program: MakeProgram, monkeypatch: pytest.M
 def test_path_wins_over_the_wheel(program: MakeProgram) -> None:
     path = program("bin/etcd", says("3.4.23"))
     assert find_etcd() == EtcdBinary(path, "3.4.23", "PATH")
+
+
+@pytest.mark.parametrize("version", ["3.5.2", "3.3.25"])
+def test_an_unsound_one_is_passed_over_for_the_one_of_set_up(program: MakeProgram, version: str) -> None:
+    program("bin/etcd", says(version))
+    program("bin/etcdctl", says(version))
+    path = program("venv/etcd/etcd", says("3.4.23"))
+    assert find_etcd() == EtcdBinary(path, "3.4.23", "set-up")
+    assert find_etcdctl().parent.name == "bin"
+    beside = program("venv/etcd/etcdctl", says("3.4.23"))
+    assert find_etcdctl() == beside
+
+
+def test_a_sound_one_on_path_wins_over_the_one_of_set_up(program: MakeProgram) -> None:
+    path = program("bin/etcd", says("3.5.16"))
+    program("venv/etcd/etcd", says("3.4.23"))
+    assert find_etcd() == EtcdBinary(path, "3.5.16", "PATH")
+
+
+def test_where_none_is_sound_the_first_is_taken(program: MakeProgram) -> None:
+    path = program("bin/etcd", says("3.5.2"))
+    assert find_etcd() == EtcdBinary(path, "3.5.2", "PATH")
+
+
+def test_a_chosen_one_is_taken_sound_or_not(program: MakeProgram, monkeypatch: pytest.MonkeyPatch) -> None:
+    program("venv/etcd/etcd", says("3.4.23"))
+    chosen = program("mine/etcd", says("3.5.1"))
+    monkeypatch.setenv("DISTOP_ETCD_BINARY", str(chosen))
+    assert find_etcd() == EtcdBinary(chosen, "3.5.1", "DISTOP_ETCD_BINARY")
 
 
 def test_the_wheel_is_taken_when_path_has_none() -> None:
@@ -91,10 +121,10 @@ def test_an_etcd_behind_the_script_of_the_wheel_is_found(
 def test_etcdctl_is_taken_from_beside_the_chosen_etcd(
     program: MakeProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program("bin/etcdctl", says("3.4.23"))
+    on_path = program("bin/etcdctl", says("3.4.23"))
     chosen = program("mine/etcd", says("3.6.1"))
     monkeypatch.setenv("DISTOP_ETCD_BINARY", str(chosen))
-    assert find_etcdctl() == chosen.parents[1] / "bin" / "etcdctl"
+    assert find_etcdctl() == on_path
     beside = program("mine/etcdctl", says("3.6.1"))
     assert find_etcdctl() == beside
 
@@ -124,12 +154,16 @@ def test_no_etcd_anywhere_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("version", ["3.5.0", "3.5.1", "3.5.2", "3.5.2+git", "3.5.0-rc.1"])
 def test_versions_that_lose_data_are_known(version: str) -> None:
-    assert EtcdBinary(Path("etcd"), version, "PATH").lossy
+    binary = EtcdBinary(Path("etcd"), version, "PATH")
+    assert binary.lossy
+    assert not binary.sound
 
 
-@pytest.mark.parametrize("version", ["3.4.23", "3.5.3", "3.5.10", "3.5.16", "3.5.21", "3.6.0", "13.5.1"])
+@pytest.mark.parametrize("version", ["3.4.23", "3.5.3", "3.5.10", "3.5.16", "3.5.21", "3.6.0", "3.10.1"])
 def test_other_versions_do_not(version: str) -> None:
-    assert not EtcdBinary(Path("etcd"), version, "PATH").lossy
+    binary = EtcdBinary(Path("etcd"), version, "PATH")
+    assert not binary.lossy
+    assert binary.sound
 
 
 def test_a_free_port_is_outside_the_range_of_outgoing_connections() -> None:
