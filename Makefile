@@ -48,6 +48,10 @@ demo: setup ## ingest a year of flights while processes are killed, and prove ev
 test: setup ## all tests: a real etcd, real Spark, real processes
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
+.PHONY: fresh
+fresh: ## demo and test in a bare Debian with nothing but Python, make and git, made for it; root only
+	@deploy/fresh.sh
+
 .PHONY: test-etcd
 test-etcd: setup ## the tests closest to etcd, against ETCD=3.6.16, any other that Go can build, or the system's `package`
 	@test -x .venv/etcd-$(ETCD)/etcd || deploy/etcd.sh .venv/etcd-$(ETCD) $(ETCD)
