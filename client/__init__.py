@@ -7,7 +7,7 @@ from distop.client.models.cluster import Leader, Member
 from distop.client.models.control import AuditEntry, Pause
 from distop.client.models.diagnosis import Diagnosis, Finding, Severity
 from distop.client.models.follow_up import FollowUp
-from distop.client.models.indexes import FoundFile, Index, LookUp
+from distop.client.models.indexes import Index
 from distop.client.models.operation import (
     Completion,
     JobCounts,
@@ -34,12 +34,10 @@ __all__ = [
     "Explanation",
     "Finding",
     "FollowUp",
-    "FoundFile",
     "Index",
     "JobCounts",
     "JobUpdate",
     "Leader",
-    "LookUp",
     "Member",
     "Operation",
     "OperationError",

@@ -85,7 +85,6 @@ class Client:
     drop_table = _blocking(AsyncClient.drop_table)
     resume_table = _blocking(AsyncClient.resume_table)
     indexes = _blocking(AsyncClient.indexes)
-    look_up = _blocking(AsyncClient.look_up)
     watermarks = _blocking(AsyncClient.watermarks)
     members = _blocking(AsyncClient.members)
     leaders = _blocking(AsyncClient.leaders)

@@ -622,48 +622,6 @@ class ListIndexesResponse(_message.Message):
     indexes: _containers.RepeatedCompositeFieldContainer[Index]
     def __init__(self, indexes: _Optional[_Iterable[_Union[Index, _Mapping]]] = ...) -> None: ...
 
-class LookUpRequest(_message.Message):
-    __slots__ = ("table", "column", "values", "snapshot_id")
-    TABLE_FIELD_NUMBER: _ClassVar[int]
-    COLUMN_FIELD_NUMBER: _ClassVar[int]
-    VALUES_FIELD_NUMBER: _ClassVar[int]
-    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
-    table: str
-    column: str
-    values: _containers.RepeatedScalarFieldContainer[str]
-    snapshot_id: int
-    def __init__(self, table: _Optional[str] = ..., column: _Optional[str] = ..., values: _Optional[_Iterable[str]] = ..., snapshot_id: _Optional[int] = ...) -> None: ...
-
-class FoundFile(_message.Message):
-    __slots__ = ("path", "size", "rows", "row_groups", "covered")
-    PATH_FIELD_NUMBER: _ClassVar[int]
-    SIZE_FIELD_NUMBER: _ClassVar[int]
-    ROWS_FIELD_NUMBER: _ClassVar[int]
-    ROW_GROUPS_FIELD_NUMBER: _ClassVar[int]
-    COVERED_FIELD_NUMBER: _ClassVar[int]
-    path: str
-    size: int
-    rows: int
-    row_groups: _containers.RepeatedScalarFieldContainer[int]
-    covered: bool
-    def __init__(self, path: _Optional[str] = ..., size: _Optional[int] = ..., rows: _Optional[int] = ..., row_groups: _Optional[_Iterable[int]] = ..., covered: _Optional[bool] = ...) -> None: ...
-
-class LookUpResponse(_message.Message):
-    __slots__ = ("snapshot_id", "files", "file_count", "planned_count", "covered_count", "index")
-    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
-    FILES_FIELD_NUMBER: _ClassVar[int]
-    FILE_COUNT_FIELD_NUMBER: _ClassVar[int]
-    PLANNED_COUNT_FIELD_NUMBER: _ClassVar[int]
-    COVERED_COUNT_FIELD_NUMBER: _ClassVar[int]
-    INDEX_FIELD_NUMBER: _ClassVar[int]
-    snapshot_id: int
-    files: _containers.RepeatedCompositeFieldContainer[FoundFile]
-    file_count: int
-    planned_count: int
-    covered_count: int
-    index: str
-    def __init__(self, snapshot_id: _Optional[int] = ..., files: _Optional[_Iterable[_Union[FoundFile, _Mapping]]] = ..., file_count: _Optional[int] = ..., planned_count: _Optional[int] = ..., covered_count: _Optional[int] = ..., index: _Optional[str] = ...) -> None: ...
-
 class Batch(_message.Message):
     __slots__ = ("name", "type", "argument", "queued_by", "queued_at", "attempts", "operation", "error")
     NAME_FIELD_NUMBER: _ClassVar[int]

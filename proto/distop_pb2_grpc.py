@@ -1054,11 +1054,6 @@ class IndexServiceStub:
                 request_serializer=distop_dot_proto_dot_distop__pb2.ListIndexesRequest.SerializeToString,
                 response_deserializer=distop_dot_proto_dot_distop__pb2.ListIndexesResponse.FromString,
                 _registered_method=True)
-        self.LookUp = channel.unary_unary(
-                '/distop.v1.IndexService/LookUp',
-                request_serializer=distop_dot_proto_dot_distop__pb2.LookUpRequest.SerializeToString,
-                response_deserializer=distop_dot_proto_dot_distop__pb2.LookUpResponse.FromString,
-                _registered_method=True)
 
 
 class IndexServiceServicer:
@@ -1071,13 +1066,6 @@ class IndexServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def LookUp(self, request, context):
-        """The data files in which a column may have one of some values.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_IndexServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -1085,11 +1073,6 @@ def add_IndexServiceServicer_to_server(servicer, server):
                     servicer.ListIndexes,
                     request_deserializer=distop_dot_proto_dot_distop__pb2.ListIndexesRequest.FromString,
                     response_serializer=distop_dot_proto_dot_distop__pb2.ListIndexesResponse.SerializeToString,
-            ),
-            'LookUp': grpc.unary_unary_rpc_method_handler(
-                    servicer.LookUp,
-                    request_deserializer=distop_dot_proto_dot_distop__pb2.LookUpRequest.FromString,
-                    response_serializer=distop_dot_proto_dot_distop__pb2.LookUpResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1120,33 +1103,6 @@ class IndexService:
             '/distop.v1.IndexService/ListIndexes',
             distop_dot_proto_dot_distop__pb2.ListIndexesRequest.SerializeToString,
             distop_dot_proto_dot_distop__pb2.ListIndexesResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def LookUp(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/distop.v1.IndexService/LookUp',
-            distop_dot_proto_dot_distop__pb2.LookUpRequest.SerializeToString,
-            distop_dot_proto_dot_distop__pb2.LookUpResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -115,21 +115,6 @@ def show(session: Connected, table: Name) -> None:
 
 
 @command(app, rich_help_panel=PANEL)
-def lookup(
-    session: Connected,
-    table: Name,
-    column: Annotated[str, typer.Argument(metavar="COLUMN")],
-    values: Annotated[list[str], typer.Argument(metavar="VALUE...")],
-    snapshot: Annotated[int, typer.Option(metavar="ID", help="Another snapshot than the present one.")] = 0,
-) -> None:
-    """Show the data files that may hold a value, by the index of its column.
-
-    Example: distop lookup flights tailnum N14228
-    """
-    session.out.look_up(session.client.look_up(table, column, values, snapshot_id=snapshot or None))
-
-
-@command(app, rich_help_panel=PANEL)
 def why(session: Connected, table: Name) -> None:
     """Say in one line why a table moves, or does not."""
     session.out.explanation(session.client.explain(table))

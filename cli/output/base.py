@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         Enqueued,
         Explanation,
         Leader,
-        LookUp,
         Member,
         Operation,
         OperationUpdate,
@@ -62,10 +61,6 @@ class Output(ABC):
     @abstractmethod
     def tables(self, tables: list[Table], more: bool) -> None:
         """A list of tables."""
-
-    @abstractmethod
-    def look_up(self, found: LookUp) -> None:
-        """Where a value is to be found."""
 
     @abstractmethod
     def watermarks(self, watermarks: Watermarks) -> None:

@@ -31,7 +31,6 @@ from distop.client import (
     Explanation,
     Index,
     Leader,
-    LookUp,
     Member,
     Operation,
     OperationUpdate,
@@ -136,15 +135,6 @@ class HumanOutput(Output):
                 ("created by", table.created_by),
             ]
         )
-
-    def look_up(self, found: LookUp) -> None:
-        grid = _grid("FILE", "ROW GROUPS", "ROWS", "BYTES")
-        for file in found.files:
-            groups = "all" if file.row_groups is None else ", ".join(map(str, file.row_groups))
-            grid.add_row(printable(file.path), groups, f"{file.rows:,}", f"{file.size:,}")
-        self._list(grid, "no file holds it", found.file_count > len(found.files))
-        by = f"by {found.index}" if found.index else "no index serves"
-        self.note(f"{found.file_count:,} of {found.planned_count:,} files, {by}")
 
     def tables(self, tables: list[Table], more: bool) -> None:
         grid = _grid("TABLE", "LOCATION", "FORMAT", "RUNNING", "LED BY", "SNAPSHOT")

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         Enqueued,
         Explanation,
         Leader,
-        LookUp,
         Member,
         Operation,
         OperationUpdate,
@@ -61,9 +60,6 @@ class JsonOutput(Output):
 
     def tables(self, tables: list[Table], more: bool) -> None:
         _print(tables)
-
-    def look_up(self, found: LookUp) -> None:
-        _print(found)
 
     def watermarks(self, watermarks: Watermarks) -> None:
         _print(watermarks)

@@ -1,29 +1,26 @@
-"""``IndexService``: the indexes of a table, and look-ups in them."""
+"""``IndexService``: the indexes of a table, and how far each is behind it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
 from concurrent.futures import Executor
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc.aio
 
-from distop.commit.files.storage import storage_of
+from distop.commit.files.storage import StorageOptions, storage_of
 from distop.coordinator.views.operations import timestamp
-from distop.errors import PreconditionFailed, TableNotFound
+from distop.errors import TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get
-from distop.metastore.records.keyspace import TableKeys, check_name
+from distop.metastore.records.keyspace import check_name
 from distop.metastore.records.model import Head, TableRecord, decode
 from distop.metastore.tables.indexes import read_indexes
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 
-T = TypeVar("T")
-
-MAX_FILES = 1000
-"""Files of an answer that are named."""
+log = logging.getLogger(__name__)
 
 
 class IndexService(distop_pb2_grpc.IndexServiceServicer):
@@ -32,7 +29,7 @@ class IndexService(distop_pb2_grpc.IndexServiceServicer):
     Parameters
     ----------
     threads:
-        Where tables and their indexes are read.
+        Where metadata of tables is read.
     """
 
     def __init__(self, client: EtcdClient, threads: Executor) -> None:
@@ -42,14 +39,18 @@ class IndexService(distop_pb2_grpc.IndexServiceServicer):
     async def ListIndexes(  # noqa: N802 - the name of the RPC
         self, request: pb.ListIndexesRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ListIndexesResponse:
-        from distop.commit.index.query import sequence_number_of
-
         keys = self._client.keyspace.table(check_name(request.table, "table"))
-        table, head = await self._read(keys)
+        result = await self._client.read_at_once([Get(keys.table), Get(keys.head)])
+        table, head = result.one(0, keys.table), result.one(1, keys.head)
+        if not table.exists:
+            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
         indexes = await read_indexes(self._client, keys)
         present = None
-        if indexes:
-            present = await self._blocking(lambda: sequence_number_of(head, storage_of(table)))
+        if indexes and head.exists:
+            storage = storage_of(decode(table.value, TableRecord, table.key))
+            location = decode(head.value, Head, head.key).metadata_location
+            loop = asyncio.get_running_loop()
+            present = await loop.run_in_executor(self._threads, _sequence_number, location, storage)
         response = pb.ListIndexesResponse()
         for index in indexes:
             # A table that was rolled back is at a snapshot before the one that is covered.
@@ -73,49 +74,17 @@ class IndexService(distop_pb2_grpc.IndexServiceServicer):
             )
         return response
 
-    async def LookUp(  # noqa: N802
-        self, request: pb.LookUpRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.LookUpResponse:
-        from distop.commit.index.query import look_up
 
-        keys = self._client.keyspace.table(check_name(request.table, "table"))
-        table, head = await self._read(keys)
-        if table.format != "iceberg":
-            raise PreconditionFailed(
-                f"table {keys.name!r} has format {table.format}, indexes are for Iceberg tables"
-            )
-        indexes = await read_indexes(self._client, keys)
-        storage, values = storage_of(table), list(request.values)
-        snapshot_id = request.snapshot_id or None
-        answer = await self._blocking(
-            lambda: look_up(head, storage, indexes, request.column, values, snapshot_id)
-        )
-        response = pb.LookUpResponse(
-            snapshot_id=answer.snapshot_id or 0,
-            file_count=len(answer.files),
-            planned_count=answer.planned,
-            covered_count=answer.covered,
-            index=answer.index,
-        )
-        for file in answer.files[:MAX_FILES]:
-            response.files.append(
-                pb.FoundFile(
-                    path=file.path,
-                    size=file.size,
-                    rows=file.rows,
-                    row_groups=file.row_groups or (),
-                    covered=file.row_groups is not None,
-                )
-            )
-        return response
+def _sequence_number(metadata_location: str, storage: StorageOptions) -> int | None:
+    """That of a table's present snapshot; ``None`` if the metadata cannot be read.
 
-    async def _read(self, keys: TableKeys) -> tuple[TableRecord, Head | None]:
-        result = await self._client.read_at_once([Get(keys.table), Get(keys.head)])
-        table, head = result.one(0, keys.table), result.one(1, keys.head)
-        if not table.exists:
-            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
-        record = decode(table.value, TableRecord, table.key)
-        return record, decode(head.value, Head, head.key) if head.exists else None
+    Each commit adds one to it, so the difference to an index's own is the number of commits since.
+    """
+    from distop.commit.iceberg.metadata_files import TableFile
 
-    async def _blocking(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+    try:
+        snapshot = TableFile.read(metadata_location, storage=storage).metadata.current_snapshot()
+    except Exception as error:  # any error of a file system: the indexes are listed all the same
+        log.warning("metadata_unreadable", extra={"path": metadata_location, "error": str(error)})
+        return None
+    return None if snapshot is None else snapshot.sequence_number

@@ -14,6 +14,7 @@ from distop.metastore.records.model import decode_run_ops
 from distop.metastore.tables.indexes import read_indexes
 from distop.spark_jobs.dataframes.options import read_options
 from distop.spark_jobs.dataframes.read import FileSplit, TableReader, table_schema
+from distop.spark_jobs.tables.snapshot import open_snapshot
 from support.etcd.lossy import LossyClient
 from support.services.executing import runner
 from support.services.whole import HEADER, Whole, coordinated, whole, write_csv
@@ -44,17 +45,19 @@ async def test_an_index_is_built_published_and_kept_up_to_date(
         await service.ingest(source(service, "s4", 400, 30))
         (index,) = await service.client.indexes("t")
         assert (index.column, index.commits_behind, index.files) == ("id", 1, 12)
-        found = await service.client.look_up("t", "id", ["305", "999"])
-        assert (found.file_count, found.planned_count, found.covered_count) == (1, 3, 3)
-        assert found.files[0].row_groups == (0,)
-        found = await service.client.look_up("t", "id", ["5"], snapshot_id=index.snapshot_id)
-        assert (found.index, found.file_count) == (second.name, 1)
-        found = await service.client.look_up("t", "kind", ["k1"])
-        assert (found.index, [file.row_groups for file in found.files]) == ("", [None] * 5)
-        for column, value, field in (("nothing", "1", "column"), ("id", "x", "values")):
+        location = (await asyncio.to_thread(service.table)).metadata_location
+        records = await read_indexes(client, client.keyspace.table("t"))
+        now = open_snapshot(location, indexes=records)
+        where = "id in (305, 999)"
+        assert [file.row_groups for file in now.plan_files(where)] == [(0,)]
+        assert len(now.plan_files(where, use_indexes=False)) == 3
+        before = open_snapshot(location, indexes=records, snapshot_id=index.snapshot_id)
+        assert [file.row_groups for file in before.plan_files("id == 5")] == [(0,)]
+        assert [file.row_groups for file in now.plan_files("kind == 'k1'")] == [None] * 5
+        for where in ("nothing == 1", "id == 'x'"):
             with pytest.raises(InvalidArgument) as refused:
-                await service.client.look_up("t", column, [value])
-            assert refused.value.details["field"] == field
+                now.plan_files(where)
+            assert refused.value.details["field"] == "filter"
         assert (await built(service, "id")).facts["newFiles"] == 3
         keys = await service.at_rest()
         (record,) = await read_indexes(client, client.keyspace.table("t"))

@@ -32,7 +32,6 @@ class World:
     members: list[pb.Member] = field(default_factory=list)
     leaders: list[pb.Leader] = field(default_factory=list)
     indexes: list[pb.Index] = field(default_factory=list)
-    found: pb.LookUpResponse = field(default_factory=pb.LookUpResponse)
     audit: list[pb.AuditEntry] = field(default_factory=list)
     updates: dict[str, list[pb.OperationUpdate]] = field(default_factory=dict)
     """What a watch of an operation sends; the last one may be final."""
@@ -248,10 +247,6 @@ class FakeService(
     async def ListIndexes(self, request: pb.ListIndexesRequest, context: Context) -> pb.ListIndexesResponse:
         await self._enter("indexes", request, context)
         return pb.ListIndexesResponse(indexes=self.world.indexes)
-
-    async def LookUp(self, request: pb.LookUpRequest, context: Context) -> pb.LookUpResponse:
-        await self._enter("look_up", request, context)
-        return self.world.found
 
     async def ListMembers(self, request: pb.ListMembersRequest, context: Context) -> pb.ListMembersResponse:
         await self._enter("members", request, context)

@@ -312,7 +312,7 @@ def test_tables(service: FakeService, address: str) -> None:
     assert "bucket(4, a)" in run("tables", "show", "t", address=address).stdout
 
 
-def test_indexes_and_lookups(service: FakeService, address: str) -> None:
+def test_indexes_of_a_table(service: FakeService, address: str) -> None:
     service.world.indexes = [
         pb.Index(column="tailnum", snapshot_id=2**62, commits_behind=2, files=1200, left_out=1),
         pb.Index(column="origin", commits_behind=0),
@@ -328,31 +328,6 @@ def test_indexes_and_lookups(service: FakeService, address: str) -> None:
         ("origin", 0),
         ("dest", None),
     ]
-    service.world.found = pb.LookUpResponse(
-        snapshot_id=7,
-        files=[
-            pb.FoundFile(path="/data/a.parquet", size=5000, rows=1200, row_groups=[1, 3], covered=True),
-            pb.FoundFile(path="/data/b.parquet", size=10, rows=1),
-        ],
-        file_count=2,
-        planned_count=1500,
-        covered_count=1499,
-        index="flights/build_index/tailnum/3",
-    )
-    words = ("lookup", "flights", "tailnum", "N14228", "N999", "--snapshot", "7")
-    seen = run(*words, address=address)
-    assert "1, 3" in seen.stdout
-    assert "all" in seen.stdout
-    assert "2 of 1,500 files, by flights/build_index/tailnum/3" in seen.output
-    files = document(run(*words, "-o", "json", address=address))["files"]
-    assert [file["row_groups"] for file in files] == [[1, 3], None]
-    asked = service.calls["look_up"][-1]
-    assert (asked.table, asked.column, list(asked.values), asked.snapshot_id) == (
-        "flights",
-        "tailnum",
-        ["N14228", "N999"],
-        7,
-    )
 
 
 def test_watermarks_and_members(service: FakeService, address: str) -> None:
