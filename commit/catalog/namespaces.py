@@ -11,15 +11,12 @@ from collections.abc import Callable
 from pyiceberg.typedef import Identifier
 
 from distop.commit.catalog.pointers import Pointers
-from distop.errors import Conflict, OutcomeUnknown
-from distop.metastore.etcd.txn import Delete, KeyValue, Op, Put, Txn, unchanged
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, unchanged
+from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import check_name, escape, unescape
 from distop.metastore.records.model import NamespaceRecord, decode, encode
 
 DEFAULT = "default"
-
-MAX_TRIES = 10
-"""How often a change that lost a race is tried again."""
 
 
 def table_name(identifier: str | Identifier) -> str:
@@ -68,42 +65,42 @@ class Namespaces:
 
     def create(self, name: str, properties: dict[str, str]) -> bool:
         """Create it; ``False`` if it was created before."""
-        key = self._keyspace.namespace(check_name(name, "namespace"))
-        put = Put(key, encode(NamespaceRecord(properties=properties)))
-        return self._changed(KeyValue.missing(key), put)
+        check_name(name, "namespace")
+        value = encode(NamespaceRecord(properties=properties))
+        return self._change(name, lambda kv: None if kv.exists else Put(kv.key, value))
 
     def drop(self, name: str) -> None:
         """Forget it and its properties."""
-        for _ in range(MAX_TRIES):
-            kv = self._read(name)
-            if not kv.exists or self._changed(kv, Delete(kv.key)):
-                return
-        raise _busy(name)
+        self._change(name, lambda kv: Delete(kv.key) if kv.exists else None)
 
     def update(self, name: str, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
         """Change its properties. ``change`` may be called again when another change comes between."""
-        for _ in range(MAX_TRIES):
-            kv = self._read(name)
-            record = NamespaceRecord(properties=change(_properties(kv)))
-            if self._changed(kv, Put(kv.key, encode(record))):
-                return
-        raise _busy(name)
 
-    def _changed(self, base: KeyValue, op: Op) -> bool:
-        """Do ``op`` if the namespace is still as read; whether it was done."""
-        try:
-            return self._etcd.txn(Txn((unchanged(base),), (op,))).succeeded
-        except OutcomeUnknown:
-            # Done or not: the value tells, and who wrote the same value does not matter.
-            wanted = op.value if isinstance(op, Put) else b""
-            if self._etcd.get(base.key).value == wanted:
-                return True
-            raise
+        def changed(kv: KeyValue) -> Put:
+            return Put(kv.key, encode(NamespaceRecord(properties=change(_properties(kv)))))
+
+        self._change(name, changed)
+
+    def _change(self, name: str, wanted: Callable[[KeyValue], Put | Delete | None]) -> bool:
+        """Make of a namespace what is wanted; whether anything was to be done."""
+        key = self._keyspace.namespace(name)
+        standing = b""
+
+        async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
+            nonlocal standing
+            kv = read.one(0, key)
+            if (op := wanted(kv)) is None:
+                return None, False
+            standing = op.value if isinstance(op, Put) else b""
+            return Txn((unchanged(kv),), (op,)), True
+
+        def is_ours(read: TxnResult) -> bool | None:
+            # Who wrote the same value does not matter.
+            return True if read.one(0, key).value == standing else None
+
+        what = f"namespace {name!r}"
+        return self._etcd.run(lambda client: update(client, (Get(key),), decide, is_ours, what=what))[0]
 
 
 def _properties(kv: KeyValue) -> dict[str, str]:
     return dict(decode(kv.value, NamespaceRecord, kv.key).properties) if kv.exists else {}
-
-
-def _busy(name: str) -> Conflict:
-    return Conflict(f"namespace {name!r} is being changed by others all the time")

@@ -29,6 +29,7 @@ from distop.metastore.etcd.txn import (
     absent,
     unchanged,
 )
+from distop.metastore.etcd.update import Settled, settle
 from distop.metastore.records.keyspace import Keyspace, OperationId, TableKeys, escape, prefix_end, unescape
 from distop.metastore.records.model import Head, TableRecord, decode, decode_run_ops, encode
 
@@ -230,36 +231,20 @@ class Pointers:
 
         Raises an error of etcd only if it has certainly not happened.
         """
-        in_doubt = False
-        for _ in range(MAX_TRIES):
-            try:
-                reached("catalog.swap.before")
-                result = self.etcd.txn(txn)
-                reached("catalog.swap.after")
-            except EtcdOutOfSpace:
-                # What it refuses it may have done; if so, something that was compared has moved.
-                compared = tuple(Get(compare.key) for compare in txn.compares)
-                read = self.etcd.txn(Txn(then=(*txn.otherwise, *compared)))
-                offset = len(txn.otherwise)
-                if all(_holds(one, read, offset + place) for place, one in enumerate(txn.compares)):
-                    if in_doubt:
-                        continue
-                    raise
-                verdict = ours(_pointer(keys, read))
-                return Swap.UNKNOWN if verdict is None else Swap.DONE if verdict else Swap.LOST
-            except OutcomeUnknown:
-                in_doubt = True
-                continue
-            except DistopError:
-                # This one did not happen; an earlier one may have.
-                if not in_doubt:
-                    raise
-                continue
-            if result.succeeded:
-                return Swap.DONE
-            verdict = ours(_pointer(keys, result)) if in_doubt else False
-            return Swap.UNKNOWN if verdict is None else Swap.DONE if verdict else Swap.LOST
-        return Swap.UNKNOWN
+        reached("catalog.swap.before")
+        try:
+            result = self._send(txn, lambda: reached("catalog.swap.after"))
+        except EtcdOutOfSpace:
+            raise
+        except OutcomeUnknown:
+            return Swap.UNKNOWN
+        if result.succeeded:
+            return Swap.DONE
+        verdict = ours(_pointer(keys, result)) if result.doubt else False
+        return Swap.UNKNOWN if verdict is None else Swap.DONE if verdict else Swap.LOST
+
+    def _send(self, txn: Txn, replied: Callable[[], None] | None = None) -> Settled:
+        return self.etcd.run(lambda client: settle(client, txn, replied=replied))
 
     # -- what else a table has -------------------------------------------------------------------------
 
@@ -284,7 +269,7 @@ class Pointers:
         for start, end in ((keys.prefix, keys.coordinator), (after_leader, prefix_end(keys.prefix))):
             while page := self.etcd.get_range(start, end, keys_only=True, limit=PAGE).kvs:
                 bite = Delete(page[0].key, page[-1].key + b"\0")
-                if not self._bite(Txn((absent(keys.table),), (bite,))):
+                if not self._send(Txn((absent(keys.table),), (bite,))).succeeded:
                     return
 
     def _move_history(self, old: TableKeys, new: TableKeys) -> None:
@@ -301,7 +286,7 @@ class Pointers:
             if not now.exists or record.forgotten != before.last:
                 return
             record.forgotten = before.forgotten
-            if self._bite(Txn((unchanged(now),), (Put(new.ordering, encode(record)),))):
+            if self._send(Txn((unchanged(now),), (Put(new.ordering, encode(record)),))).succeeded:
                 return
 
     def _move_all(self, start: bytes, old: TableKeys, new: TableKeys) -> None:
@@ -310,18 +295,8 @@ class Pointers:
             ops: list[Op] = []
             for kv in page:
                 ops += [Put(new.prefix + kv.key[len(old.prefix) :], kv.value), Delete(kv.key)]
-            if not self._bite(Txn((absent(old.table),), tuple(ops))):
+            if not self._send(Txn((absent(old.table),), tuple(ops))).succeeded:
                 return
-
-    def _bite(self, txn: Txn) -> bool:
-        """Send a transaction that may happen twice; whether its compares hold."""
-        for tries in range(MAX_TRIES):
-            try:
-                return self.etcd.txn(txn).succeeded
-            except OutcomeUnknown:
-                if tries == MAX_TRIES - 1:
-                    raise
-        return False
 
 
 def _remembering_none(kv: KeyValue) -> bytes:
@@ -356,11 +331,6 @@ def _pointer(keys: TableKeys, result: TxnResult) -> Pointer:
         run_ops_kv=result.one(2, keys.run_ops),
         leftovers=bool(result.got(3)),
     )
-
-
-def _holds(compare: Compare, read: TxnResult, index: int) -> bool:
-    kv = read.one(index, compare.key)
-    return compare.expected == (kv.mod_revision if compare.target == "mod" else kv.create_revision)
 
 
 def _same(base: Pointer) -> tuple[Compare, ...]:

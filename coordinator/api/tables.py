@@ -23,10 +23,7 @@ from distop.coordinator.views.ordering import ordering_message
 from distop.errors import (
     ArgumentTooLarge,
     CorruptRecord,
-    EtcdOutOfSpace,
-    Exhausted,
     InvalidArgument,
-    OutcomeUnknown,
     PreconditionFailed,
     TableExists,
     TableNotFound,
@@ -34,7 +31,8 @@ from distop.errors import (
 from distop.metastore.backlog.batches import BatchRecord, ordering_of
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Put, Txn, absent
+from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Put, Txn, TxnResult, absent
+from distop.metastore.etcd.update import update
 from distop.metastore.operations.pausing import pause_table, resume_table
 from distop.metastore.records.keyspace import OperationId, check_name, prefix_end
 from distop.metastore.records.model import (
@@ -58,8 +56,6 @@ log = logging.getLogger(__name__)
 FORMATS = ("iceberg", "files", "delta")
 OPTIONS = ("audit", "partitionBy", "properties", "schema", "storage")
 
-_MAX_TRIES = 4
-
 
 class TableService(distop_pb2_grpc.TableServiceServicer):
     """The handlers; stateless."""
@@ -78,40 +74,35 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
         audit = [audit_put(trail, "create-table", by=by, target=record.name, at=at) for trail in trails]
         puts = (Put(keys.table, encode(record)), *audit)
         tombstone = keys.keyspace.dropped(record.name)
-        compares = (absent(keys.table), absent(tombstone))
-        txn = Txn(compares, puts, (Get(keys.table), Get(tombstone)))
+        txn = Txn((absent(keys.table), absent(tombstone)), puts)
         if txn.size() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
                 f"the table's record takes {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}",
                 hint="make the options smaller",
                 details={"field": "options"},
             )
-        for _ in range(_MAX_TRIES):
-            try:
-                try:
-                    reached("table.create.before")
-                    result = await self._client.txn(txn)
-                    reached("table.create.after")
-                except OutcomeUnknown:
-                    # The record has an id of its own: a repeat recognises what the first try has written.
-                    result = await self._client.txn(txn)
-            except EtcdOutOfSpace:
-                standing = await self._client.get(keys.table)
-                if standing.exists and decode(standing.value, TableRecord, keys.table).uuid == record.uuid:
-                    return await self._read(record.name)
-                raise
-            if result.succeeded:
-                return await self._read(record.name)
-            standing, dropped = result.one(0, keys.table), result.one(1, tombstone)
+
+        async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
+            standing, dropped = read.one(0, keys.table), read.one(1, tombstone)
             if standing.exists:
-                if decode(standing.value, TableRecord, keys.table).uuid == record.uuid:
-                    return await self._read(record.name)
                 raise TableExists(f"table {record.name!r} exists already", details={"table": record.name})
             if dropped.exists:
                 # What an interrupted drop has left is not to become this table's past.
                 before = decode(dropped.value, DropRecord, tombstone)
                 await finish_drop(self._client, keys, before, self._purge)
-        raise Exhausted(f"table {record.name!r} is just being dropped", hint="try again in a moment")
+            reached("table.create.before")
+            return txn, True
+
+        def is_ours(read: TxnResult) -> bool | None:
+            # The record has an id of its own.
+            standing = read.one(0, keys.table)
+            ours = standing.exists and decode(standing.value, TableRecord, keys.table).uuid == record.uuid
+            return ours or None
+
+        what, replied = f"table {record.name!r}", lambda: reached("table.create.after")
+        reads = (Get(keys.table), Get(tombstone))
+        await update(self._client, reads, decide, is_ours, what=what, replied=replied)
+        return await self._read(record.name)
 
     async def GetTable(  # noqa: N802
         self, request: pb.GetTableRequest, context: grpc.aio.ServicerContext[Any, Any]

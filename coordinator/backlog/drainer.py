@@ -29,8 +29,8 @@ from distop.errors import (
 from distop.metastore.backlog.batches import LATE, MAX_ERROR_LENGTH, BatchRecord, Block, ordering_of
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.settle import settle
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Delete, Get, Put, Txn, TxnResult, absent, unchanged
+from distop.metastore.etcd.update import settle
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.starting import (
     StartRequest,
@@ -336,7 +336,7 @@ class Drainer:
 
     async def _settled(self, txn: Txn, replied: Callable[[], None]) -> TxnResult:
         """Whose reply was lost is refused when it is sent again, and the next look tells what it did."""
-        return await settle(self._client, txn, patience_s=20.0, tries=8, insist=False, replied=replied)
+        return await settle(self._client, txn, replied=replied)
 
     async def _part(self, backlog: Backlog, batches: Sequence[Waiting], error: Exception) -> float:
         """Batches that cannot be applied together: each is by itself, which shows whose the error is."""

@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from distop.coordinator.doctor.findings import Change, CollectKeys, Finding, RemoveFiles, Told
 from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.settle import settle
+from distop.metastore.etcd.update import settle
 from distop.metastore.operations.ending import collect
 from distop.metastore.records.model import HistoryRecord, decode
 

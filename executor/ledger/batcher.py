@@ -19,8 +19,8 @@ import msgspec
 from distop.errors import DistopError, OutcomeUnknown
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.settle import PATIENCE_S, settle
 from distop.metastore.etcd.txn import Txn
+from distop.metastore.etcd.update import PATIENCE_S, settle
 from distop.metastore.operations.jobs import (
     MAX_GROUP,
     WON,

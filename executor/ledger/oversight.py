@@ -14,8 +14,8 @@ from typing import Protocol
 
 from distop.errors import Compacted, DistopError
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.settle import settle
 from distop.metastore.etcd.txn import Get, KeyValue, Txn
+from distop.metastore.etcd.update import PATIENCE_S, settle
 from distop.metastore.etcd.watch import Event, follow, watch
 from distop.metastore.operations.pausing import PauseIndex
 from distop.metastore.operations.runs import PAUSED, RUNNER_GONE, Run
@@ -162,11 +162,15 @@ class Oversight:
         revision = known_at
         if not revision:
             # Most runs that are looked at at all are over by now: one read tells.
-            state = (await settle(self._client, Txn(then=(Get(keys.state),)))).one(0, keys.state)
+            state = (await settle(self._client, Txn(then=(Get(keys.state),)), patience_s=PATIENCE_S)).one(
+                0, keys.state
+            )
             if state.value != RUNNING:
                 return run.why_over(state, state)
             wanted = (keys.state, keys.runner, keys.pause, keys.table_pause)
-            result = await settle(self._client, Txn(then=tuple(Get(key) for key in wanted)))
+            result = await settle(
+                self._client, Txn(then=tuple(Get(key) for key in wanted)), patience_s=PATIENCE_S
+            )
             state, runner, *pauses = (result.one(index, key) for index, key in enumerate(wanted))
             if reason := run.why_over(state, runner):
                 return reason

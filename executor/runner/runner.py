@@ -28,8 +28,8 @@ from distop.executor.runner.operation_run import End, OperationRun
 from distop.executor.runner.types import ServedTypes
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import Snapshot
-from distop.metastore.etcd.settle import settle
 from distop.metastore.etcd.txn import Get, Put, Txn
+from distop.metastore.etcd.update import PATIENCE_S, settle
 from distop.metastore.etcd.watch import WatchBatch, follow
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
@@ -281,7 +281,7 @@ class Runner:
         """Those that nobody runs: read at once, rather than by trying to take each."""
         keys = [self._keyspace.operation(operation) for operation in operations]
         reads = [Get(key) for op in keys for key in (op.state, op.runner)]
-        result = await settle(self._client, Txn(then=tuple(reads)))
+        result = await settle(self._client, Txn(then=tuple(reads)), patience_s=PATIENCE_S)
         free = []
         for index, operation in enumerate(operations):
             state = result.one(2 * index, keys[index].state)

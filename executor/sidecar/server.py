@@ -30,8 +30,8 @@ from distop.executor.sidecar.connection import Connection
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.settle import settle
 from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.etcd.update import settle
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
 from distop.metastore.records.model import MemberRecord, encode

@@ -7,14 +7,12 @@ that it was done, whatever was changed since; and it is done, and told, once.
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 import msgspec
 
-from distop.errors import EtcdOutOfSpace, Exhausted, OutcomeUnknown, PreconditionFailed, TableNotFound
+from distop.errors import PreconditionFailed, TableNotFound
 from distop.metastore.backlog.batches import (
     LATE,
     MAX_DECIDED,
@@ -26,12 +24,10 @@ from distop.metastore.backlog.batches import (
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Get, Op, Put, Txn, unchanged
+from distop.metastore.etcd.txn import Delete, Get, Op, Put, Txn, TxnResult, unchanged
+from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.model import decode, encode
-
-MAX_TRIES = 60
-"""How often a change is tried again after a lost race."""
 
 Change: TypeAlias = Callable[[OrderingRecord], Awaitable[tuple[OrderingRecord, Txn] | None]]
 """From the record that stands to the one that should, with what goes along with it; ``None``: it is as it
@@ -57,35 +53,26 @@ async def change_ordering(
     beside:
         What is written along with it: the audit entry.
     """
-    full: EtcdOutOfSpace | None = None
-    for tries in range(MAX_TRIES):
-        read = await client.read_at_once([Get(keys.table), Get(keys.ordering)])
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, OrderingRecord]:
         table, kv = read.one(0, keys.table), read.one(1, keys.ordering)
         if not table.exists:
             raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
         now = ordering_of(kv)
         if request and request in now.decided:
-            return now
-        if full is not None:
-            raise full
+            return None, now
         wanted = await change(now)
         if wanted is None:
-            return now
+            return None, now
         decided = [*now.decided, request][-MAX_DECIDED:] if request else now.decided
         record = msgspec.structs.replace(wanted[0], decided=decided)
         puts = (Put(keys.ordering, encode(record)), Put(keys.backlog_index, b"{}"), *beside)
-        try:
-            reached("ordering.before")
-            result = await client.txn(Txn((unchanged(table), unchanged(kv)), puts) + wanted[1])
-            reached("ordering.after")
-            if result.succeeded:
-                return record
-        except EtcdOutOfSpace as error:
-            full = error  # and yet it may be decided
-        except OutcomeUnknown:
-            pass  # the request's id tells, when it is read again
-        await asyncio.sleep(random.uniform(0, min(0.01 * 1.3**tries, 1.0)))
-    raise Exhausted(f"table {keys.name!r} is too busy: {MAX_TRIES} tries in a row lost a race")
+        reached("ordering.before")
+        return Txn((unchanged(table), unchanged(kv)), puts) + wanted[1], record
+
+    what, replied = f"table {keys.name!r}", lambda: reached("ordering.after")
+    reads = (Get(keys.table), Get(keys.ordering))
+    return (await update(client, reads, decide, what=what, replied=replied))[0]
 
 
 async def set_ordering(

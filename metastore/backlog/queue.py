@@ -12,23 +12,19 @@ it can do. There is no event whose loss could strand a batch (B5).
 
 from __future__ import annotations
 
-import asyncio
-import random
 from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
 
-from distop.errors import BatchDiffers, BatchLate, EtcdOutOfSpace, Exhausted, OutcomeUnknown, TableNotFound
+from distop.errors import BatchDiffers, BatchLate, TableNotFound
 from distop.metastore.backlog.batches import AppliedRecord, BatchRecord, check_batch, ordering_of
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Compare, Get, Op, Put, Txn, unchanged
+from distop.metastore.etcd.txn import Compare, Get, Op, Put, Txn, TxnResult, unchanged
+from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.model import decode, encode
-
-MAX_TRIES = 60
-"""How often a change of the backlog is tried again after a lost race."""
 
 
 class Queued(Enum):
@@ -81,9 +77,8 @@ async def enqueue(
     check_batch(batch)
     entry_key, applied_key = keys.backlog(batch), keys.applied(batch)
     wanted = (keys.table, keys.ordering, entry_key, applied_key)
-    full: EtcdOutOfSpace | None = None
-    for tries in range(MAX_TRIES):
-        read = await client.read_at_once([Get(key) for key in wanted])
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, Answer]:
         table, ordering_kv, entry, applied = (read.one(index, key) for index, key in enumerate(wanted))
         if not table.exists:
             raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
@@ -91,25 +86,22 @@ async def enqueue(
             done = decode(applied.value, AppliedRecord, applied.key)
             if done.uid == record.uid or not (republish or entry.exists):
                 became = Queued.SKIPPED if done.outcome == "skipped" else Queued.ALREADY_APPLIED
-                return Answer(became=became, operation=done.operation)
+                return None, Answer(became=became, operation=done.operation)
         if entry.exists:
             standing = decode(entry.value, BatchRecord, entry.key)
             if standing.uid == record.uid:
-                return Answer(became=Queued.QUEUED, operation=standing.operation)
+                return None, Answer(became=Queued.QUEUED, operation=standing.operation)
             if standing.digest == record.digest:
-                return Answer(became=Queued.ALREADY_QUEUED, operation=standing.operation)
+                return None, Answer(became=Queued.ALREADY_QUEUED, operation=standing.operation)
             if standing.operation or not republish:
                 raise BatchDiffers(
                     f"batch {batch!r} of table {keys.name!r} is "
                     f"{'being applied' if standing.operation else 'queued'} with another content",
                     details={"table": keys.name, "batch": batch, "operation": standing.operation},
                 )
-        if full is not None:
-            raise full
         ordering = ordering_of(ordering_kv)
         # What is published on purpose is never late. Whether anything else is, is decided when its turn
         # comes; the answer says how it looks now.
-        record = msgspec.structs.replace(record, anyway=republish)
         late = not republish and ordering.is_late(batch)
         if late and ordering.late == "reject":
             raise BatchLate(
@@ -119,16 +111,11 @@ async def enqueue(
         compares: tuple[Compare, ...] = (unchanged(table), unchanged(entry), unchanged(applied))
         if ordering.late == "reject":
             compares += (unchanged(ordering_kv),)
-        puts: tuple[Op, ...] = (Put(entry_key, encode(record)), Put(keys.backlog_index, b"{}"), *beside)
+        entered = encode(msgspec.structs.replace(record, anyway=republish))
         reached("enqueue.before")
-        try:
-            result = await client.txn(Txn(compares, puts))
-            reached("enqueue.after")
-            if result.succeeded:
-                return Answer(became=Queued.QUEUED, late=late and ordering.stops_at(batch))
-        except EtcdOutOfSpace as error:
-            full = error  # and yet it may be queued
-        except OutcomeUnknown:
-            pass  # its uid tells, when it is read again
-        await asyncio.sleep(random.uniform(0, min(0.01 * 1.3**tries, 1.0)))
-    raise Exhausted(f"table {keys.name!r} is too busy: {MAX_TRIES} tries in a row lost a race")
+        txn = Txn(compares, (Put(entry_key, entered), Put(keys.backlog_index, b"{}"), *beside))
+        return txn, Answer(became=Queued.QUEUED, late=late and ordering.stops_at(batch))
+
+    reads = [Get(key) for key in wanted]
+    what, replied = f"table {keys.name!r}", lambda: reached("enqueue.after")
+    return (await update(client, reads, decide, what=what, replied=replied))[0]

@@ -47,6 +47,18 @@ class Compare(msgspec.Struct, frozen=True, gc=False):
     target: Target
     expected: int | bytes
 
+    def holds(self, kv: KeyValue) -> bool:
+        """Whether it holds of the key as it was read."""
+        match self.target:
+            case "mod":
+                return self.expected == kv.mod_revision
+            case "create":
+                return self.expected == kv.create_revision
+            case "value":
+                return kv.exists and self.expected == kv.value
+            case "lease":
+                return self.expected == kv.lease
+
 
 class Put(msgspec.Struct, frozen=True, gc=False):
     key: bytes

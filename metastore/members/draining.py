@@ -7,22 +7,14 @@ that begins again is another member, which nobody has drained.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from distop.errors import NotFound, PreconditionFailed
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.settle import settle
-from distop.metastore.etcd.txn import KeyValue, Put, Txn, unchanged
+from distop.metastore.etcd.txn import Get, Put, Txn, TxnResult, unchanged
+from distop.metastore.etcd.update import update
+from distop.metastore.records.keyspace import prefix_end
 from distop.metastore.records.model import MemberRecord, decode, encode
-
-MAX_TRIES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    kv: KeyValue
-    record: MemberRecord
 
 
 async def set_draining(
@@ -44,31 +36,26 @@ async def set_draining(
     PreconditionFailed
         It is the last one that is not draining: nobody could take its tables.
     """
-    for _ in range(MAX_TRIES):
-        listing = await client.scan(client.keyspace.coordinators)
-        members = [_Member(kv, decode(kv.value, MemberRecord, kv.key)) for kv in listing.kvs]
-        found = [one for one in members if name in (one.record.id, one.record.address)]
-        if not found:
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, MemberRecord]:
+        members = [(kv, decode(kv.value, MemberRecord, kv.key)) for kv in read.got(0)]
+        kv, record = next((one for one in members if name in (one[1].id, one[1].address)), (None, None))
+        if kv is None or record is None:
             raise NotFound(f"there is no coordinator {name!r}", hint="see distop members")
-        kv, record = found[0].kv, found[0].record
         if record.draining == draining:
-            return record
-        if draining and not any(not one.record.draining for one in members if one.kv.key != kv.key):
+            return None, record
+        if draining and all(other.draining for at, other in members if at.key != kv.key):
             raise PreconditionFailed(
                 f"{record.id} is the last coordinator that is not draining",
                 hint="start another one first; to stop it for good, send it SIGTERM",
                 details={"member": record.id},
             )
         record.draining = draining
-        txn = Txn((unchanged(kv),), (Put(kv.key, encode(record), kv.lease), audit(record.id)))
         reached("drain.before")
-        await settle(
-            client,
-            txn,
-            patience_s=4 * client.config.timeout_s,
-            tries=MAX_TRIES,
-            insist=False,
-            replied=lambda: reached("drain.after"),
-        )
-        # Whether it was this transaction or somebody else's: the next look says how it stands.
-    raise PreconditionFailed(f"coordinator {name} changes too fast to be drained")
+        puts = (Put(kv.key, encode(record), kv.lease), audit(record.id))
+        return Txn((unchanged(kv),), puts), record
+
+    everybody = client.keyspace.coordinators
+    reads = (Get(everybody, prefix_end(everybody)),)
+    what, replied = f"coordinator {name}", lambda: reached("drain.after")
+    return (await update(client, reads, decide, what=what, replied=replied))[0]

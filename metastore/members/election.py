@@ -11,16 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distop.errors import EtcdOutOfSpace, OutcomeUnknown
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Compare, Delete, Get, Put, Txn, absent, created_at
+from distop.metastore.etcd.update import settle
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.model import LeaderRecord, encode
-
-MAX_TRIES = 5
-"""How often a campaign or a resignation whose reply was lost is sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +45,17 @@ async def campaign(
         (Put(keys.coordinator, encode(leader), session.lease_id),),
         (Get(keys.coordinator),),
     )
-    for _ in range(MAX_TRIES):
+
+    def alive(_: bool) -> Txn:
         session.check()
-        try:
-            reached("lead.before")
-            result = await client.txn(txn)
-            reached("lead.after")
-        except EtcdOutOfSpace:
-            standing = await client.get(keys.coordinator)
-            if standing.lease != session.lease_id:
-                raise
-            return Epoch(keys.coordinator, standing.create_revision)
-        except OutcomeUnknown:
-            continue
-        if result.succeeded:
-            return Epoch(keys.coordinator, result.revision)
-        standing = result.one(0, keys.coordinator)
-        if standing.lease == session.lease_id:
-            return Epoch(keys.coordinator, standing.create_revision)
-        return None
-    raise OutcomeUnknown(f"could not learn who leads {keys.name}")
+        return txn
+
+    reached("lead.before")
+    result = await settle(client, alive, replied=lambda: reached("lead.after"))
+    if result.succeeded:
+        return Epoch(keys.coordinator, result.revision)
+    standing = result.one(0, keys.coordinator)
+    return Epoch(keys.coordinator, standing.create_revision) if standing.lease == session.lease_id else None
 
 
 async def resign(client: EtcdClient, epoch: Epoch) -> None:
@@ -76,13 +64,6 @@ async def resign(client: EtcdClient, epoch: Epoch) -> None:
     Raises :class:`~distop.errors.Unavailable` when the key may still stand. Then it has to be tried again:
     nobody else can lead before.
     """
+    reached("resign.before")
     txn = Txn((epoch.held(),), (Delete(epoch.key),))
-    for _ in range(MAX_TRIES):
-        try:
-            reached("resign.before")
-            await client.txn(txn)
-            reached("resign.after")
-            return
-        except OutcomeUnknown:
-            continue
-    raise OutcomeUnknown(f"could not learn whether epoch {epoch.revision} has ended")
+    await settle(client, txn, replied=lambda: reached("resign.after"))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from distop.errors import InvalidArgument
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.settle import settle
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, absent, created_at, unchanged
+from distop.metastore.etcd.update import PATIENCE_S, settle
 from distop.metastore.operations.jobs import Outcome, Verdict
 from distop.metastore.operations.runs import Run
 from distop.metastore.records.model import MAX_CHECKPOINT_BYTES, ClaimRecord, decode, encode
@@ -95,7 +95,7 @@ async def claim(
             else claim_txn(run, partition, record, lease)
         )
         reached("claim.before")
-        result = await settle(client, txn, replied=lambda: reached("claim.after"))
+        result = await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("claim.after"))
         if result.succeeded:
             return Claimed(held or result.revision, result.one(1, run.keys.progress(partition)))
         reason = run.why_over(result.one(0, run.keys.state), result.one(1, run.keys.runner))
@@ -118,7 +118,7 @@ async def release_claim(client: EtcdClient, run: Run, partition: str, claim: int
     key = run.keys.claim(partition)
     reached("unclaim.before")
     txn = Txn((created_at(key, claim),), (Delete(key),))
-    await settle(client, txn, replied=lambda: reached("unclaim.after"))
+    await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("unclaim.after"))
 
 
 def checkpoint_txn(run: Run, partition: str, claim: int, value: bytes, before: KeyValue) -> Txn:
@@ -163,7 +163,7 @@ async def save_checkpoint(
     while True:
         txn = checkpoint_txn(run, partition, claim, value, before)
         reached("checkpoint.before")
-        result = await settle(client, txn, replied=lambda: reached("checkpoint.after"))
+        result = await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("checkpoint.after"))
         if result.succeeded:
             created = before.create_revision or result.revision
             return KeyValue(before.key, value, result.revision, created)

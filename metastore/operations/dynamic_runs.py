@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.settle import settle
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, unchanged
+from distop.metastore.etcd.update import PATIENCE_S, settle
 from distop.metastore.operations.runs import Run
 from distop.metastore.records.model import RunRecord, decode, encode
 
@@ -68,7 +68,9 @@ class DynamicRun:
                 (Get(keys.run), Get(keys.state), Get(keys.runner)),
             )
             reached("run.begin.before")
-            result = await settle(self._client, txn, replied=lambda: reached("run.begin.after"))
+            result = await settle(
+                self._client, txn, patience_s=PATIENCE_S, replied=lambda: reached("run.begin.after")
+            )
             if result.succeeded:
                 created = self._standing.create_revision or result.revision
                 self._standing = KeyValue(keys.run, record, result.revision, created)
@@ -103,9 +105,11 @@ class DynamicRun:
             )
             if what == "seal":
                 reached("count.seal.before")
-                result = await settle(self._client, txn, replied=lambda: reached("count.seal.after"))
+                result = await settle(
+                    self._client, txn, patience_s=PATIENCE_S, replied=lambda: reached("count.seal.after")
+                )
             else:
-                result = await settle(self._client, txn)
+                result = await settle(self._client, txn, patience_s=PATIENCE_S)
             if result.succeeded:
                 self._standing = KeyValue(keys.run, value, result.revision, self._standing.create_revision)
                 return True

@@ -7,7 +7,6 @@ changes nothing. All are safe to send twice.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -15,12 +14,10 @@ from distop.errors import (
     LeadershipLost,
     OperationNotFound,
     OperationPaused,
-    PreconditionFailed,
     TooLateToCancel,
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.settle import settle
 from distop.metastore.etcd.txn import (
     Compare,
     Delete,
@@ -34,6 +31,7 @@ from distop.metastore.etcd.txn import (
     equals,
     unchanged,
 )
+from distop.metastore.etcd.update import settle, update
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.runs import not_paused
 from distop.metastore.operations.starting import FollowUpStart, slots_with, slots_without
@@ -49,21 +47,12 @@ from distop.metastore.records.model import (
     encode,
 )
 
-MAX_TRIES = 8
-"""How often one of these transactions is sent again after a lost reply."""
-
 MAX_KEYS_IN_FINISH = 1000
 """Up to so many keys go in the finishing transaction itself; deleting 100,000 at once would stop etcd for
 0.3 s, so larger operations leave theirs to :func:`collect`."""
 
 COLLECT_BITE = 2000
 """Keys removed by one transaction of the collector."""
-
-
-def _settle(client: EtcdClient, txn: Txn, replied: Callable[[], None]) -> Awaitable[TxnResult]:
-    # Whoever ends operations looks again by itself; only a lost reply must be settled here and now.
-    patience_s = 4 * client.config.timeout_s
-    return settle(client, txn, patience_s=patience_s, tries=MAX_TRIES, insist=False, replied=replied)
 
 
 async def request_cancel(
@@ -81,30 +70,29 @@ async def request_cancel(
     TooLateToCancel
         Its commit sequence stands, and some steps of it may have been executed.
     """
-    for _ in range(MAX_TRIES):
-        state = await client.get(keys.state)
+    reads = [Get(keys.state), Get(keys.cancel), Get(keys.commit), *([Get(audit.key)] if audit else [])]
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
+        state, found = read.one(0, keys.state), read.one(1, keys.cancel)
         if not state.exists:
             raise OperationNotFound(f"operation {keys.operation} is not running")
-        if state.value == ABORTING:
-            return False
-        txn = Txn(
-            # The log of the commit steps compares .cancel as absent: one of the two wins, never both.
-            (unchanged(state), absent(keys.cancel), absent(keys.commit)),
-            (Put(keys.cancel, encode(cancel)), *([audit] if audit is not None else [])),
-            (Get(keys.cancel), Get(keys.commit), *([Get(audit.key)] if audit is not None else [])),
-        )
-        reached("cancel.before")
-        result = await _settle(client, txn, lambda: reached("cancel.after"))
-        if result.succeeded:
-            return True
-        if audit is not None and result.got(2):
-            return True  # an earlier copy of this request, whose reply was lost; it may be over by now
-        found, log = result.one(0, keys.cancel), result.one(1, keys.commit)
         if found.exists:
-            return decode(found.value, CancelRecord, found.key) == cancel
-        if log.exists:
+            return None, decode(found.value, CancelRecord, found.key) == cancel
+        if state.value == ABORTING:
+            return None, False
+        if read.got(2):
             raise TooLateToCancel(f"the commit steps of operation {keys.operation} are being executed")
-    raise PreconditionFailed(f"operation {keys.operation} changes too fast to be cancelled")
+        reached("cancel.before")
+        # The log of the commit steps compares .cancel as absent: one of the two wins, never both.
+        compares = (unchanged(state), absent(keys.cancel), absent(keys.commit))
+        return Txn(compares, (Put(keys.cancel, encode(cancel)), *([audit] if audit else []))), True
+
+    def is_ours(read: TxnResult) -> bool | None:
+        # The audit entry of an earlier copy; the operation may be over by now.
+        return True if audit and read.got(3) else None
+
+    what, replied = f"operation {keys.operation}", lambda: reached("cancel.after")
+    return (await update(client, reads, decide, is_ours, what=what, replied=replied))[0]
 
 
 async def seal(
@@ -137,7 +125,7 @@ async def seal(
         compares += not_paused(keys)
     txn = Txn(compares, puts, (Get(keys.state), Get(epoch.key)))
     reached("seal.before")
-    result = await _settle(client, txn, lambda: reached("seal.after"))
+    result = await settle(client, txn, replied=lambda: reached("seal.after"))
     if result.succeeded:
         return after, result.revision
     state, leader = result.one(0, keys.state), result.one(1, epoch.key)
@@ -223,7 +211,7 @@ async def finish(
     """
     reached("finish.before")
     txn = finish_txn(keys, op, epoch, plan)
-    result = await _settle(client, txn, lambda: reached("finish.after"))
+    result = await settle(client, txn, replied=lambda: reached("finish.after"))
     if result.succeeded:
         return Finished.DONE, result.revision
     leader, history = result.one(1, epoch.key), result.one(2, keys.history(op.operation))
@@ -256,11 +244,11 @@ async def collect(client: EtcdClient, keys: TableKeys, op: OperationKeys) -> int
         else:
             txn = Txn((absent(op.state),), (bite,))
         reached("collect.before")
-        if not (await _settle(client, txn, lambda: reached("collect.middle"))).succeeded:
+        if not (await settle(client, txn, replied=lambda: reached("collect.middle"))).succeeded:
             return removed
         removed += len(victims)
     last = Txn((absent(op.state),), (Delete(op.arg), Delete(keys.keyspace.active_operation(op.operation))))
-    if (await _settle(client, last, lambda: reached("collect.after"))).succeeded:
+    if (await settle(client, last, replied=lambda: reached("collect.after"))).succeeded:
         removed += 1
     return removed
 

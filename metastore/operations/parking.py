@@ -7,12 +7,9 @@ what it makes of a decision happens in one transaction that removes the decision
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from distop.errors import InvalidArgument, LeadershipLost, NotParked, NotSkippable, OperationNotFound
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.settle import settle
 from distop.metastore.etcd.txn import (
     Delete,
     Get,
@@ -25,6 +22,7 @@ from distop.metastore.etcd.txn import (
     equals,
     unchanged,
 )
+from distop.metastore.etcd.update import settle, update
 from distop.metastore.members.election import Epoch
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.model import (
@@ -39,14 +37,6 @@ from distop.metastore.records.model import (
     decode,
     encode,
 )
-
-MAX_TRIES = 8
-"""How often one of these transactions is sent again after a lost reply."""
-
-
-def _settle(client: EtcdClient, txn: Txn, replied: Callable[[], None]) -> Awaitable[TxnResult]:
-    patience_s = 4 * client.config.timeout_s
-    return settle(client, txn, patience_s=patience_s, tries=MAX_TRIES, insist=False, replied=replied)
 
 
 async def note_failure(
@@ -65,7 +55,7 @@ async def note_failure(
     then = (Put(keys.completion, encode(record)),)
     txn = Txn((equals(keys.state, COMMITTING), epoch.held()), then, (Get(epoch.key),))
     reached("note.before")
-    result = await _settle(client, txn, lambda: reached("note.after"))
+    result = await settle(client, txn, replied=lambda: reached("note.after"))
     if result.succeeded:
         return result.revision
     _check_epoch(result.one(0, epoch.key), keys, epoch)
@@ -94,34 +84,34 @@ async def request_resolve(
             hint="choose retry, skip or abort",
             details={"field": "action"},
         )
-    for _ in range(MAX_TRIES):
-        state, completion = await client.get(keys.state), await client.get(keys.completion)
+    wanted = (keys.state, keys.completion, keys.resolve)
+    reads = [*(Get(key) for key in wanted), *([Get(audit.key)] if audit else [])]
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
+        state, completion, standing = (read.one(index, key) for index, key in enumerate(wanted))
         if not state.exists:
             raise OperationNotFound(f"operation {keys.operation} is not running")
         record = _completion_of(completion)
         if record is None or not record.parked or state.value != COMMITTING:
             raise NotParked(f"operation {keys.operation} is not parked, it is {state.value.decode()}")
         if decision.action == SKIP and not record.skippable:
-            what = record.step or "what failed"
-            raise NotSkippable(f"{what} of {keys.operation} cannot be skipped: {record.error}")
-        txn = Txn(
-            (unchanged(state), unchanged(completion), absent(keys.resolve)),
-            (Put(keys.resolve, encode(decision)), *([audit] if audit is not None else [])),
-            (Get(keys.resolve), *([Get(audit.key)] if audit is not None else [])),
-        )
-        reached("resolve.before")
-        result = await _settle(client, txn, lambda: reached("resolve.after"))
-        if result.succeeded:
-            return
-        if audit is not None and result.got(1):
-            return  # an earlier copy of this decision, whose reply was lost; it may have been acted upon
-        found = result.one(0, keys.resolve)
-        if found.exists:
-            other = decode(found.value, ResolveRecord, found.key)
+            failed = record.step or "what failed"
+            raise NotSkippable(f"{failed} of {keys.operation} cannot be skipped: {record.error}")
+        if standing.exists:
+            other = decode(standing.value, ResolveRecord, standing.key)
             if other.action == decision.action:
-                return
+                return None, True
             raise NotParked(f"{other.by or 'somebody'} has just decided on {other.action}: {keys.operation}")
-    raise NotParked(f"operation {keys.operation} changes too fast to be resolved")
+        reached("resolve.before")
+        puts = (Put(keys.resolve, encode(decision)), *([audit] if audit else []))
+        return Txn((unchanged(state), unchanged(completion), absent(keys.resolve)), puts), True
+
+    def is_ours(read: TxnResult) -> bool | None:
+        # The audit entry of an earlier copy; the decision may have been acted upon by now.
+        return True if audit and read.got(3) else None
+
+    what, replied = f"operation {keys.operation}", lambda: reached("resolve.after")
+    await update(client, reads, decide, is_ours, what=what, replied=replied)
 
 
 async def apply_resolve(
@@ -163,7 +153,7 @@ async def apply_resolve(
         (Get(epoch.key),),
     )
     reached("act.before")
-    result = await _settle(client, txn, lambda: reached("act.after"))
+    result = await settle(client, txn, replied=lambda: reached("act.after"))
     if result.succeeded:
         return state, record, error, result.revision
     _check_epoch(result.one(0, epoch.key), keys, epoch)

@@ -9,12 +9,9 @@ Both ways are idempotent: of two who pause, the first one's reason stands; resum
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from distop.errors import OperationNotFound, PreconditionFailed, TableNotFound
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient, Snapshot
-from distop.metastore.etcd.settle import settle
 from distop.metastore.etcd.txn import (
     Delete,
     Get,
@@ -27,20 +24,10 @@ from distop.metastore.etcd.txn import (
     equals,
     unchanged,
 )
+from distop.metastore.etcd.update import settle, update
 from distop.metastore.etcd.watch import WatchBatch
-from distop.metastore.operations.ending import MAX_TRIES
 from distop.metastore.records.keyspace import Keyspace, OperationId, OperationKeys, TableKeys
 from distop.metastore.records.model import RUNNING, PauseRecord, decode, encode
-
-
-def _paused(client: EtcdClient, txn: Txn) -> Awaitable[TxnResult]:
-    reached("pause.before")
-    return _settle(client, txn, lambda: reached("pause.after"))
-
-
-def _settle(client: EtcdClient, txn: Txn, replied: Callable[[], None]) -> Awaitable[TxnResult]:
-    patience_s = 4 * client.config.timeout_s
-    return settle(client, txn, patience_s=patience_s, tries=MAX_TRIES, insist=False, replied=replied)
 
 
 async def pause_operation(client: EtcdClient, keys: OperationKeys, record: PauseRecord, audit: Put) -> bool:
@@ -61,7 +48,8 @@ async def pause_operation(client: EtcdClient, keys: OperationKeys, record: Pause
         (Put(keys.pause, encode(record)), Put(index, b"{}"), audit),
         (Get(keys.state), Get(keys.pause)),
     )
-    result = await _paused(client, txn)
+    reached("pause.before")
+    result = await settle(client, txn, replied=lambda: reached("pause.after"))
     if result.succeeded:
         return True
     state, standing = result.one(0, keys.state), result.one(1, keys.pause)
@@ -93,20 +81,18 @@ async def pause_table(client: EtcdClient, keys: TableKeys, record: PauseRecord, 
     Returns whether it was this call that paused it. Raises :class:`~distop.errors.TableNotFound`.
     """
     index = keys.keyspace.paused_table(keys.name)
-    for _ in range(MAX_TRIES):
-        table = await _existing(client, keys)
-        txn = Txn(
-            (unchanged(table), absent(keys.pause)),
-            (Put(keys.pause, encode(record)), Put(index, b"{}"), audit),
-            (Get(keys.pause),),
-        )
-        result = await _paused(client, txn)
-        if result.succeeded:
-            return True
-        standing = result.one(0, keys.pause)
-        if standing.exists:
-            return decode(standing.value, PauseRecord, standing.key) == record
-    raise PreconditionFailed(f"table {keys.name!r} changes too fast to be paused")
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
+        table, standing = _existing(keys, read.one(0, keys.table)), read.one(1, keys.pause)
+        if standing.exists:  # by this call, if a reply was lost
+            return None, decode(standing.value, PauseRecord, standing.key) == record
+        reached("pause.before")
+        puts = (Put(keys.pause, encode(record)), Put(index, b"{}"), audit)
+        return Txn((unchanged(table), absent(keys.pause)), puts), True
+
+    what, replied = f"table {keys.name!r}", lambda: reached("pause.after")
+    reads = (Get(keys.table), Get(keys.pause))
+    return (await update(client, reads, decide, what=what, replied=replied))[0]
 
 
 async def resume_table(client: EtcdClient, keys: TableKeys, audit: Put) -> bool:
@@ -114,14 +100,13 @@ async def resume_table(client: EtcdClient, keys: TableKeys, audit: Put) -> bool:
 
     Raises :class:`~distop.errors.TableNotFound`.
     """
-    await _existing(client, keys)
+    _existing(keys, await client.get(keys.table))
     # Its backlog may have been waiting: a leader is to look.
     looked_at = Put(keys.backlog_index, b"{}")
     return await _resume(client, keys.pause, keys.keyspace.paused_table(keys.name), audit, looked_at)
 
 
-async def _existing(client: EtcdClient, keys: TableKeys) -> KeyValue:
-    table = await client.get(keys.table)
+def _existing(keys: TableKeys, table: KeyValue) -> KeyValue:
     if not table.exists:
         raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
     return table
@@ -131,13 +116,13 @@ async def _resume(client: EtcdClient, pause: bytes, index: bytes, *beside: Op) -
     standing = await client.get(pause)
     if not standing.exists:
         # An index entry without its pause (removed by hand) would hold what nobody holds.
-        await _settle(client, Txn((absent(pause),), (Delete(index),)), lambda: None)
+        await settle(client, Txn((absent(pause),), (Delete(index),)))
         return False
     gone: tuple[Op, ...] = (Delete(pause), Delete(index), *beside)
     # If it has changed since, somebody has resumed it: this very call, when its reply was lost, or another.
     # A pause made after that one is not ours to take away.
     reached("resume.before")
-    await _settle(client, Txn((unchanged(standing),), gone), lambda: reached("resume.after"))
+    await settle(client, Txn((unchanged(standing),), gone), replied=lambda: reached("resume.after"))
     return True
 
 

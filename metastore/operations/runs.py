@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from distop.errors import CorruptRecord, InvalidArgument
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.settle import settle
 from distop.metastore.etcd.txn import (
     Compare,
     Delete,
@@ -26,6 +25,7 @@ from distop.metastore.etcd.txn import (
     created_at,
     equals,
 )
+from distop.metastore.etcd.update import PATIENCE_S, settle
 from distop.metastore.records.keyspace import OperationKeys, prefix_end
 from distop.metastore.records.model import RUNNING, OperationArg, RunnerRecord, decode, encode
 
@@ -112,7 +112,7 @@ async def take_runner(
         (Get(keys.state), *_reads_of_taken(keys)),
     )
     reached("take.before")
-    result = await settle(client, txn, replied=lambda: reached("take.after"))
+    result = await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("take.after"))
     runner = result.one(1, keys.runner)
     if not result.succeeded:
         ours = runner.exists and runner.lease == lease and result.one(0, keys.state).value == RUNNING
@@ -157,4 +157,4 @@ async def release_runner(client: EtcdClient, run: Run) -> None:
     runner = created_at(run.keys.runner, run.token)
     reached("release.before")
     txn = Txn((runner,), (Delete(run.keys.runner),))
-    await settle(client, txn, replied=lambda: reached("release.after"))
+    await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("release.after"))

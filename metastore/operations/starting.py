@@ -10,19 +10,14 @@ again; either the first one stands, and the request record says which operation 
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import random
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from distop.errors import (
     ArgumentTooLarge,
-    EtcdOutOfSpace,
-    EtcdUnavailable,
-    Exhausted,
     IncompatibleOperation,
     OutcomeUnknown,
     RequestIdReused,
@@ -31,7 +26,18 @@ from distop.errors import (
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Op, Put, Txn, absent, unchanged
+from distop.metastore.etcd.txn import (
+    MAX_REQUEST_BYTES,
+    Get,
+    KeyValue,
+    Op,
+    Put,
+    Txn,
+    TxnResult,
+    absent,
+    unchanged,
+)
+from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import OperationId, TableKeys
 from distop.metastore.records.model import (
     RUNNING,
@@ -50,12 +56,6 @@ from distop.metastore.records.model import (
     encode_plain,
 )
 from distop.metastore.tables.audit import audit_put
-
-MAX_TRIES = 60
-"""How often a start that lost a race is tried again; each lost race means that another start won."""
-
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
-"""Longest pause after the first lost race, and after any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,18 +113,20 @@ async def read_table_state(
 
     Raises :class:`~distop.errors.TableNotFound`.
     """
-    wanted = (
-        keys.table,
-        keys.run_ops,
-        keys.next_instance(type_name),
-        keys.request(request_id),
-        keys.head,
-        keys.watermarks,
-        keys.pause,
-    )
-    result = await client.read_at_once([Get(key) for key in wanted])
+    read = await client.read_at_once(_reads(keys, type_name, request_id))
+    return table_state(keys, type_name, request_id, read)
+
+
+def _reads(keys: TableKeys, type_name: str, request_id: str) -> list[Get]:
+    own, next_instance = keys.request(request_id), keys.next_instance(type_name)
+    wanted = (keys.table, keys.run_ops, next_instance, own, keys.head, keys.watermarks, keys.pause)
+    return [Get(key) for key in wanted]
+
+
+def table_state(keys: TableKeys, type_name: str, request_id: str, read: TxnResult) -> TableState:
+    """The same, from the keys that were read."""
     table, run_ops, next_instance, request, head, watermarks, pause = (
-        result.one(index, key) for index, key in enumerate(wanted)
+        read.one(index, get.key) for index, get in enumerate(_reads(keys, type_name, request_id))
     )
     if not table.exists:
         raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
@@ -136,7 +138,7 @@ async def read_table_state(
         run_ops_kv=run_ops,
         next_instance_kv=next_instance,
         request=decode(request.value, RequestRecord, request.key) if request.exists else None,
-        revision=result.revision,
+        revision=read.revision,
         pause=decode(pause.value, PauseRecord, pause.key) if pause.exists else None,
         planned_on=(head, watermarks),
     )
@@ -286,60 +288,38 @@ async def start(
     GuessedWrong
         As it says.
     """
-    in_doubt = False
-    full: EtcdOutOfSpace | None = None
-    for tries in range(MAX_TRIES):
-        if (known := answered_before(state, request)) is not None:
-            return Started(operation=known, revision=state.revision)
-        if full is not None:
-            raise _not_known(request) if in_doubt else full
-        check_not_paused(state)
-        if (other := operation_in_the_way(state.run_ops_kv.value, request, compatible)) is not None:
+    given = TxnResult(True, state.revision)
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, Started]:
+        now = state if read is given else table_state(keys, request.type, request.request_id, read)
+        if (known := answered_before(now, request)) is not None:
+            return None, Started(operation=known)
+        if state.guessed and now is not state:
+            raise GuessedWrong
+        check_not_paused(now)
+        if (other := operation_in_the_way(now.run_ops_kv.value, request, compatible)) is not None:
             raise IncompatibleOperation(
                 f"{request.type} on {request.table!r} cannot start while {other} is running",
                 details={"operation": str(other), "table": request.table},
             )
-        arg = make_arg(int(state.next_instance_kv.value or b"1"))
-        txn = start_txn(keys, state, arg, request)
+        arg = make_arg(int(now.next_instance_kv.value or b"1"))
+        txn = start_txn(keys, now, arg, request)
         if txn.size() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
                 f"the operation's argument takes {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}",
                 details={"field": "argument"},
             )
-        try:
-            reached("start.before")
-            result = await client.txn(txn)
-            reached("start.after")
-            if result.succeeded:
-                return Started(operation=arg.id, arg=arg, revision=result.revision)
-        except EtcdOutOfSpace as error:
-            full = error  # and yet it may have happened, which the request record tells
-        except OutcomeUnknown:
-            # It may still arrive. Whether it does or not, the compares let it happen only once, and the
-            # request record is read again before anything else is sent.
-            in_doubt = True
-        except (EtcdUnavailable, Exhausted) as error:
-            raise (_not_known(request) if in_doubt else error) from error.__cause__
-        if state.guessed and not in_doubt and full is None:
-            raise GuessedWrong
-        # Lost a race (or the reply): stand back, the longer the more there seem to be, so that many starters
-        # do not march in step and do not spend their time on losing.
-        await asyncio.sleep(random.uniform(0, min(FIRST_PAUSE_S * 1.3**tries, LONGEST_PAUSE_S)))
-        try:
-            state = await read_table_state(client, keys, request.type, request.request_id)
-        except EtcdUnavailable as error:
-            raise (_not_known(request) if in_doubt else error) from error.__cause__
-    raise Exhausted(
-        f"table {keys.name!r} is too busy: {MAX_TRIES} starts in a row lost a race",
-        hint="try again in a moment",
-    )
+        reached("start.before")
+        return txn, Started(operation=arg.id, arg=arg)
 
-
-def _not_known(request: StartRequest) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        f"whether {request.type} on {request.table!r} has started is not known: etcd does not answer",
-        details={"request_id": request.request_id},
-    )
+    reads = _reads(keys, request.type, request.request_id)
+    what, replied = f"table {keys.name!r}", lambda: reached("start.after")
+    try:
+        started, revision = await update(client, reads, decide, what=what, first=given, replied=replied)
+    except OutcomeUnknown as error:
+        error.details.setdefault("request_id", request.request_id)
+        raise
+    return replace(started, revision=revision)
 
 
 def slots_with(run_ops: bytes, operation: OperationId) -> bytes:

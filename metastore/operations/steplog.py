@@ -21,7 +21,6 @@ from distop.errors import (
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.settle import settle
 from distop.metastore.etcd.txn import (
     Compare,
     Delete,
@@ -34,6 +33,7 @@ from distop.metastore.etcd.txn import (
     equals,
     unchanged,
 )
+from distop.metastore.etcd.update import settle
 from distop.metastore.members.election import Epoch
 from distop.metastore.records.keyspace import OperationKeys, prefix_end
 from distop.metastore.records.model import COMMITTING, Record, StepRecord, decode, encode
@@ -206,8 +206,7 @@ async def _settle(client: EtcdClient, keys: OperationKeys, epoch: Epoch, txn: Tx
     """Send a write of the log, which only the leader of a committing operation without a log may do."""
     fence = (equals(keys.state, COMMITTING), epoch.held(), absent(keys.commit))
     reads = (Get(keys.state), Get(epoch.key), Get(keys.commit), Get(keys.cancel))
-    patience_s = 4 * client.config.timeout_s
-    return await settle(client, Txn(fence, (), reads) + txn, patience_s=patience_s, insist=False)
+    return await settle(client, Txn(fence, (), reads) + txn)
 
 
 def _is_hindered(keys: OperationKeys, epoch: Epoch, refused: TxnResult) -> bool:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.settle import settle
-from distop.metastore.etcd.txn import Get, KeyValue, Put, Txn, absent, unchanged
+from distop.metastore.etcd.txn import Get, KeyValue, Put, Txn, TxnResult, absent, unchanged
+from distop.metastore.etcd.update import PATIENCE_S, update
 from distop.metastore.operations.runs import Run
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.model import Record, decode, encode
@@ -41,26 +41,23 @@ async def count_try(client: EtcdClient, run: Run, partition: str, attempt: str, 
     """
     keys = run.keys
     key, job = keys.tries(partition), keys.job_state(partition)
-    standing = await client.get(key)
-    while True:
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, None]:
+        standing = read.one(3, key)
+        if read.got(2) or run.why_over(read.one(0, keys.state), read.one(1, keys.runner)):
+            return None, None
         before = decode(standing.value, TriesRecord, key) if standing.exists else None
         if before is not None and before.attempt == attempt:
-            return  # counted, by a copy whose reply was lost
+            return None, None  # counted, by a copy whose reply was lost
         count = TriesRecord(
             tries=(before.tries if before else 0) + 1, attempt=attempt, error=error[:MAX_ERROR_CHARACTERS]
         )
-        txn = Txn(
-            (*run.held(), absent(job), unchanged(standing)),
-            (Put(key, encode(count)),),
-            (Get(keys.state), Get(keys.runner), Get(job), Get(key)),
-        )
         reached("try.before")
-        result = await settle(client, txn, replied=lambda: reached("try.after"))
-        if result.succeeded or result.one(2, job).exists:
-            return
-        if run.why_over(result.one(0, keys.state), result.one(1, keys.runner)):
-            return
-        standing = result.one(3, key)
+        return Txn((*run.held(), absent(job), unchanged(standing)), (Put(key, encode(count)),)), None
+
+    reads = [Get(one) for one in (keys.state, keys.runner, job, key)]
+    what, replied = f"job {partition!r} of {keys.operation}", lambda: reached("try.after")
+    await update(client, reads, decide, what=what, patience_s=PATIENCE_S, replied=replied)
 
 
 class Tried(msgspec.Struct, frozen=True, array_like=True):

@@ -13,12 +13,10 @@ from collections.abc import Awaitable, Callable
 from distop.errors import Exhausted, IncompatibleOperation, TableNotFound
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.settle import settle
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, absent, unchanged
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, absent, unchanged
+from distop.metastore.etcd.update import settle, update
 from distop.metastore.records.keyspace import OperationId, TableKeys, escape, prefix_end
 from distop.metastore.records.model import DropRecord, TableRecord, decode, decode_run_ops, encode
-
-MAX_TRIES = 8
 
 BITE = 2000
 """Keys removed by one transaction."""
@@ -30,10 +28,6 @@ WAIT_S = 8.0
 
 Purge = Callable[[DropRecord], Awaitable[None]]
 """Removes the files of a table. Safe to repeat."""
-
-
-def _settle(client: EtcdClient, txn: Txn) -> Awaitable[TxnResult]:
-    return settle(client, txn, patience_s=4 * client.config.timeout_s, tries=MAX_TRIES, insist=False)
 
 
 async def drop_table(
@@ -58,35 +52,26 @@ async def drop_table(
         Its last operations are still being tidied up. It is gone already: repeat the call.
     """
     tombstone = keys.keyspace.dropped(keys.name)
-    for _ in range(MAX_TRIES):
-        wanted = (keys.table, keys.run_ops, tombstone)
-        read = await client.read_at_once([Get(key) for key in wanted])
+    wanted = (keys.table, keys.run_ops, tombstone)
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, DropRecord]:
         table, run_ops, standing = (read.one(index, key) for index, key in enumerate(wanted))
         if not table.exists and not standing.exists:
             raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
         if not table.exists:
-            record = decode(standing.value, DropRecord, tombstone)
-            await finish_drop(client, keys, record, purge)
-            return record
+            return None, decode(standing.value, DropRecord, tombstone)
         _check_idle(keys, run_ops)
         record = drop(decode(table.value, TableRecord, table.key))
+        own = (keys.table, keys.keyspace.paused_table(keys.name), keys.backlog_index)
+        ops: tuple[Op, ...] = (Put(tombstone, encode(record)), *(Delete(key) for key in own), audit)
         reached("drop.before")
-        # If a reply is lost, the next look finds the tombstone.
-        await _settle(
-            client,
-            Txn(
-                (unchanged(table), unchanged(run_ops), absent(tombstone)),
-                (
-                    Put(tombstone, encode(record)),
-                    Delete(keys.table),
-                    Delete(keys.keyspace.paused_table(keys.name)),
-                    Delete(keys.backlog_index),
-                    audit,
-                ),
-            ),
-        )
-        reached("drop.after")
-    raise Exhausted(f"table {keys.name!r} changes too fast to be dropped", hint="try again in a moment")
+        return Txn((unchanged(table), unchanged(run_ops), absent(tombstone)), ops), record
+
+    reads = [Get(key) for key in wanted]
+    what, replied = f"table {keys.name!r}", lambda: reached("drop.after")
+    record, _ = await update(client, reads, decide, what=what, replied=replied)
+    await finish_drop(client, keys, record, purge)
+    return record
 
 
 async def finish_drop(client: EtcdClient, keys: TableKeys, record: DropRecord, purge: Purge) -> None:
@@ -99,9 +84,9 @@ async def finish_drop(client: EtcdClient, keys: TableKeys, record: DropRecord, p
     for start, end in ((keys.prefix, keys.coordinator), (after_leader, prefix_end(keys.prefix))):
         while page := (await client.get_range(start, end, keys_only=True, limit=BITE)).kvs:
             bite = Delete(page[0].key, page[-1].key + b"\0")
-            if not (await _settle(client, Txn((absent(keys.table),), (bite,)))).succeeded:
+            if not (await settle(client, Txn((absent(keys.table),), (bite,)))).succeeded:
                 return  # somebody who knows no tombstones has made the table again
-    await _settle(client, Txn((absent(keys.table),), (Delete(keys.keyspace.dropped(keys.name)),)))
+    await settle(client, Txn((absent(keys.table),), (Delete(keys.keyspace.dropped(keys.name)),)))
 
 
 async def _until_tidy(client: EtcdClient, keys: TableKeys) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from enum import Enum
 
@@ -30,6 +31,8 @@ class LossyClient(EtcdClient):
         """All transactions that were to write, whatever became of them."""
         self._faults: list[Fault] = []
         self._meets: Callable[[Txn], bool] = lambda txn: True
+        self.meanwhile: list[Callable[[], None]] = []
+        """What happens, in a thread, after the next faults: before the caller learns of anything."""
 
     def fail(self, *faults: Fault, when: Callable[[Txn], bool] = lambda txn: True) -> None:
         """Let the next writing transactions that ``when`` holds for meet these faults."""
@@ -45,20 +48,20 @@ class LossyClient(EtcdClient):
             return await super().txn(txn, timeout_s=timeout_s)
         self.sent.append(txn)
         fault = self._faults.pop(0) if self._faults and self._meets(txn) else None
+        if fault in (None, Fault.LOST_REPLY, Fault.FULL_YET_DONE):
+            result = await super().txn(txn, timeout_s=timeout_s)
+        if fault is None:
+            return result
+        if self.meanwhile:
+            await asyncio.to_thread(self.meanwhile.pop(0))
         match fault:
-            case None:
-                return await super().txn(txn, timeout_s=timeout_s)
             case Fault.LOST_REPLY:
-                await super().txn(txn, timeout_s=timeout_s)
                 raise OutcomeUnknown("the reply was lost")
             case Fault.LOST_REQUEST:
                 raise OutcomeUnknown("the request was lost")
             case Fault.DOWN:
                 raise EtcdUnavailable
-            case Fault.FULL:
-                raise EtcdOutOfSpace
-            case Fault.FULL_YET_DONE:
-                await super().txn(txn, timeout_s=timeout_s)
+            case _:
                 raise EtcdOutOfSpace
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -29,19 +28,19 @@ from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.catalog.namespaces import table_identifier, table_name
 from distop.commit.catalog.pointers import Pointers
 from distop.errors import (
-    DistopError,
     EtcdOutOfSpace,
     EtcdUnavailable,
     IncompatibleOperation,
     InvalidName,
-    OutcomeUnknown,
 )
 from distop.metastore.backlog.batches import BatchRecord, OrderingRecord
 from distop.metastore.backlog.queue import enqueue
+from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.etcd.txn import KeyValue, Put, Txn, TxnResult
+from distop.metastore.etcd.txn import KeyValue, Put, Txn
+from distop.metastore.etcd.update import MAX_TRIES
 from distop.metastore.records.keyspace import TableKeys, prefix_end
 from distop.metastore.records.model import (
     Head,
@@ -52,6 +51,7 @@ from distop.metastore.records.model import (
     encode,
     encode_plain,
 )
+from support.etcd.lossy import Fault, LossyClient
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()))
 
@@ -585,44 +585,28 @@ def test_there_are_no_views(catalog: EtcdCatalog) -> None:
 # -- lost replies ------------------------------------------------------------------------------------
 
 
-class Losing:
-    """etcd whose replies to writes are lost: the write happens, or does not, and nobody is told."""
+def faulty(catalog: EtcdCatalog, *faults: Fault) -> LossyClient:
+    """Let the next writes of a catalog meet these faults."""
+    etcd = catalog._pointers.etcd
 
-    def __init__(
-        self, store: SyncEtcd, *, happens: list[bool], says: type[DistopError] = OutcomeUnknown
-    ) -> None:
-        self._store = store
-        self._happens = happens
-        self._says = says
-        self.keyspace = store.keyspace
-        self.before_loss: list[Any] = []
+    async def client(present: EtcdClient) -> LossyClient:
+        return present if isinstance(present, LossyClient) else LossyClient(etcd.config)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def txn(self, txn: Txn, **options: Any) -> TxnResult:
-        if self._happens and any(isinstance(op, Put) for op in txn.then):
-            if self._happens.pop(0):
-                self._store.txn(txn)
-            while self.before_loss:
-                self.before_loss.pop(0)()
-            raise self._says
-        return self._store.txn(txn, **options)
+    etcd._client = lossy = etcd.run(client)
+    lossy.fail(*faults)
+    return lossy
 
 
-def lose_replies(catalog: EtcdCatalog, *happens: bool, says: type[DistopError] = OutcomeUnknown) -> Losing:
-    losing = Losing(catalog._pointers.etcd, happens=list(happens), says=says)
-    catalog._pointers.etcd = losing  # type: ignore[assignment]
-    return losing
-
-
-@pytest.mark.parametrize("happens", [[True], [False], [False, False, True]])
+@pytest.mark.parametrize(
+    "faults",
+    [[Fault.LOST_REPLY], [Fault.LOST_REQUEST], [Fault.LOST_REQUEST, Fault.LOST_REQUEST, Fault.LOST_REPLY]],
+)
 def test_a_lost_reply_neither_repeats_nor_undoes_a_commit(
-    catalog: EtcdCatalog, happens: list[bool], tmp_path: Path
+    catalog: EtcdCatalog, faults: list[Fault], tmp_path: Path
 ) -> None:
     """P8: sent again, it happens once; its files are there."""
     table = catalog.create_table("flights", SCHEMA)
-    lose_replies(catalog, *happens)
+    faulty(catalog, *faults)
     table.append(ids(0, 3))
     assert catalog.load_table("flights").scan().to_arrow()["id"].to_pylist() == [0, 1, 2]
     assert len(catalog.load_table("flights").metadata.snapshots) == 1
@@ -630,9 +614,9 @@ def test_a_lost_reply_neither_repeats_nor_undoes_a_commit(
 
 def test_a_lost_reply_to_a_creation_is_understood(catalog: EtcdCatalog) -> None:
     """P8"""
-    lose_replies(catalog, True)
+    faulty(catalog, Fault.LOST_REPLY)
     catalog.create_table("flights", SCHEMA).append(ids(0, 3))
-    lose_replies(catalog, True)
+    faulty(catalog, Fault.LOST_REPLY)
     with pytest.raises(TableAlreadyExistsError):
         catalog.create_table("flights", SCHEMA)
     assert catalog.load_table("flights").scan().to_arrow().num_rows == 3
@@ -641,7 +625,7 @@ def test_a_lost_reply_to_a_creation_is_understood(catalog: EtcdCatalog) -> None:
 def test_lost_replies_to_a_drop_and_a_rename_are_understood(catalog: EtcdCatalog, store: SyncEtcd) -> None:
     """P8"""
     catalog.create_table("flights", SCHEMA).append(ids(0, 3))
-    lose_replies(catalog, True)
+    faulty(catalog, Fault.LOST_REPLY)
     assert catalog.rename_table("flights", "departures").scan().to_arrow().num_rows == 3
     catalog.drop_table("departures")
     assert all_keys(store) == []
@@ -654,8 +638,8 @@ def test_somebody_elses_commit_after_a_lost_reply(
     """P8: the log of the table tells whether ours is behind what stands there; no row is lost or doubled."""
     table = catalog.create_table("flights", SCHEMA)
     with make_catalog(etcd, prefix, tmp_path) as other:
-        losing = lose_replies(catalog, mine_was_first)
-        losing.before_loss.append(lambda: other.load_table("flights").append(ids(100, 1)))
+        losing = faulty(catalog, Fault.LOST_REPLY if mine_was_first else Fault.LOST_REQUEST)
+        losing.meanwhile.append(lambda: other.load_table("flights").append(ids(100, 1)))
         table.append(ids(0, 3))
     rows = catalog.load_table("flights").scan().to_arrow()["id"].to_pylist()
     assert sorted(rows) == [0, 1, 2, 100]
@@ -664,7 +648,7 @@ def test_somebody_elses_commit_after_a_lost_reply(
 def test_a_commit_in_doubt_is_reported_and_keeps_its_files(catalog: EtcdCatalog, tmp_path: Path) -> None:
     """P8: never deleted on doubt."""
     table = catalog.create_table("flights", SCHEMA)
-    lose_replies(catalog, *[False] * 4, True)
+    faulty(catalog, *[Fault.LOST_REQUEST] * (MAX_TRIES - 1), Fault.LOST_REPLY)
     with pytest.raises(CommitStateUnknownException):
         table.append(ids(0, 3))
     assert catalog.load_table("flights").scan().to_arrow().num_rows == 3
@@ -674,11 +658,11 @@ def test_a_full_etcd_may_have_made_the_commit_that_it_refuses(catalog: EtcdCatal
     """P8, O27: what was refused and not done leaves no metadata; what was done is a commit."""
     table = catalog.create_table("flights", SCHEMA)
     before = metadata_files(tmp_path)
-    lose_replies(catalog, False, says=EtcdOutOfSpace)
+    faulty(catalog, Fault.FULL)
     with pytest.raises(EtcdOutOfSpace):
         table.append(ids(0, 3))
     assert metadata_files(tmp_path) == before
-    lose_replies(catalog, True, says=EtcdOutOfSpace)
+    faulty(catalog, Fault.FULL_YET_DONE)
     table.append(ids(0, 3))
     assert catalog.load_table("flights").scan().to_arrow().num_rows == 3
 

@@ -20,7 +20,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.txn import Put, Txn, TxnResult
-from distop.metastore.members.election import MAX_TRIES, campaign
+from distop.metastore.etcd.update import MAX_TRIES
+from distop.metastore.members.election import campaign
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.ending import Finish, finish, seal
 from distop.metastore.operations.retention import EVERY

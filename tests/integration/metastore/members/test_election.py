@@ -11,7 +11,8 @@ import pytest_asyncio
 from distop.errors import EtcdOutOfSpace, EtcdUnavailable, LeaseLost, OutcomeUnknown
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Txn
-from distop.metastore.members.election import MAX_TRIES, Epoch, campaign, resign
+from distop.metastore.etcd.update import MAX_TRIES
+from distop.metastore.members.election import Epoch, campaign, resign
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.model import LeaderRecord, decode

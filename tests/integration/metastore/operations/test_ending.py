@@ -11,11 +11,11 @@ import pytest_asyncio
 
 from distop.errors import DistopError, LeadershipLost, OperationNotFound, OutcomeUnknown
 from distop.metastore.etcd.txn import MAX_OPS, Delete, KeyValue, Put, Txn, TxnResult, unchanged
+from distop.metastore.etcd.update import MAX_TRIES
 from distop.metastore.members.election import Epoch, campaign, resign
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.ending import (
     COLLECT_BITE,
-    MAX_TRIES,
     Finish,
     Finished,
     collect,
@@ -255,15 +255,31 @@ async def test_a_lost_reply_to_a_finish_is_done_exactly_once(
     assert (await led.client.get(led.keys.history(op.operation))).mod_revision == revision
 
 
-@pytest.mark.parametrize("then", [Fault.DOWN, Fault.FULL])
-async def test_after_a_lost_reply_no_failure_counts_as_certain(led: Led, then: Fault) -> None:
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (Fault.LOST_REPLY, Fault.DOWN),
+        (Fault.LOST_REQUEST, Fault.DOWN),
+        (Fault.LOST_REQUEST, Fault.FULL),
+    ],
+)
+async def test_after_a_lost_reply_no_failure_counts_as_certain(led: Led, first: Fault, then: Fault) -> None:
     """P8: whoever believed "it did not happen" would delete the files of a commit that has happened."""
     op = await led.sealed()
-    led.client.fail(Fault.LOST_REPLY, *[then] * (MAX_TRIES - 1))
-    with pytest.raises(OutcomeUnknown):
+    led.client.fail(first, *[then] * (MAX_TRIES - 1))
+    with pytest.raises(OutcomeUnknown) as caught:
         await led.finish(op, await led.plan())
+    assert caught.value.code == "OUTCOME_UNKNOWN"
     assert led.client.spent
-    assert (await led.client.get(led.keys.history(op.operation))).exists
+    assert (await led.client.get(led.keys.history(op.operation))).exists is (first is Fault.LOST_REPLY)
+
+
+async def test_a_finish_that_happened_is_found_in_an_etcd_that_has_become_full(led: Led) -> None:
+    """P8, O27."""
+    op = await led.sealed()
+    led.client.fail(Fault.LOST_REPLY, Fault.FULL)
+    assert await led.finish(op, await led.plan()) is Finished.DONE
+    assert led.client.spent
 
 
 async def test_what_certainly_did_not_happen_is_not_called_unknown(led: Led) -> None:
@@ -275,16 +291,17 @@ async def test_what_certainly_did_not_happen_is_not_called_unknown(led: Led) -> 
     assert not (await led.client.get(led.keys.history(op.operation))).exists
 
 
-@pytest.mark.parametrize("fault", [Fault.FULL, Fault.FULL_YET_DONE])
-async def test_what_a_full_etcd_refuses_may_have_happened(led: Led, fault: Fault) -> None:
-    """P8, O27."""
+async def test_a_full_etcd_refuses_a_finish_and_may_have_made_it(led: Led) -> None:
+    """P8, O27: what was done is found; what was not done can be done later."""
     op = await led.sealed()
-    led.client.fail(fault, *[Fault.FULL] * (MAX_TRIES - 1))
+    led.client.fail(Fault.FULL)
     with pytest.raises(OutcomeUnknown) as caught:
         await led.finish(op, await led.plan())
     assert caught.value.code == "ETCD_OUT_OF_SPACE"
-    assert (await led.client.get(led.keys.history(op.operation))).exists is (fault is Fault.FULL_YET_DONE)
+    assert not (await led.client.get(led.keys.history(op.operation))).exists
+    led.client.fail(Fault.FULL_YET_DONE)
     assert await led.finish(op, await led.plan()) is Finished.DONE
+    assert (await led.client.get(led.keys.history(op.operation))).exists
 
 
 async def test_a_finish_by_a_predecessor_is_recognised(led: Led) -> None:

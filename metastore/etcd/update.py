@@ -1,0 +1,224 @@
+"""Changing etcd: one transaction until its outcome is known, and *read, decide, send* until a change is made.
+
+A write to etcd may have happened although its reply was lost, or although etcd says that it is full. Every
+change of the metastore goes through one of the two functions here, which are the only ones that deal with it:
+
+- :func:`settle` sends a transaction that is fixed until it is known whether it happened;
+- :func:`update` reads, lets its caller decide on a transaction, settles it, and begins again when somebody
+  else was faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tenacity import (
+    AsyncRetrying,
+    TryAgain,
+    retry_if_exception,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_after_delay,
+    stop_any,
+)
+from tenacity import wait_random_exponential as backoff
+
+from distop.errors import DistopError, EtcdOutOfSpace, Exhausted, LeaseLost, OutcomeUnknown
+from distop.metastore.etcd.txn import Get, Txn, TxnResult
+
+if TYPE_CHECKING:
+    # Workers that only send marks through a sidecar import this module, and must not pay for gRPC.
+    from distop.metastore.etcd.client import EtcdClient
+
+A = TypeVar("A")
+
+PATIENCE_S = 60.0
+"""How long one waits, if at all, for an etcd that does not answer; and how long a change may lose races."""
+
+MAX_TRIES = 8
+"""How often a transaction is sent while only a lost reply is a reason to send it again."""
+
+MAX_RACES = 60
+"""How many races in a row a change may lose; each lost race means that another change was made."""
+
+
+class Settled(TxnResult, frozen=True):
+    """The known outcome of a transaction."""
+
+    doubt: bool = False
+    """Whether the outcome of an earlier copy was not known: when this one was refused, an earlier copy of it
+    may be what stands there."""
+
+
+async def settle(
+    client: EtcdClient,
+    txn: Txn | Callable[[bool], Txn],
+    *,
+    patience_s: float | None = None,
+    replied: Callable[[], None] | None = None,
+) -> Settled:
+    """Send a transaction until its outcome is known.
+
+    It must be safe to send twice: what it writes makes its compares fail, or is the same the second time. Its
+    ``otherwise`` branch only reads, namely what tells an earlier copy of it from somebody else's write.
+
+    Parameters
+    ----------
+    txn:
+        The transaction; or what makes it, given whether an earlier copy of it may have reached etcd.
+    patience_s:
+        Seconds for which it is sent again while etcd is away or full. ``None``: only a lost reply is a reason
+        to send it again, and that up to :data:`MAX_TRIES` times within four deadlines of a call.
+    replied:
+        Called with each reply: there stands the crash point after the transaction, so that it can lose one.
+
+    Raises
+    ------
+    OutcomeUnknown
+        A reply was lost, and none has come since. Also when a later copy was not sent, or was refused: the
+        first one may still happen, so nothing may be concluded and no file deleted.
+    EtcdOutOfSpace
+        etcd is full. If the transaction's own writes make its compares fail, it certainly did not happen.
+    DistopError
+        The last error, when no copy can have happened.
+    """
+    doubt = False
+
+    async def send() -> Settled:
+        nonlocal doubt
+        current = txn if isinstance(txn, Txn) else txn(doubt)
+        before = doubt
+        try:
+            result = await client.txn(current)
+            if replied is not None:
+                replied()
+        except EtcdOutOfSpace:
+            doubt = True
+            if any(isinstance(op, Txn) for op in current.then):
+                raise  # whether a nested one happened does not show in the compares of the outer one
+            found = await _read_back(client, current)
+            if found is not None:
+                return found
+            doubt = before
+            raise
+        except OutcomeUnknown:
+            doubt = True
+            raise
+        return Settled(result.succeeded, result.revision, result.results, doubt)
+
+    def goes_on(error: BaseException) -> bool:
+        return isinstance(error, DistopError) and (doubt or (patience_s is not None and _may_pass(error)))
+
+    if patience_s is None:
+        stop = stop_any(stop_after_attempt(MAX_TRIES), stop_after_delay(4 * client.config.timeout_s))
+    else:
+        stop = stop_any(stop_after_delay(patience_s))
+    try:
+        wait = backoff(multiplier=0.02, max=1.0)
+        return await AsyncRetrying(retry=retry_if_exception(goes_on), wait=wait, stop=stop, reraise=True)(
+            send
+        )
+    except DistopError as error:
+        if not doubt or type(error) is OutcomeUnknown:
+            raise
+        raise OutcomeUnknown(f"a write may have happened: {error.message}", details=error.details) from error
+
+
+def _may_pass(error: DistopError) -> bool:
+    # An expired lease never comes back, although a new session may try the same thing.
+    return error.retryable and not isinstance(error, LeaseLost)
+
+
+async def _read_back(client: EtcdClient, txn: Txn) -> Settled | None:
+    """What stands after a full etcd has refused a transaction; ``None`` if it certainly did not happen.
+
+    etcd refuses also what it has just done. Then something that the transaction compared has moved.
+    """
+    compared = tuple(Get(compare.key) for compare in txn.compares)
+    if not compared:
+        return None
+    read = await client.txn(Txn(then=(*txn.otherwise, *compared)))  # a full etcd can still be read
+    first = len(txn.otherwise)
+    if all(one.holds(read.one(first + at, one.key)) for at, one in enumerate(txn.compares)):
+        return None
+    return Settled(False, read.revision, read.results[:first], doubt=True)
+
+
+async def update(
+    client: EtcdClient,
+    reads: Sequence[Get],
+    decide: Callable[[TxnResult], Awaitable[tuple[Txn | None, A]]],
+    recognise: Callable[[TxnResult], A | None] | None = None,
+    *,
+    what: str,
+    first: TxnResult | None = None,
+    patience_s: float | None = None,
+    replied: Callable[[], None] | None = None,
+) -> tuple[A, int]:
+    """Read, decide, send; and again, when somebody else has changed what was read.
+
+    Parameters
+    ----------
+    reads:
+        What is read, at one revision, before each decision.
+    decide:
+        Makes the transaction from what was read, and the answer for when it happens; without a transaction
+        the answer holds as it is. An error it raises ends the update, and nothing has been written by it: so
+        what it refuses by must be among what its transaction compares. That transaction reads nothing: its
+        ``otherwise`` branch is ``reads``.
+    recognise:
+        Asked after a lost reply, with what was read when a copy was refused: the answer if the update's own
+        write stands there, else ``None``. Not needed where ``decide`` recognises it.
+    what:
+        What is changed, for an error.
+    first:
+        Given to the first ``decide``, instead of reading.
+    patience_s, replied:
+        As of :func:`settle`.
+
+    Returns
+    -------
+    The answer, and the revision it was written or read at.
+
+    Raises
+    ------
+    Exhausted
+        Too many races were lost in a row. Nothing was written.
+    DistopError
+        As of :func:`settle` and ``decide``.
+    """
+    known = first
+
+    async def attempt() -> tuple[A, int]:
+        nonlocal known
+        seen, known = known, None
+        if seen is None:
+            seen = await client.read_at_once(reads)
+        txn, answer = await decide(seen)
+        if txn is None:
+            return answer, seen.revision
+        txn = Txn(txn.compares, txn.then, tuple(reads))
+        result = await settle(client, txn, patience_s=patience_s, replied=replied)
+        if result.succeeded:
+            return answer, result.revision
+        if result.doubt:
+            mine = recognise(result) if recognise is not None else None
+            if mine is not None:
+                return mine, result.revision
+            known = result  # what decides is this and no later read, which might fail
+        raise TryAgain
+
+    def too_busy(_: Any) -> tuple[A, int]:
+        raise Exhausted(
+            f"{what} is too busy: {MAX_RACES} tries in a row lost a race", hint="try again in a moment"
+        )
+
+    # Random pauses, so that many who change the same thing do not march in step and spend their time losing.
+    retrying = AsyncRetrying(
+        retry=retry_if_exception_type(TryAgain),
+        wait=backoff(multiplier=0.01, exp_base=1.3, max=1.0),
+        stop=stop_any(stop_after_attempt(MAX_RACES), stop_after_delay(PATIENCE_S)),
+        retry_error_callback=too_busy,
+    )
+    return await retrying(attempt)
