@@ -101,7 +101,8 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
 
         what, replied = f"table {record.name!r}", lambda: reached("table.create.after")
         reads = (Get(keys.table), Get(tombstone))
-        await update(self._client, reads, decide, is_ours, what=what, replied=replied)
+        free = TxnResult(True, 0, ([], []))  # a new name is the rule: nothing is read before it is taken
+        await update(self._client, reads, decide, is_ours, what=what, first=free, replied=replied)
         return await self._read(record.name)
 
     async def GetTable(  # noqa: N802
