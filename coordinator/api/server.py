@@ -25,7 +25,8 @@ from distop.coordinator.starting.planner import Planner
 from distop.coordinator.state.memory import Memory
 from distop.errors import DistopError, Unavailable
 from distop.errors.wire import abort
-from distop.metastore.etcd.client import EtcdClient, within
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.deadline import within
 from distop.proto import distop_pb2, distop_pb2_grpc
 
 log = logging.getLogger(__name__)

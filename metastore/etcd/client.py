@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,27 +22,13 @@ from distop.errors import Busy, Compacted, EtcdOutOfSpace, EtcdUnavailable, Leas
 from distop.metastore.etcd.channels import MemberStubs, open_channel
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.convert import key_value, txn_message, txn_result
+from distop.metastore.etcd.deadline import deadline
 from distop.metastore.etcd.failures import is_transient, says_token_is_old, translated, was_never_sent
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult
 from distop.metastore.records.keyspace import prefix_end
 
 END_OF_STREAM: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 """What reading a stream gives at its end; missing from the published stubs."""
-
-_limit: ContextVar[float | None] = ContextVar("etcd_deadline", default=None)
-
-
-@contextlib.contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Calls of this task inside end within ``seconds`` altogether, whatever their own deadlines are.
-
-    For whoever works for somebody with a deadline of his own, and wants to tell him in time what is wrong.
-    """
-    token = _limit.set(asyncio.get_running_loop().time() + seconds)
-    try:
-        yield
-    finally:
-        _limit.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,12 +311,10 @@ class EtcdClient:
     ) -> Any:
         """Try the endpoints in turn until the deadline; a write only as long as it was certainly not sent."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (timeout_s or self.config.timeout_s)
-        if (limit := _limit.get()) is not None:
-            deadline = min(deadline, limit)
+        end = min(loop.time() + (timeout_s or self.config.timeout_s), deadline())
         reauthenticated, pause, untried = False, 0.02, len(self.config.endpoints)
         while True:
-            endpoint, left = self.endpoint, deadline - loop.time()
+            endpoint, left = self.endpoint, end - loop.time()
             # A silent member is given its share of the time, so that the others get theirs.
             share = max(left if writes else left / max(untried, 1), 0.001)
             sent = False
@@ -354,7 +337,7 @@ class EtcdClient:
                 transient = is_transient(error)
                 if transient:
                     self.leave(endpoint)
-                out_of_time = loop.time() + pause >= deadline
+                out_of_time = loop.time() + pause >= end
                 if not transient or out_of_time or (writes and sent):
                     raise translated(error, in_doubt=writes and sent, endpoint=endpoint) from error
                 untried -= 1

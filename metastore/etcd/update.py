@@ -11,20 +11,21 @@ change of the metastore goes through one of the two functions here, which are th
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tenacity import (
     AsyncRetrying,
+    RetryCallState,
     TryAgain,
     retry_if_exception,
     retry_if_exception_type,
     stop_after_attempt,
     stop_after_delay,
-    stop_any,
 )
 from tenacity import wait_random_exponential as backoff
 
 from distop.errors import DistopError, EtcdOutOfSpace, Exhausted, LeaseLost, OutcomeUnknown
+from distop.metastore.etcd import deadline
 from distop.metastore.etcd.txn import Get, Txn, TxnResult
 
 if TYPE_CHECKING:
@@ -111,9 +112,11 @@ async def settle(
         return isinstance(error, DistopError) and (doubt or (patience_s is not None and _may_pass(error)))
 
     if patience_s is None:
-        stop = stop_any(stop_after_attempt(MAX_TRIES), stop_after_delay(4 * client.config.timeout_s))
+        stop = stop_any(
+            stop_after_attempt(MAX_TRIES), stop_after_delay(4 * client.config.timeout_s), _too_late
+        )
     else:
-        stop = stop_any(stop_after_delay(patience_s))
+        stop = stop_any(stop_after_delay(patience_s), _too_late)
     try:
         wait = backoff(multiplier=0.02, max=1.0)
         return await AsyncRetrying(retry=retry_if_exception(goes_on), wait=wait, stop=stop, reraise=True)(
@@ -123,6 +126,10 @@ async def settle(
         if not doubt or type(error) is OutcomeUnknown:
             raise
         raise OutcomeUnknown(f"a write may have happened: {error.message}", details=error.details) from error
+
+
+def _too_late(_: RetryCallState) -> bool:
+    return deadline.is_over()
 
 
 def _may_pass(error: DistopError) -> bool:
@@ -209,7 +216,7 @@ async def update(
             known = result  # what decides is this and no later read, which might fail
         raise TryAgain
 
-    def too_busy(_: Any) -> tuple[A, int]:
+    def too_busy(_: RetryCallState) -> tuple[A, int]:
         raise Exhausted(
             f"{what} is too busy: {MAX_RACES} tries in a row lost a race", hint="try again in a moment"
         )
@@ -218,7 +225,7 @@ async def update(
     retrying = AsyncRetrying(
         retry=retry_if_exception_type(TryAgain),
         wait=backoff(multiplier=0.01, exp_base=1.3, max=1.0),
-        stop=stop_any(stop_after_attempt(MAX_RACES), stop_after_delay(PATIENCE_S)),
+        stop=stop_after_attempt(MAX_RACES) | stop_after_delay(PATIENCE_S) | _too_late,
         retry_error_callback=too_busy,
     )
     return await retrying(attempt)

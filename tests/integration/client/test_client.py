@@ -22,8 +22,9 @@ from distop.errors import (
     LeaseLost,
     OutcomeUnknown,
 )
-from distop.metastore.etcd.client import EtcdClient, RangePage, within
+from distop.metastore.etcd.client import EtcdClient, RangePage
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.deadline import within
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import MAX_OPS, Delete, Get, KeyValue, Put, Txn, absent, created_at, equals

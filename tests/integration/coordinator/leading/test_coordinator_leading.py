@@ -206,8 +206,8 @@ async def test_a_campaign_whose_reply_was_lost_is_won_all_the_same(client: Lossy
 async def test_every_step_of_an_end_survives_every_fault(
     client: LossyClient, etcd_config: EtcdConfig, fault: Fault, leave_keys: bool
 ) -> None:
-    """O17, P8: seal, finish and collect each meet it, twice unless it is found done the first time; the operation
-    ends, and ends once."""
+    """O17, P8: seal, finish and collect each meet it, twice unless it is found done the first time; the
+    operation ends, and ends once."""
     times = 1 if fault is Fault.FULL_YET_DONE else 2
     user = EtcdClient(etcd_config)
     await make_table(user)
