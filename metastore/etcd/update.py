@@ -21,8 +21,10 @@ from tenacity import (
     retry_if_exception_type,
     stop_after_attempt,
     stop_after_delay,
+    stop_any,
 )
 from tenacity import wait_random_exponential as backoff
+from tenacity.stop import stop_base
 
 from distop.errors import DistopError, EtcdOutOfSpace, Exhausted, LeaseLost, OutcomeUnknown
 from distop.metastore.etcd import deadline
@@ -113,10 +115,10 @@ async def settle(
 
     if patience_s is None:
         stop = stop_any(
-            stop_after_attempt(MAX_TRIES), stop_after_delay(4 * client.config.timeout_s), _too_late
+            stop_after_attempt(MAX_TRIES), stop_after_delay(4 * client.config.timeout_s), _TooLate()
         )
     else:
-        stop = stop_any(stop_after_delay(patience_s), _too_late)
+        stop = stop_any(stop_after_delay(patience_s), _TooLate())
     try:
         wait = backoff(multiplier=0.02, max=1.0)
         return await AsyncRetrying(retry=retry_if_exception(goes_on), wait=wait, stop=stop, reraise=True)(
@@ -128,8 +130,11 @@ async def settle(
         raise OutcomeUnknown(f"a write may have happened: {error.message}", details=error.details) from error
 
 
-def _too_late(_: RetryCallState) -> bool:
-    return deadline.is_over()
+class _TooLate(stop_base):
+    """The caller has stopped waiting."""
+
+    def __call__(self, retry_state: RetryCallState) -> bool:
+        return deadline.is_over()
 
 
 def _may_pass(error: DistopError) -> bool:
@@ -225,7 +230,7 @@ async def update(
     retrying = AsyncRetrying(
         retry=retry_if_exception_type(TryAgain),
         wait=backoff(multiplier=0.01, exp_base=1.3, max=1.0),
-        stop=stop_after_attempt(MAX_RACES) | stop_after_delay(PATIENCE_S) | _too_late,
+        stop=stop_any(stop_after_attempt(MAX_RACES), stop_after_delay(PATIENCE_S), _TooLate()),
         retry_error_callback=too_busy,
     )
     return await retrying(attempt)
