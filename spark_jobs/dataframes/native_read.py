@@ -37,9 +37,8 @@ from pyiceberg.expressions import (
 
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.spark_jobs.dataframes.options import ReadOptions
-from distop.spark_jobs.dataframes.read import find_snapshot
+from distop.spark_jobs.dataframes.read import find_snapshot, spark_columns
 from distop.spark_jobs.dataframes.target import connect
-from distop.spark_jobs.dataframes.types import spark_schema
 from distop.spark_jobs.tables.snapshot import TableSnapshot
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def native_frame(session: SparkSession, options: ReadOptions, columns: Sequence[
     """The rows that the options ask for; raises as :func:`distop.spark_jobs.dataframes.api.read`."""
     with connect(options) as client:
         snapshot = find_snapshot(client, options)
-    wanted = spark_schema(snapshot.projection(columns))
+    wanted = spark_columns(snapshot.projection(columns))
     expression = snapshot.expression(options.filter)
     files = snapshot.plan_files(expression)
     _check_schemas(snapshot)
@@ -61,7 +60,7 @@ def native_frame(session: SparkSession, options: ReadOptions, columns: Sequence[
         )
     if not files:
         return session.createDataFrame([], wanted)
-    frame = session.read.schema(spark_schema(snapshot.schema)).parquet(*(file.path for file in files))
+    frame = session.read.schema(spark_columns(snapshot.schema)).parquet(*(file.path for file in files))
     if not isinstance(expression, AlwaysTrue):
         frame = frame.where(as_column(expression))
     return frame.select(*(f"`{name}`" for name in wanted.fieldNames()))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import types as is_
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.transforms import DayTransform, IdentityTransform, MonthTransform, YearTransform
@@ -36,7 +37,10 @@ from distop.spark_jobs.dataframes.publication import (
     give_up,
     publish,
 )
+from distop.spark_jobs.dataframes.read import spark_columns
 from distop.spark_jobs.dataframes.target import WriteTarget, connect, open_target
+from distop.spark_jobs.formats.spark_types import arrow_schema
+from distop.spark_jobs.formats.types import table_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -55,7 +59,7 @@ def write_frame(frame: DataFrame, options: WriteOptions) -> Outcome:
     """Write and publish; raises as :func:`distop.spark_jobs.dataframes.api.write`."""
     with connect(options) as client:
         target = open_target(client, options, frame.schema)
-        check_native(target.layout)
+        check_native(target.layout, arrow_schema(frame.schema))
         publication = Publication(
             target=target,
             request_id=options.request_id or target.write,
@@ -71,8 +75,12 @@ def write_frame(frame: DataFrame, options: WriteOptions) -> Outcome:
         return publish(client, publication, tasks, Deadline(options.commit_timeout_s))
 
 
-def check_native(layout: Layout) -> None:
-    """Refuse a table whose files Spark cannot write by itself."""
+def check_native(layout: Layout, rows: pa.Schema) -> None:
+    """Refuse a table whose files Spark cannot write by itself, and rows that its casts could change."""
+    for given in rows:
+        wanted = layout.arrow_schema.field(given.name).type
+        if not widens(table_type(given.type), wanted):
+            raise _not_native(f"column {given.name!r}: {given.type} cannot become {wanted} without loss")
     for column in layout.schema.columns:
         kind = column.field_type
         if not kind.is_primitive or isinstance(kind, FixedType | UUIDType | TimeType):
@@ -82,6 +90,16 @@ def check_native(layout: Layout) -> None:
         of_date = isinstance(term.transform, YearTransform | MonthTransform | DayTransform)
         if not isinstance(term.transform, IdentityTransform) and not (of_date and isinstance(kind, DateType)):
             raise _not_native(f"it is partitioned by {term.transform}({term.name})")
+
+
+def widens(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether every value has an equal one in the other type. Spark's casts do not say what they lose."""
+    if is_.is_decimal(given) and is_.is_decimal(wanted):
+        return bool(wanted.scale == given.scale and wanted.precision >= given.precision)
+    for kind in (is_.is_integer, is_.is_floating):
+        if kind(given) and kind(wanted):
+            return bool(wanted.bit_width >= given.bit_width)
+    return bool(given.equals(wanted))
 
 
 def _not_native(why: str) -> PreconditionFailed:
@@ -99,16 +117,12 @@ def _write_files(frame: DataFrame, target: WriteTarget) -> int:
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    from distop.spark_jobs.dataframes.types import spark_schema
-
     layout = target.layout
-    types = spark_schema(layout.schema)
+    types = spark_columns(layout.schema)
     columns = []
     for column in layout.schema.columns:
-        wanted = types[column.name].dataType
-        given = f.col(f"`{column.name}`")
-        if frame.schema[column.name].dataType != wanted:
-            given = given.cast(wanted)
+        given = f.col(f"`{column.name}`") if column.name in frame.columns else f.lit(None)
+        given = given.cast(types[column.name].dataType)
         columns.append(given.alias(column.name, metadata={FIELD_ID: column.field_id}))
     places = [
         _place(term.transform, f.col(f"`{layout.schema.find_column_name(term.source_id)}`")).alias(

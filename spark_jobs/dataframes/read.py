@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -23,7 +25,8 @@ from distop.errors import DistopError, InvalidArgument, PreconditionFailed
 from distop.metastore.records.model import IndexRecord
 from distop.spark_jobs.dataframes.options import ReadOptions
 from distop.spark_jobs.dataframes.target import connect, find_table, storage_options
-from distop.spark_jobs.dataframes.types import as_spark, spark_schema
+from distop.spark_jobs.formats.conversion import converted
+from distop.spark_jobs.formats.spark_types import spark_schema
 from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot, open_snapshot
 
 log = logging.getLogger(__name__)
@@ -110,7 +113,13 @@ def table_schema(options: ReadOptions) -> StructType:
     """The columns that a read has."""
     with connect(options) as client:
         snapshot = find_snapshot(client, options)
-    return spark_schema(snapshot.projection(options.columns))
+    return spark_columns(snapshot.projection(options.columns))
+
+
+def spark_columns(schema: Schema) -> StructType:
+    """The columns of a table as Spark has them."""
+    columns = schema_to_pyarrow(schema, include_field_ids=False)
+    return spark_schema(columns, "columns", "read other columns, with the option columns")
 
 
 def splits_of(files: Iterable[PlannedFile], split_bytes: int) -> list[FileSplit]:
@@ -136,7 +145,7 @@ def read_files(
     wanted = to_arrow_schema(schema, timezone="UTC")
     for batch in snapshot.batches(files, columns=wanted.names, where=where):
         if batch.num_rows:
-            yield as_spark(batch, wanted)
+            yield from converted(pa.Table.from_batches([batch]), wanted).to_batches()
 
 
 class TableReader(DataSourceReader):

@@ -12,7 +12,8 @@ from distop.commit.writing.prepared import folder_of, new_write
 from distop.commit.writing.writer import StagedWriter
 from distop.errors import InvalidArgument, PreconditionFailed, TableExists, TableNotFound
 from distop.spark_jobs.dataframes.options import Common, WriteOptions
-from distop.spark_jobs.dataframes.types import arrow_schema_of, check_writable, table_columns
+from distop.spark_jobs.formats.conversion import check_columns, columns_for
+from distop.spark_jobs.formats.spark_types import arrow_schema
 from distop.spark_jobs.rules.gate import refuse_unchecked
 
 if TYPE_CHECKING:
@@ -93,20 +94,20 @@ def open_target(client: Client, options: WriteOptions, struct: StructType) -> Wr
     Raises
     ------
     InvalidArgument
-        The columns are not those of the table; names the column and the reason.
+        Rows of the DataFrame cannot be rows of the table; names the column and the reason.
     PreconditionFailed
         The table has rules that its rows must keep.
     """
-    frame = arrow_schema_of(struct)
+    frame = arrow_schema(struct)
     table = _table(client, options)
     refuse_unchecked(table.name, table.options)
     storage = storage_options(table, options)
     layout = _layout(table, options, storage) or Layout.create(
-        table_columns(frame),
+        columns_for(frame),
         table.options.get("partitionBy", ()),
         {**DEFAULT_PROPERTIES, **(table.options.get("properties") or {})},
     )
-    check_writable(frame, layout.arrow_schema)
+    check_columns(frame, layout.arrow_schema)
     return WriteTarget(
         write=new_write(time.time()),
         table=table.name,

@@ -26,6 +26,7 @@ from distop.errors import PreconditionFailed
 from distop.spark_jobs.dataframes.options import WriteOptions
 from distop.spark_jobs.dataframes.publication import GIVE_UP_S, Deadline, Publication, give_up, publish
 from distop.spark_jobs.dataframes.target import WriteTarget, connect, open_target
+from distop.spark_jobs.formats.conversion import fitting
 
 QUERY_ID = "sql.streaming.queryId"
 """Local property of Spark: the id of a streaming query, kept in its checkpoint."""
@@ -53,9 +54,10 @@ def write_task(target: WriteTarget, batches: Iterable[pa.RecordBatch]) -> Writte
     attempt = 0 if context is None else context.taskAttemptId()
     partition = 0 if context is None else context.partitionId()
     stem = f"{partition}-{attempt}-{secrets.token_hex(6)}"
+    schema = target.layout.arrow_schema
     with target.writer(stem) as writer:
         for batch in batches:
-            writer.write(batch)
+            writer.write(fitting(pa.Table.from_batches([batch]), schema))
         result = writer.finish()
     query_id = "" if context is None else context.getLocalProperty(QUERY_ID) or ""
     return Written(PreparedTask(stem=stem, result=result), target, query_id)

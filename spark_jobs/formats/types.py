@@ -174,6 +174,8 @@ def convert(values: pa.ChunkedArray, target: pa.DataType, column: str) -> pa.Chu
     source = values.type
     if source.equals(target):
         return values
+    if _is_uuid(source):
+        values, source = values.cast(source.storage_type), source.storage_type
     is_text = _family(source) == "text"
     try:
         if is_text and is_.is_timestamp(target) and target.tz:

@@ -99,6 +99,19 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return [self.paths] if isinstance(self.paths, str) else self.paths
 
 
+class DataFrameArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The argument of ``ingest_dataframe``."""
+
+    columns: dict[str, Any]
+    """The Iceberg schema of the DataFrame's rows."""
+    mode: Mode = "append"
+    on_conflict: Literal["rebase", "refuse"] | None = None
+    audit: AuditArgument | None = None
+    source: str = ""
+    watermark: dict[str, str] = {}
+    """Of ``source``: partition -> how far the rows go. Rows up to a watermark that stands are refused."""
+
+
 def parse_argument(raw: Mapping[str, Any]) -> IngestArgument:
     """Check what can be checked without looking at files or at the table.
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
 
 from distop.commit.layout.model import Layout, parse_schema
 from distop.errors import InvalidArgument
 from distop.operations.arguments import invalid
+from distop.spark_jobs.formats.conversion import check_columns
+from distop.spark_jobs.formats.inference import Sample
 from distop.spark_jobs.formats.options import Format
 from distop.spark_jobs.formats.reader import describe
-from distop.spark_jobs.formats.types import UnsupportedType, convertible, json_type, text_type
+from distop.spark_jobs.formats.types import UnsupportedType, json_type, text_type
 from distop.spark_jobs.ingest.argument import IngestArgument
-
-if TYPE_CHECKING:
-    from pyiceberg.schema import Schema
-
-    from distop.spark_jobs.formats.inference import Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +37,6 @@ class SourceColumns:
 
     def target_schema(self) -> Schema:
         """The schema of a new table for them."""
-        from pyiceberg.schema import Schema
-
         return Schema(*(self.schema.find_field(name) for name in self.targets))
 
 
@@ -78,15 +74,18 @@ def choose_columns(
     _check_known("columns", argument.columns or [], known)
     _check_known("filter", sorted(filtered), known)
     targets = list(dict.fromkeys([*_targets(argument, declared, sample), *beside]))
-    if table is not None:
-        _check_against(targets, table, named=argument.columns is not None)
     read = [*targets, *sorted(filtered.difference(targets))]
     types = _types(read, declared, table if file_format != "parquet" else None, sample)
+    if table is not None:
+        check_columns(
+            pa.schema([(name, types[name]) for name in targets]),
+            schema_to_pyarrow(table, include_field_ids=False),
+            field="paths" if argument.columns is None else "columns",
+            hint="choose with columns which to take over",
+        )
     for name, dtype in types.items():
         if name not in beside:
             _check_readable(name, dtype, file_format)
-    if table is not None:
-        _check_convertible(targets, types, table)
     schema = Layout.create(pa.schema([_field(name, dtype, declared) for name, dtype in types.items()])).schema
     return SourceColumns(schema, targets)
 
@@ -125,22 +124,6 @@ def _targets(argument: IngestArgument, declared: Schema | None, sample: Sample) 
     )
 
 
-def _check_against(targets: list[str], table: Schema, *, named: bool) -> None:
-    names = [field.name for field in table.columns]
-    for name in targets:
-        if name not in names:
-            similar = [other for other in names if other.lower() == name.lower()]
-            hint = f"the table's is called {similar[0]!r}" if similar else f"the table has {describe(names)}"
-            raise invalid(
-                "columns" if named else "paths",
-                f"the table has no column {name!r}",
-                hint if named else f"{hint}; choose with columns which to take over",
-            )
-    for field in table.columns:
-        if field.required and field.name not in targets:
-            raise invalid("columns" if named else "paths", f"the table requires a column {field.name!r}")
-
-
 def _types(
     read: list[str], declared: Schema | None, table: Schema | None, sample: Sample
 ) -> dict[str, pa.DataType]:
@@ -153,8 +136,6 @@ def _types(
 def _arrow_types(schema: Schema | None) -> dict[str, pa.DataType]:
     if schema is None:
         return {}
-    from pyiceberg.io.pyarrow import schema_to_pyarrow
-
     return {field.name: field.type for field in schema_to_pyarrow(schema, include_field_ids=False)}
 
 
@@ -170,13 +151,6 @@ def _check_readable(name: str, dtype: pa.DataType, file_format: Format) -> None:
             check(dtype)
     except UnsupportedType as error:
         raise _bad_type(name, str(error)) from None
-
-
-def _check_convertible(targets: list[str], types: dict[str, pa.DataType], table: Schema) -> None:
-    wanted = _arrow_types(table)
-    for name in targets:
-        if not convertible(types[name], wanted[name]):
-            raise _bad_type(name, f"{types[name]} in the source cannot become {wanted[name]} in the table")
 
 
 def _bad_type(name: str, reason: str) -> InvalidArgument:

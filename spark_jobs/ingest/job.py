@@ -1,14 +1,14 @@
-"""One job of an ingest: read the pieces of a split, convert, filter, write."""
+"""One job of an ingest: read a split, or a partition of a DataFrame; convert, check and write its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, Protocol
 
 import msgspec
-from pyiceberg.io import FileIO
+import pyarrow as pa
 
 from distop.commit.layout.model import file_io
 from distop.commit.layout.staging import quarantine_folder
@@ -16,25 +16,49 @@ from distop.commit.outputs import output_of
 from distop.errors import JobFailed
 from distop.operations.job import JobContext
 from distop.spark_jobs.formats.bad_rows import BadRowPolicy, Fail, Place, Quarantine, Rows
+from distop.spark_jobs.formats.conversion import fitting
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.reader import FileUnusable
 from distop.spark_jobs.formats.registry import reader_for
-from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan
+from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan, TargetPlan
 from distop.spark_jobs.ingest.rows import Conversion, Converted, GoodRows
 from distop.spark_jobs.ingest.splits import Piece
+from distop.spark_jobs.ingest.topic_split import TopicSplit
 from distop.spark_jobs.rules.gate import JobAudit
 
 MAX_RESULT_BYTES = 800
 """A job's record has room for 1 KiB, and holds the attempt's name and the time besides the result."""
+BLOCK_ROWS = 1 << 16
+"""Rows of a DataFrame that are converted and written at a time: Spark's own batches are small."""
 QUARANTINE = "quarantine"
 """Field of the result: the file that bad rows are kept in, below the table's location."""
 
 
 def run_job(job: JobContext) -> dict[str, Any]:
     """Do one job; see ``start_or_resume_job`` for its result."""
+    if job.operation.dynamic:
+        target = TargetPlan.of(job.operation)
+        return _written(job, target, FrameRows(target, job), Fail())
     plan = IngestPlan.of(job.operation)
     policy = _policy(plan, job)
-    split = _split(plan, policy, job)
+    if plan.kafka is not None:
+        return _written(job, plan, TopicSplit(plan, plan.kafka, policy, job), policy)
+    rows = GoodRows(Conversion.to_table(plan), policy, job.raise_if_cancelled)
+    return _written(job, plan, FilesSplit(plan, job.partition, rows, job.raise_if_cancelled), policy)
+
+
+class Split(Protocol):
+    """What one job is to read."""
+
+    facts: dict[str, int]
+    """What there is to say about it besides the rows; complete when all have been read."""
+
+    def rows(self) -> Generator[Converted, None, None]:
+        """All rows, in blocks; stops between them once the job is cancelled."""
+
+
+def _written(job: JobContext, plan: TargetPlan, split: Split, policy: BadRowPolicy) -> dict[str, Any]:
+    """Check and write the rows of a split; the job's result."""
     with output_of(plan.output).writer(plan.table_layout, job) as writer, JobAudit(plan.rules, job) as audit:
         try:
             read = 0
@@ -60,68 +84,65 @@ def run_job(job: JobContext) -> dict[str, Any]:
     return result
 
 
-class Split(Protocol):
-    """What one job is to read."""
-
-    facts: dict[str, int]
-    """What there is to say about it besides the rows; complete when all have been read."""
-
-    def rows(self) -> Generator[Converted, None, None]:
-        """All rows, in blocks; stops between them once the job is cancelled."""
-
-
-def _split(plan: IngestPlan, policy: BadRowPolicy, job: JobContext) -> Split:
-    if plan.kafka is None:
-        return SplitReader(plan, policy, job)
-    from distop.spark_jobs.ingest.topic_split import TopicSplit
-
-    return TopicSplit(plan, plan.kafka, policy, job)
-
-
-def _table_io(job: JobContext) -> FileIO:
-    """Access to the table's files, as its properties have it."""
-    layout = IngestPlan.of(job.operation).table_layout
-    return file_io(job.operation.location, layout.properties, job.operation.storage)
-
-
 def _policy(plan: IngestPlan, job: JobContext) -> BadRowPolicy:
-    if plan.on_bad_rows == "quarantine":
-        return Quarantine(_table_io(job), job.staging_path(".jsonl", folder=quarantine_folder(plan.output)))
-    return Fail()
+    if plan.on_bad_rows != "quarantine":
+        return Fail()
+    io = file_io(job.operation.location, plan.table_layout.properties, job.operation.storage)
+    return Quarantine(io, job.staging_path(".jsonl", folder=quarantine_folder(plan.output)))
 
 
-class SplitReader:
-    """Reads the split of one job.
+class FrameRows:
+    """The rows of one partition of a DataFrame."""
 
-    Parameters
-    ----------
-    policy:
-        What becomes of bad rows.
-    conversion:
-        What the rows become; default: rows of the table.
-    """
-
-    def __init__(
-        self,
-        plan: IngestPlan,
-        policy: BadRowPolicy,
-        job: JobContext,
-        conversion: Conversion | None = None,
-    ) -> None:
-        self._plan = plan
+    def __init__(self, plan: TargetPlan, job: JobContext) -> None:
+        self._schema = plan.table_layout.arrow_schema
         self._job = job
-        self._format = reader_for(plan.format, plan.csv, plan.wanted)
-        self._good_rows = GoodRows(plan, policy, job, conversion)
         self.facts: dict[str, int] = {}
 
     def rows(self) -> Generator[Converted, None, None]:
-        """All rows of the split, in blocks; stops between them once the job is cancelled.
+        """All rows, so many at a time that each block is worth its while.
+
+        Raises :class:`~distop.errors.BadRow` if a value does not fit its column.
+        """
+        waiting: list[pa.RecordBatch] = []
+        count = 0
+        for batch in self._job.rows():
+            self._job.raise_if_cancelled()
+            waiting.append(batch)
+            count += batch.num_rows
+            if count >= BLOCK_ROWS:
+                yield self._block(waiting)
+                waiting, count = [], 0
+        if waiting:
+            yield self._block(waiting)
+
+    def _block(self, batches: list[pa.RecordBatch]) -> Converted:
+        rows = fitting(pa.Table.from_batches(batches), self._schema)
+        return Converted(rows.num_rows, rows)
+
+
+class FilesSplit:
+    """Reads the pieces of files that one split consists of.
+
+    Parameters
+    ----------
+    look:
+        Called between blocks; raises if the rows are not wanted any more.
+    """
+
+    def __init__(self, plan: IngestPlan, split: str, rows: GoodRows, look: Callable[[], None]) -> None:
+        self._plan, self._split, self._rows, self._look = plan, split, rows, look
+        self._format = reader_for(plan.format, plan.csv, plan.wanted)
+        self.facts: dict[str, int] = {}
+
+    def rows(self) -> Generator[Converted, None, None]:
+        """All rows of the split, in blocks.
 
         Raises
         ------
         BadRow, JobFailed, Cancelled
         """
-        for piece in self._plan.pieces(self._job.partition):
+        for piece in self._plan.pieces(self._split):
             yield from self._rows_of(piece)
 
     def _rows_of(self, piece: Piece) -> Iterator[Converted]:
@@ -132,10 +153,8 @@ class SplitReader:
             with self._format.open(file) as opened:
                 end = None if piece.end == entry.length else piece.end
                 for block in opened.blocks(piece.start, end):
-                    self._job.raise_if_cancelled()
-                    yield self._good_rows.of(
-                        block, file.url, opened.convert, partial(self._place, url=file.url)
-                    )
+                    self._look()
+                    yield self._rows.of(block, file.url, opened.convert, partial(self._place, url=file.url))
             # What was read is what was planned only if it is so until the end.
             _check_unchanged(file, entry)
 

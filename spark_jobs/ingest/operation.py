@@ -8,6 +8,7 @@ from typing import Any
 from distop.commit.layout.staging import RULES
 from distop.metastore.records.model import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
+from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
 from distop.operations.side_by_side import beside
 from distop.spark_jobs.formats.files import MAX_PATHS
@@ -94,10 +95,6 @@ class Ingest(DistributedOperation):
         JobFailed
             A file has changed since the start, or is not what it should be.
         """
-        if job.operation.dynamic:
-            from distop.spark_jobs.ingest.frame_job import write_rows
-
-            return write_rows(job)
         from distop.spark_jobs.ingest.job import run_job
 
         return run_job(job)
@@ -107,6 +104,42 @@ class Ingest(DistributedOperation):
         from distop.commit.cleanup.sweep import remove_attempt
 
         remove_attempt(job.operation, job.partition, job.attempt)
+
+
+class DataFrameIngest(Ingest):
+    """Appends the rows of a DataFrame to a table, or replaces its rows by them.
+
+    Only the program that has the DataFrame can run it: see
+    :func:`distop.spark_jobs.ingest.dataframe.ingest_dataframe`.
+
+    Parameters
+    ----------
+    frame:
+        The DataFrame; without Spark a list of iterables of Arrow record batches.
+    """
+
+    type = "ingest_dataframe"
+    scope = Scope.SINGLE
+    compatible_types = beside("ingest_dataframe")
+    hosted = True
+
+    def __init__(self, frame: Any = None) -> None:
+        self._frame = frame
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """See :meth:`Ingest.plan`."""
+        from distop.spark_jobs.ingest.planning import plan_dataframe
+
+        return plan_dataframe(request)
+
+    def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+        """Two DataFrames are not one."""
+
+    def frame(self, session: Any, operation: OperationArg) -> Any:
+        """The caller's."""
+        if self._frame is None:
+            raise invalid("type", f"{self.type} runs in the program that has the DataFrame, nowhere else")
+        return self._frame
 
 
 def _paths_of(argument: Mapping[str, Any]) -> list[Any]:

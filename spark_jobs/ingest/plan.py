@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
 
+from distop.commit.layout.model import Layout
 from distop.errors import ArgumentTooLarge
 from distop.metastore.records.model import OperationArg
 from distop.operations.plans import Shared, plan_of
@@ -20,11 +24,6 @@ from distop.spark_jobs.formats.reader import Wanted
 from distop.spark_jobs.ingest.splits import Line, Piece
 from distop.spark_jobs.kafka.offsets import OffsetRange
 from distop.spark_jobs.rules.model import RuleSet
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from distop.commit.layout.model import Layout
 
 MAX_PLAN_BYTES = 1_000_000
 """Longest plan, as JSON. etcd takes values of 1.5 MiB, and an operation's record holds more than the plan."""
@@ -67,7 +66,32 @@ class KafkaSource(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
     """As it was given: secrets by reference."""
 
 
-class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
+class TargetPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
+    """What an ingest writes to, and how; all that is fixed of one whose rows are those of a DataFrame."""
+
+    layout: dict[str, Any]
+    """The table's; see :meth:`distop.commit.layout.model.Layout.to_json`."""
+    mode: str
+    output: str = "iceberg"
+    """The table's format."""
+    rules: RuleSet | None = None
+    """What the rows must keep."""
+    on_conflict: str = ""
+    expected_snapshot_id: str | None = None
+    """The snapshot at the start, to be compared if ``on_conflict`` is ``refuse``. A string, since it is
+    larger than other JSON readers' numbers."""
+
+    @classmethod
+    def of(cls, operation: OperationArg) -> TargetPlan:
+        """That of an operation. Raises :class:`~distop.errors.CorruptRecord`."""
+        return plan_of(operation, TargetPlan, "plan of an ingest")
+
+    @cached_property
+    def table_layout(self) -> Layout:
+        return Layout.from_json(self.layout)
+
+
+class IngestPlan(TargetPlan, kw_only=True):
     """See the module."""
 
     format: str
@@ -85,22 +109,11 @@ class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     filter: str | None = None
     transform: str | None = None
     """The query that makes rows of the table out of the files' rows. The plan is dynamic then."""
-    layout: dict[str, Any]
-    """The table's; see :meth:`distop.commit.layout.model.Layout.to_json`."""
     targets: list[str]
     """Which of ``columns`` go into the table. The table's other columns become NULL."""
     on_bad_rows: str
-    mode: str
-    output: str = "iceberg"
-    """The table's format."""
-    rules: RuleSet | None = None
-    """What the rows must keep."""
     branch: str = ""
     """The branch that is written to; empty: the table itself."""
-    on_conflict: str = ""
-    expected_snapshot_id: str | None = None
-    """The snapshot at the start, to be compared if ``on_conflict`` is ``refuse``. A string, since it is
-    larger than other JSON readers' numbers."""
 
     def to_argument(self) -> dict[str, Any]:
         """The JSON to be recorded.
@@ -148,10 +161,6 @@ class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     @cached_property
     def source_columns(self) -> pa.Schema:
         """Arrow's view of ``columns``: names and types, all nullable."""
-        import pyarrow as pa
-        from pyiceberg.io.pyarrow import schema_to_pyarrow
-        from pyiceberg.schema import Schema
-
         schema = schema_to_pyarrow(Schema.model_validate(self.columns), include_field_ids=False)
         return pa.schema([pa.field(field.name, field.type) for field in schema])
 
@@ -159,12 +168,6 @@ class IngestPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     def wanted(self) -> Wanted:
         """What is read of each file or record."""
         return Wanted(self.source_columns, strict=self.extra_columns == "error")
-
-    @cached_property
-    def table_layout(self) -> Layout:
-        from distop.commit.layout.model import Layout
-
-        return Layout.from_json(self.layout)
 
 
 _shared = Shared(lambda operation: plan_of(operation, IngestPlan, "plan of an ingest"))

@@ -5,22 +5,43 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from distop.errors import ArgumentTooLarge
+import msgspec
+
+from distop.commit.iceberg.watermarks import is_after
+from distop.commit.layout.model import Layout
+from distop.commit.outputs import output_of
+from distop.commit.rows import new_layout
+from distop.errors import AlreadyIngested, ArgumentTooLarge, CorruptRecord
+from distop.metastore.records.model import WatermarkMove, Watermarks
 from distop.operations.api import Plan, PlanRequest
-from distop.operations.arguments import invalid
+from distop.operations.arguments import invalid, parse
+from distop.spark_jobs.formats.conversion import check_columns
 from distop.spark_jobs.formats.files import COMPRESSIONS, FoundSource, OpenFile, find_files
 from distop.spark_jobs.formats.inference import looked_into, take_sample
 from distop.spark_jobs.formats.options import CsvOptions, Format
 from distop.spark_jobs.formats.parquet import row_group_sizes
-from distop.spark_jobs.ingest.argument import IngestArgument, check_format_options, parse_argument
-from distop.spark_jobs.ingest.modes import check_object, is_ignored
+from distop.spark_jobs.ingest.argument import (
+    DataFrameArgument,
+    IngestArgument,
+    check_format_options,
+    parse_argument,
+)
+from distop.spark_jobs.ingest.modes import check_mode, check_object, is_ignored, on_conflict
 from distop.spark_jobs.ingest.partial import first_files, lengths_of_paths, may_fail_in_part, with_jobs
-from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan
+from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan, TargetPlan
 from distop.spark_jobs.ingest.splits import Extent, check_count, cut
-from distop.spark_jobs.ingest.target import check_target, ignored, layout_of_table, on_branch, target_of
+from distop.spark_jobs.ingest.target import (
+    check_target,
+    current_snapshot,
+    ignored,
+    layout_of_table,
+    on_branch,
+    target_of,
+)
 from distop.spark_jobs.ingest.topic_planning import plan_topic
 from distop.spark_jobs.ingest.watermarks import watermark_moves
 from distop.spark_jobs.kafka.argument import parse_kafka
+from distop.spark_jobs.rules.gate import rules_of
 
 FOOTER_READERS = 8
 """Footers of large Parquet files read at a time."""
@@ -93,6 +114,50 @@ def _plan_files(request: PlanRequest, argument: IngestArgument, *, in_part: bool
     if plan.transform is not None:
         return Plan(argument=plan.to_argument(), dynamic=True, watermarks=moves)
     return Plan(argument=plan.to_argument(), partition_count=len(plan.cuts) - 1, watermarks=moves)
+
+
+def plan_dataframe(request: PlanRequest) -> Plan:
+    """What an ingest of a DataFrame does; raises as ``Ingest.plan``."""
+    argument = parse(request.argument, DataFrameArgument, "ingest_dataframe")
+    try:
+        recorded = {"schema": argument.columns, "spec": {"spec-id": 0, "fields": []}, "properties": {}}
+        given = Layout.from_json(recorded)
+    except CorruptRecord as error:
+        raise invalid("columns", str(error)) from None
+    if request.partitions is not None:
+        raise invalid("partitions", "the partitions are those of the DataFrame")
+    check_mode(request, argument)
+    conflicts = on_conflict(argument)
+    if is_ignored(request, argument):
+        return Plan(argument=ignored(request))
+    moves = _moves_of_frame(argument, request.watermarks)
+    layout = layout_of_table(request) or new_layout(request.table, given.schema)
+    output_of(request.table.format).check(layout)
+    check_columns(given.arrow_schema, layout.arrow_schema)
+    plan = TargetPlan(
+        layout=layout.to_json(),
+        mode=argument.mode,
+        output=request.table.format,
+        rules=rules_of(request.table.options, argument.audit, layout),
+        on_conflict=conflicts,
+        expected_snapshot_id=current_snapshot(request),
+    )
+    return Plan(argument=msgspec.to_builtins(plan), dynamic=True, watermarks=moves)
+
+
+def _moves_of_frame(argument: DataFrameArgument, standing: Watermarks) -> dict[str, dict[str, WatermarkMove]]:
+    if bool(argument.source) != bool(argument.watermark):
+        raise invalid("watermark", "a watermark has a source, and a source a watermark")
+    present, moves = standing.get(argument.source, {}), {}
+    for partition, after in argument.watermark.items():
+        before = present.get(partition)
+        if before is not None and not is_after(after, before):
+            raise AlreadyIngested(
+                f"{argument.source!r}/{partition!r} was ingested already, up to {before!r}",
+                details={"field": "watermark", "partition": partition, "watermark": before},
+            )
+        moves[partition] = WatermarkMove(before=before, after=after)
+    return {argument.source: moves} if moves else {}
 
 
 def _endings(path: str) -> tuple[str, str]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from distop.operations.job import JobContext
-from distop.spark_jobs.formats.bad_rows import BadRowPolicy, RowPlace, Rows, Unconvertible, convert_good_rows
-from distop.spark_jobs.formats.types import convert
+from distop.spark_jobs.formats.bad_rows import BadRowPolicy, RowPlace, Rows, convert_good_rows
+from distop.spark_jobs.formats.conversion import converted
 from distop.spark_jobs.ingest.plan import IngestPlan
 from distop.spark_jobs.tables.filters import arrow_filter, parse_filter
 
@@ -36,64 +34,51 @@ class Converted:
     source: str = ""
 
 
-class Conversion(Protocol):
-    """What becomes of the rows that were read."""
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What becomes of the rows that were read.
 
-    def none(self) -> pa.Table:
-        """No rows."""
+    Parameters
+    ----------
+    schema:
+        Of the rows that come out.
+    targets:
+        The columns of the source that go there.
+    filter:
+        Only rows for which this Arrow expression holds.
+    """
+
+    schema: pa.Schema
+    targets: list[str]
+    filter: Any = None
+
+    @classmethod
+    def to_table(cls, plan: IngestPlan) -> Self:
+        """Rows of the table."""
+        chosen = None
+        if plan.filter is not None:
+            chosen = arrow_filter(parse_filter(plan.filter), Schema.model_validate(plan.columns))
+        return cls(plan.table_layout.arrow_schema, plan.targets, chosen)
 
     def of(self, source: pa.Table) -> Converted:
         """These rows. Raises :class:`~distop.spark_jobs.formats.bad_rows.Unconvertible`."""
-
-
-class TableRows:
-    """From the columns of a source to those of the table: filter, projection, types."""
-
-    def __init__(self, plan: IngestPlan) -> None:
-        self._plan = plan
-        self._schema: pa.Schema = plan.table_layout.arrow_schema
-        self._targets = frozenset(plan.targets)
-
-    @cached_property
-    def _filter(self) -> Any:
-        if self._plan.filter is None:
-            return None
-        return arrow_filter(parse_filter(self._plan.filter), Schema.model_validate(self._plan.columns))
-
-    def none(self) -> pa.Table:
-        """No rows."""
-        return self._schema.empty_table()
-
-    def of(self, source: pa.Table) -> Converted:
-        """Rows for the table.
-
-        Raises
-        ------
-        Unconvertible
-            A value does not fit its column, or is missing where the table requires one.
-        """
-        kept = source if self._filter is None else source.filter(self._filter)
-        columns = [self._column(kept, field) for field in self._schema]
-        return Converted(source.num_rows, pa.table(columns, schema=self._schema))
-
-    def _column(self, rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
-        if field.name not in self._targets:
-            return pa.nulls(rows.num_rows, field.type)
-        values = convert(rows.column(field.name), field.type, field.name)
-        if not field.nullable and values.null_count:
-            raise Unconvertible(f"column {field.name!r} is required and has no value")
-        return values
+        kept = source if self.filter is None else source.filter(self.filter)
+        return Converted(source.num_rows, converted(kept.select(self.targets), self.schema))
 
 
 class GoodRows:
-    """Converts blocks of raw rows; what is bad goes where the policy says."""
+    """Converts blocks of raw rows; what is bad goes where the policy says.
 
-    def __init__(
-        self, plan: IngestPlan, policy: BadRowPolicy, job: JobContext, conversion: Conversion | None = None
-    ) -> None:
+    Parameters
+    ----------
+    look:
+        Called now and then; raises if the rows are not wanted any more.
+    """
+
+    def __init__(self, conversion: Conversion, policy: BadRowPolicy, look: Callable[[], None]) -> None:
+        self._conversion = conversion
         self._policy = policy
-        self._job = job
-        self._conversion = conversion or TableRows(plan)
+        self._look = look
 
     def of(
         self, block: R, source: str, convert: Callable[[R], pa.Table], place: Callable[[R], RowPlace]
@@ -119,11 +104,11 @@ class GoodRows:
 
         def reject(rows: R, reason: str) -> None:
             # One at a time, these take long where many are bad.
-            self._job.raise_if_cancelled()
+            self._look()
             self._policy.reject(place(rows), reason, rows.raw())
 
         parts = list(convert_good_rows(block, whole, reject))
         if len(parts) == 1:
             return parts[0]
-        tables = [part.table for part in parts] or [self._conversion.none()]
+        tables = [part.table for part in parts] or [self._conversion.schema.empty_table()]
         return Converted(sum(part.read for part in parts), pa.concat_tables(tables).combine_chunks(), source)

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from distop.operations.job import JobContext
 from distop.spark_jobs.formats.bad_rows import BadRowPolicy
 from distop.spark_jobs.ingest.plan import IngestPlan, KafkaSource
-from distop.spark_jobs.ingest.rows import Converted, GoodRows
+from distop.spark_jobs.ingest.rows import Conversion, Converted, GoodRows
 from distop.spark_jobs.kafka.client import Cluster
 from distop.spark_jobs.kafka.offsets import OffsetRange
 from distop.spark_jobs.kafka.reader import RangeReader
@@ -27,7 +27,7 @@ class TopicSplit:
         self._plan = plan
         self._source = source
         self._job = job
-        self._good_rows = GoodRows(plan, policy, job)
+        self._good_rows = GoodRows(Conversion.to_table(plan), policy, job.raise_if_cancelled)
         self._records = RecordReader(
             source.value,
             plan.wanted,

@@ -10,7 +10,7 @@ import pytest
 from distop.client import OperationState
 from distop.errors import AlreadyIngested, InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
-from distop.spark_jobs.ingest.dataframe import DataFrameIngest
+from distop.spark_jobs.ingest.operation import DataFrameIngest
 from support.etcd.lossy import LossyClient
 from support.services.executing import Child, runner
 from support.services.hosting_program import ROWS

@@ -19,7 +19,7 @@ from pyspark.sql.functions import rand
 from distop.cli.output.logs import configure
 from distop.client import Client
 from distop.executor.launch import SETTINGS
-from distop.spark_jobs.ingest.dataframe import ingest_dataframe
+from distop.spark_jobs.ingest import ingest_dataframe
 
 ROWS, PARTITIONS, AT_ONCE = 6000, 12, 3
 

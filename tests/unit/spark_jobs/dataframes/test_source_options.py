@@ -1,13 +1,11 @@
-"""What can be said to ``format("distop")``, and which columns go into which."""
+"""What can be said to ``format("distop")``."""
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 
 from distop.errors import InvalidArgument
 from distop.spark_jobs.dataframes.options import read_options, split_terms, write_options
-from distop.spark_jobs.dataframes.types import check_writable, widens
 
 
 def test_a_write_is_told_by_its_options_however_they_are_spelled() -> None:
@@ -76,39 +74,3 @@ def test_a_read_that_makes_no_sense_is_refused_by_name(given: dict[str, str], fi
 def test_commas_within_parentheses_do_not_part() -> None:
     assert split_terms(" a, bucket[4](b) ,truncate(3, c),") == ("a", "bucket[4](b)", "truncate(3, c)")
     assert split_terms("") == ()
-
-
-@pytest.mark.parametrize(
-    ("given", "wanted", "fits"),
-    [
-        (pa.int32(), pa.int64(), True),
-        (pa.int8(), pa.int32(), True),
-        (pa.int64(), pa.int32(), False),
-        (pa.int64(), pa.float64(), False),
-        (pa.float32(), pa.float64(), True),
-        (pa.float64(), pa.float32(), False),
-        (pa.string(), pa.large_string(), True),
-        (pa.string(), pa.date32(), False),
-        (pa.decimal128(9, 2), pa.decimal128(12, 2), True),
-        (pa.decimal128(9, 2), pa.decimal128(12, 3), False),
-        (pa.timestamp("us", "UTC"), pa.timestamp("us", "UTC"), True),
-        (pa.timestamp("us"), pa.timestamp("us", "UTC"), False),
-        (pa.list_(pa.int32()), pa.large_list(pa.int64()), True),
-        (pa.list_(pa.int64()), pa.large_list(pa.int32()), False),
-        (pa.struct([("a", pa.int32())]), pa.struct([("a", pa.int64())]), True),
-        (pa.struct([("a", pa.int32())]), pa.struct([("b", pa.int32())]), False),
-        (pa.map_(pa.string(), pa.int32()), pa.map_(pa.large_string(), pa.int64()), True),
-        (pa.binary(), pa.binary(4), True),
-    ],
-    ids=str,
-)
-def test_values_become_wider_and_never_narrower(given: pa.DataType, wanted: pa.DataType, fits: bool) -> None:
-    assert widens(given, wanted) is fits
-
-
-def test_columns_go_by_name() -> None:
-    table = pa.schema([("a", pa.int64()), ("b", pa.large_string())])
-    check_writable(pa.schema([("b", pa.string()), ("a", pa.int32())]), table)
-    for columns in (["a"], ["a", "b", "c"], ["a", "b", "b"], ["a", "B"]):
-        with pytest.raises(InvalidArgument):
-            check_writable(pa.schema([(name, pa.int32()) for name in columns]), table)

@@ -1,0 +1,78 @@
+"""Rows into a table: the same rule for columns and values whichever way they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from distop.client import Operation
+from distop.executor.runner import run_hosted
+from distop.metastore.records.keyspace import OperationId
+from distop.spark_jobs import write
+from distop.spark_jobs.ingest import ingest_dataframe
+from distop.spark_jobs.ingest.operation import Ingest
+from support.spark.spark_service import Service, writing
+
+pytestmark = pytest.mark.spark
+
+Door = Callable[[Service, Any, str, Path], Any]
+
+
+def files(service: Service, frame: Any, table: str, folder: Path) -> Any:
+    pq.write_table(frame.toArrow(), folder / "rows.parquet")
+    return ingested(service, frame, table, {"paths": str(folder / "rows.parquet")})
+
+
+def query(service: Service, frame: Any, table: str, folder: Path) -> Any:
+    pq.write_table(frame.toArrow(), folder / "rows.parquet")
+    argument = {"paths": str(folder / "rows.parquet"), "transform": "SELECT * FROM source"}
+    return ingested(service, frame, table, argument)
+
+
+def ingested(service: Service, frame: Any, table: str, argument: dict[str, Any]) -> Operation:
+    operation = service.client.start(table, "ingest", argument)
+    return run_hosted(
+        OperationId.parse(operation.name),
+        Ingest(),
+        lambda: service.client.wait(operation.name, timeout_s=1.0),
+        session=frame.sparkSession,
+        etcd=service.etcd,
+    ).raise_for_outcome()
+
+
+def dataframe(service: Service, frame: Any, table: str, folder: Path) -> Any:
+    session = frame.sparkSession
+    return ingest_dataframe(session, frame, table=table, client=service.client, etcd=service.etcd)
+
+
+def data_source(service: Service, frame: Any, table: str, folder: Path) -> Any:
+    return writing(service, table, frame)
+
+
+def native(service: Service, frame: Any, table: str, folder: Path) -> Any:
+    return write(frame, table, coordinator=service.address)
+
+
+@pytest.mark.parametrize("door", [files, query, dataframe, data_source, native], ids=lambda it: it.__name__)
+def test_one_rule_for_columns_and_values(service: Service, spark: Any, tmp_path: Path, door: Door) -> None:
+    """U3: by name; what lacks becomes NULL unless it is required; the same value in another type, or none."""
+    table = service.table(schema=["id: long not null", "kind: string", "n: int"])
+    numbers = spark.range(0, 4, 1, 2)
+    for columns, says in (
+        (["id", "1 AS more"], "no column 'more'"),
+        (["id", "'k' AS Kind"], "the table's is called 'kind'"),
+        (["'k' AS kind"], "requires a column 'id'"),
+        (["id", "true AS n"], "'n': bool"),
+        (["id + 0.5D AS id"], "column 'id'"),
+        (["CAST(NULL AS int) AS id"], "'id' is required"),
+    ):
+        with pytest.raises(Exception, match=says):
+            door(service, numbers.selectExpr(*columns), table, tmp_path)
+    assert service.client.get_table(table).snapshot_id is None
+    door(service, numbers.selectExpr("CAST(id + 1 AS int) AS n", "CAST(id AS int) AS id"), table, tmp_path)
+    rows = sorted(service.iceberg(table).scan().to_arrow().to_pylist(), key=lambda row: row["id"])
+    assert rows == [{"id": number, "kind": None, "n": number + 1} for number in range(4)]
