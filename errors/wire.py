@@ -101,7 +101,7 @@ def from_rpc_error(error: grpc.RpcError, *, address: str = "") -> DistopError:
     details = dict(info.metadata)
     hint, retryable = details.pop("hint", ""), details.pop("retryable", "false") == "true"
     kind = _KINDS.get(status.name, Kind.INTERNAL)
-    known = _class_of(info.reason)
+    known = class_of(info.reason)
     rebuilt = (known or _GENERAL.get(kind, DistopError))(message, hint=hint, details=details)
     own: dict[str, Any] = {"retryable": retryable}
     if known is None:
@@ -159,7 +159,8 @@ def _error_info(metadata: Any) -> error_details_pb2.ErrorInfo | None:
     return None
 
 
-def _class_of(code: str) -> type[DistopError] | None:
+def class_of(code: str) -> type[DistopError] | None:
+    """The class whose code it is; ``None`` if this version has none."""
     return next((kind for kind in _family(DistopError) if vars(kind).get("code") == code), None)
 
 

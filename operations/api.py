@@ -180,8 +180,9 @@ class DistributedOperation(ABC):
         return ()
 
     def complete_operation(self, operation: OperationView) -> None:  # noqa: B027 - a default, not a gap
-        """Side effects of your own once all jobs have succeeded, before anything is published.
+        """Side effects of your own once every job has its result, before anything is published.
 
+        All jobs have succeeded then, unless the options let some fail: those have ``state == "failed"``.
         At least once: may run again after a crash, so make it idempotent by ``operation.token``. Raising
         delays the completion, which is tried again.
         """

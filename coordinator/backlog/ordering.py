@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
 
-from distop.errors import DistopError
+from distop.errors.wire import class_of
 from distop.metastore.backlog.batches import BatchRecord, OrderingRecord
 from distop.metastore.etcd.txn import KeyValue, Put
 from distop.metastore.records.model import ErrorRecord, encode
@@ -102,20 +102,13 @@ def decide(backlog: Backlog) -> Next:
     return Apply(backlog.heads[:1] if ordering.validation or first.alone else alike)
 
 
-def _codes(kind: type[DistopError], found: dict[str, bool]) -> dict[str, bool]:
-    found.setdefault(kind.code, kind.retryable)
-    for sub in kind.__subclasses__():
-        _codes(sub, found)
-    return found
-
-
 @dataclass(frozen=True)
 class Failure:
     """Why a batch could not be applied."""
 
     code: str
     message: str
-    passes: bool = field(default=False)
+    passes: bool = False
     """Whether another attempt may succeed (B9)."""
 
 
@@ -133,5 +126,6 @@ def failure_of(error: ErrorRecord | None, failed: Mapping[str, str]) -> Failure:
     code = error.code
     if code == "JOB_FAILED" and failed:
         code = next(iter(failed.values())).partition(":")[0].strip() or code
-    known = _codes(DistopError, {})
-    return Failure(error.code, error.message, passes=code in _MISHAPS or known.get(code, True))
+    kind = class_of(code)
+    passes = code in _MISHAPS or kind is None or kind.retryable
+    return Failure(error.code, error.message, passes=passes)

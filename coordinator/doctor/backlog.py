@@ -7,13 +7,11 @@ there is as bad as one of nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
 from distop.coordinator.backlog.ordering import Backlog, InFlight, Rest, Waiting, decide
-from distop.coordinator.doctor.checks import DOCTOR, UPGRADE
-from distop.coordinator.doctor.findings import Change, Finding, Severity
+from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, text
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.reading import TableSeen
 from distop.errors import CorruptRecord, InvalidName
@@ -31,14 +29,14 @@ def check_backlog(seen: TableSeen, patience: Patience) -> list[Finding]:
     try:
         ordering = ordering_of(seen.ordering)
     except CorruptRecord as error:
-        return [_unreadable(seen, seen.ordering.key, error.message)]
+        return [seen.unreadable(seen.ordering.key, error.message)]
     heads: list[Waiting] = []
     for kv in seen.batches:
         name = kv.key[len(seen.keys.backlog_prefix) :].decode(errors="replace")
         try:
             heads.append(Waiting(name=name, record=decode(kv.value, BatchRecord, kv.key), kv=kv))
         except CorruptRecord as error:
-            found.append(_unreadable(seen, kv.key, error.message))
+            found.append(seen.unreadable(kv.key, error.message))
     if found:
         return found
     found += _marks(seen, ordering, heads)
@@ -64,10 +62,8 @@ def check_pauses(seen: TableSeen) -> list[Finding]:
         entry = entries.pop(key, KeyValue.missing(key))
         if pause.exists and not entry.exists:
             found.append(
-                Finding(
-                    code="PAUSE_NOT_INDEXED",
-                    severity=Severity.WARNING,
-                    table=seen.name,
+                seen.finding(
+                    "PAUSE_NOT_INDEXED",
                     operation=operation,
                     sentence=f"{what} is paused, and the index of what is does not name it: who watches the "
                     "index goes on with it",
@@ -81,7 +77,7 @@ def check_pauses(seen: TableSeen) -> list[Finding]:
         try:
             gone = space.parse_active(space.active + key.removeprefix(space.paused))
         except (CorruptRecord, InvalidName, ValueError):
-            found.append(_unreadable(seen, key, "it names no operation"))
+            found.append(seen.unreadable(key, "it names no operation"))
             continue
         pause_key = seen.keys.operation(gone).pause
         found.append(_held_by_nobody(seen, entry, str(gone), str(gone), pause_key))
@@ -89,12 +85,10 @@ def check_pauses(seen: TableSeen) -> list[Finding]:
 
 
 def _held_by_nobody(seen: TableSeen, entry: KeyValue, what: str, operation: str, pause_key: bytes) -> Finding:
-    return Finding(
-        code="PAUSE_INDEX_WITHOUT_PAUSE",
-        severity=Severity.WARNING,
-        table=seen.name,
+    return seen.finding(
+        "PAUSE_INDEX_WITHOUT_PAUSE",
         operation=operation,
-        subject=_text(entry.key),
+        subject=text(entry.key),
         sentence=f"the index of what is paused names {what}, which is not: it is held, and nobody holds it",
         remedy=f"{DOCTOR} removes the entry",
         fix=Change("removed the entry", Txn((unchanged(entry), absent(pause_key)), (Delete(entry.key),))),
@@ -104,11 +98,9 @@ def _held_by_nobody(seen: TableSeen, entry: KeyValue, what: str, operation: str,
 def _index_of_nothing(seen: TableSeen) -> Iterator[Finding]:
     if seen.backlog_index.exists:
         txn = Txn((unchanged(seen.backlog_index), absent(seen.keys.table)), (Delete(seen.backlog_index.key),))
-        yield Finding(
-            code="BACKLOG_INDEX_WITHOUT_TABLE",
-            severity=Severity.WARNING,
-            table=seen.name,
-            sentence=f"{_text(seen.backlog_index.key)} says that the backlog of table {seen.name!r} is to be "
+        yield seen.finding(
+            "BACKLOG_INDEX_WITHOUT_TABLE",
+            sentence=f"{text(seen.backlog_index.key)} says that the backlog of table {seen.name!r} is to be "
             "looked at, which does not exist",
             remedy=f"{DOCTOR} removes the entry; until then a coordinator leads the table for nothing",
             fix=Change("removed the entry", txn),
@@ -131,11 +123,9 @@ def _index(seen: TableSeen, ordering: OrderingRecord, heads: list[Waiting]) -> I
     what = f"batch {heads[0].name!r} could be applied" if heads else f"{ordering.running} is to end"
     if isinstance(following, InFlight):
         what = f"{following.operation} applies batches"
-    yield Finding(
-        code="BACKLOG_NOT_INDEXED",
-        severity=Severity.ERROR,
-        table=seen.name,
-        sentence=f"{what}, and {_text(seen.backlog_index.key)} does not stand: "
+    yield seen.finding(
+        "BACKLOG_NOT_INDEXED",
+        sentence=f"{what}, and {text(seen.backlog_index.key)} does not stand: "
         f"nobody looks at the backlog of table {seen.name!r}",
         remedy=f"{DOCTOR} adds the entry; the table's leader does the rest",
         fix=_looked_at(seen, "added the entry", (absent(seen.backlog_index.key), unchanged(seen.ordering))),
@@ -150,16 +140,14 @@ def _flight(
     try:
         operation = OperationId.parse(ordering.running)
     except InvalidName as error:
-        yield _unreadable(seen, seen.ordering.key, error.message)
+        yield seen.unreadable(seen.ordering.key, error.message)
         return
     one = seen.operations.get(operation)
     if one is not None and one.state.exists:
         return
     taken = [waiting for waiting in heads if waiting.record.operation == ordering.running]
-    yield Finding(
-        code="FLIGHT_WITHOUT_OPERATION",
-        severity=Severity.WARNING,
-        table=seen.name,
+    yield seen.finding(
+        "FLIGHT_WITHOUT_OPERATION",
         operation=ordering.running,
         persists_s=patience.hand_over_s,  # a leader that looks puts it right
         sentence=f"the backlog of table {seen.name!r} waits for the end of {ordering.running}, "
@@ -184,10 +172,8 @@ def _marks(seen: TableSeen, ordering: OrderingRecord, heads: list[Waiting]) -> I
     for waiting in heads:
         if waiting.record.operation in ("", ordering.running):
             continue
-        yield Finding(
-            code="BATCH_WITHOUT_FLIGHT",
-            severity=Severity.WARNING,
-            table=seen.name,
+        yield seen.finding(
+            "BATCH_WITHOUT_FLIGHT",
             operation=waiting.record.operation,
             subject=waiting.name,
             sentence=f"batch {waiting.name!r} is said to be applied by {waiting.record.operation}, "
@@ -201,31 +187,29 @@ def _marks(seen: TableSeen, ordering: OrderingRecord, heads: list[Waiting]) -> I
 
 def _blocked(seen: TableSeen, ordering: OrderingRecord, names: set[str]) -> Iterator[Finding]:
     block = ordering.blocked
-    given: dict[str, Any] = {"severity": Severity.WARNING, "table": seen.name, "subject": "block"}
     if block is not None and block.batch not in names and len(seen.batches) < seen.batches_limit:
-        yield Finding(
-            code="BLOCKED_BY_NOTHING",
+        yield seen.finding(
+            "BLOCKED_BY_NOTHING",
             sentence=f"table {seen.name!r} is blocked by batch {block.batch!r}, which is not queued any more",
             remedy=f"if the others may go on without it: distop backlog skip {seen.name} {block.batch}",
-            **given,
+            subject="block",
         )
     elif block is not None:
-        yield Finding(
-            code="BACKLOG_BLOCKED",
+        yield seen.finding(
+            "BACKLOG_BLOCKED",
             sentence=f"batch {block.batch!r} blocks table {seen.name!r}: {block.code}: {block.error}",
             remedy="remove the cause, then: "
             f"distop backlog retry {seen.name} {block.batch}; or leave it out with skip",
-            **given,
+            subject="block",
         )
     elif seen.batches and (ordering.awaiting or ordering.gate != "open"):
         waits = f"approval of batch {ordering.awaiting!r}" if ordering.awaiting else "its gate to be opened"
         how = f"approve {seen.name} {ordering.awaiting}" if ordering.awaiting else f"open {seen.name}"
-        given["severity"] = Severity.NOTICE
-        yield Finding(
-            code="BACKLOG_WAITS",
+        yield seen.finding(
+            "BACKLOG_WAITS",
             sentence=f"the backlog of table {seen.name!r} waits for {waits}",
             remedy=f"nothing, unless it should go on: distop backlog {how}",
-            **given,
+            subject="block",
         )
 
 
@@ -233,18 +217,3 @@ def _looked_at(seen: TableSeen, does: str, compares: tuple[Compare, ...], *ops: 
     """Put right, and a leader is told to look."""
     table = unchanged(seen.table)
     return Change(does, Txn((table, *compares), (Put(seen.backlog_index.key, b"{}"), *ops)))
-
-
-def _unreadable(seen: TableSeen, key: bytes, why: str) -> Finding:
-    return Finding(
-        code="UNREADABLE_RECORD",
-        severity=Severity.ERROR,
-        table=seen.name,
-        subject=_text(key),
-        sentence=f"{_text(key)} cannot be read, and its backlog waits: {why}",
-        remedy=UPGRADE,
-    )
-
-
-def _text(value: bytes) -> str:
-    return value.decode(errors="backslashreplace")

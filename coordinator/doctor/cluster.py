@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from distop.coordinator.doctor.findings import Change, Finding, Severity
+from distop.coordinator.doctor.findings import Finding, key_without_lease, unreadable_record
 from distop.coordinator.doctor.reading import Members
 from distop.coordinator.views.why import span
 from distop.metastore.etcd.health import EtcdHealth, EtcdMember
-from distop.metastore.etcd.txn import Delete, Txn, unchanged
 
 SKEW_S = 5.0
 """Seconds that clocks of hosts may differ before it is told. A member's key is written within a second or two
@@ -35,7 +34,6 @@ def check_etcd(health: EtcdHealth) -> list[Finding]:
         found.append(
             Finding(
                 code="ETCD_ALARM",
-                severity=Severity.ERROR,
                 subject=alarm,
                 sentence=f"etcd has raised the alarm {alarm}: it takes no writes",
                 remedy=remedies.get(alarm, "see etcdctl alarm list"),
@@ -49,7 +47,6 @@ def _etcd_member(member: EtcdMember) -> Iterator[Finding]:
     if member.error:
         yield Finding(
             code="ETCD_MEMBER_AWAY",
-            severity=Severity.WARNING,
             subject=where,
             persists_s=1.0,
             sentence=f"etcd at {where} does not answer: {member.error}",
@@ -60,7 +57,6 @@ def _etcd_member(member: EtcdMember) -> Iterator[Finding]:
     if not member.has_leader:
         yield Finding(
             code="ETCD_WITHOUT_LEADER",
-            severity=Severity.ERROR,
             subject=where,
             persists_s=3.0,
             sentence=f"etcd at {where} knows no leader of its cluster",
@@ -69,7 +65,6 @@ def _etcd_member(member: EtcdMember) -> Iterator[Finding]:
     if _LOSSY.match(member.version):
         yield Finding(
             code="ETCD_LOSSY_VERSION",
-            severity=Severity.WARNING,
             subject=where,
             sentence=f"etcd at {where} is {member.version}, which can lose acknowledged writes when killed",
             remedy="use 3.4, or 3.5.3 and newer",
@@ -79,7 +74,6 @@ def _etcd_member(member: EtcdMember) -> Iterator[Finding]:
         known = "" if member.quota_known else " (if it has its default)"
         yield Finding(
             code="ETCD_NEARLY_FULL",
-            severity=Severity.WARNING,
             subject=where,
             sentence=f"etcd at {where} uses {used / 2**20:,.0f} MiB of its quota of "
             f"{member.quota / 2**20:,.0f} MiB{known}: it takes no writes when that is used up",
@@ -88,7 +82,6 @@ def _etcd_member(member: EtcdMember) -> Iterator[Finding]:
     elif member.bytes >= FULL * member.quota:
         yield Finding(
             code="ETCD_NEARLY_FULL",
-            severity=Severity.WARNING,
             subject=where,
             sentence=f"the database of etcd at {where} has {member.bytes / 2**20:,.0f} of "
             f"{member.quota / 2**20:,.0f} MiB, of which it uses {used / 2**20:,.0f}",
@@ -104,31 +97,8 @@ def check_members(seen: Members, now: float) -> list[Finding]:
     now:
         Seconds since the Unix epoch, by this host's clock.
     """
-    found = [
-        Finding(
-            code="UNREADABLE_RECORD",
-            severity=Severity.ERROR,
-            subject=key.decode(errors="replace"),
-            sentence=f"{key.decode(errors='replace')} cannot be read: {why}",
-            remedy="upgrade distop where it is older",
-        )
-        for key, why in seen.unreadable.items()
-    ]
-    found += [
-        Finding(
-            code="KEY_WITHOUT_LEASE",
-            severity=Severity.ERROR,
-            subject=member.kv.key.decode(errors="replace"),
-            sentence=f"the key of {member.record.id} is bound to no lease: it would outlive the process",
-            remedy="distop doctor --fix removes it; a live process is another member once it is restarted",
-            fix=Change(
-                f"removed {member.kv.key.decode(errors='replace')}",
-                Txn((unchanged(member.kv),), (Delete(member.kv.key),)),
-            ),
-        )
-        for member in seen.members
-        if not member.kv.lease
-    ]
+    found = [unreadable_record(key, why) for key, why in seen.unreadable.items()]
+    found += [key_without_lease(member.kv) for member in seen.members if not member.kv.lease]
     found += _clocks(seen, now)
     return found
 
@@ -153,7 +123,6 @@ def _clocks(seen: Members, now: float) -> Iterator[Finding]:
     for host, (_, text) in sorted(skewed.items()):
         yield Finding(
             code="CLOCK_SKEW",
-            severity=Severity.WARNING,
             subject=host,
             sentence=text,
             remedy="synchronise the clocks: deadlines of operations and times in lists are off by as much; "

@@ -14,7 +14,7 @@ from distop.commit.iceberg.watermarks import is_after
 from distop.commit.index.manifest import FOLDER as INDEX
 from distop.commit.layout.staging import PRIVATE
 from distop.commit.writing.prepared import is_spared
-from distop.coordinator.doctor.findings import Finding, RemoveFiles, Severity
+from distop.coordinator.doctor.findings import Finding, RemoveFiles
 from distop.coordinator.doctor.reading import TableSeen
 from distop.errors import CorruptRecord
 from distop.metastore.records.keyspace import OperationId
@@ -131,10 +131,8 @@ def check_staged(
                 else f"wait until they are {STAGED_GRACE_S / 60:.0f} minutes old, then: distop doctor --fix"
             )
         found.append(
-            Finding(
-                code="STAGED_FILES_WITHOUT_OWNER",
-                severity=Severity.WARNING,
-                table=seen.name,
+            seen.finding(
+                "STAGED_FILES_WITHOUT_OWNER",
                 operation=str(operation or ""),
                 subject=folder,
                 persists_s=SETTLES_S,
@@ -148,10 +146,8 @@ def check_staged(
 
 def head_unreadable(seen: TableSeen, head: Head, why: str, *, missing: bool) -> Finding:
     """The metadata file cannot be read."""
-    return Finding(
-        code="HEAD_METADATA_MISSING" if missing else "HEAD_UNREADABLE",
-        severity=Severity.ERROR if missing else Severity.WARNING,
-        table=seen.name,
+    return seen.finding(
+        "HEAD_METADATA_MISSING" if missing else "HEAD_UNREADABLE",
         subject=head.metadata_location,
         persists_s=1.0,
         sentence=f"the head of table {seen.name!r} cannot be read: {why}",
@@ -242,12 +238,4 @@ def _watermarks(seen: TableSeen, stands: Watermarks, expected: Watermarks) -> It
 
 
 def _of_head(seen: TableSeen, code: str, sentence: str, remedy: str, operation: str = "") -> Finding:
-    return Finding(
-        code=code,
-        severity=Severity.ERROR,
-        table=seen.name,
-        operation=operation,
-        persists_s=1.0,
-        sentence=sentence,
-        remedy=remedy,
-    )
+    return seen.finding(code, operation=operation, persists_s=1.0, sentence=sentence, remedy=remedy)

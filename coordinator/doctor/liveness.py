@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from distop.coordinator.doctor.findings import Finding, Severity
+from distop.coordinator.doctor.findings import Finding
 from distop.coordinator.doctor.reading import OperationSeen, TableSeen
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.views.why import span
@@ -65,10 +65,8 @@ def _leader(seen: TableSeen, patience: Patience) -> Iterator[Finding]:
         except CorruptRecord:
             leader = ""
         if leader not in seen.members.ids("coordinator"):
-            yield Finding(
-                code="LEADER_WITHOUT_MEMBER",
-                severity=Severity.WARNING,
-                table=seen.name,
+            yield seen.finding(
+                "LEADER_WITHOUT_MEMBER",
                 subject=leader,
                 persists_s=patience.hand_over_s,
                 sentence=f"table {seen.name!r} is led by {leader or 'somebody'}, "
@@ -78,10 +76,8 @@ def _leader(seen: TableSeen, patience: Patience) -> Iterator[Finding]:
     elif active or (seen.backlog_index.exists and seen.table.exists):
         ready = seen.members.ids("coordinator")
         what = f"{len(active)} active operations" if active else "a backlog to be looked at"
-        yield Finding(
-            code="NO_LEADER",
-            severity=Severity.ERROR,
-            table=seen.name,
+        yield seen.finding(
+            "NO_LEADER",
             persists_s=patience.hand_over_s,
             sentence=f"nobody leads table {seen.name!r}, which has {what}",
             remedy="start a coordinator"
@@ -109,10 +105,8 @@ def _operation(
         yield from _jobs(seen, one, tracked, quiet, patience)
     elif led and quiet > patience.quiet_leader_s and not one.word("completion").exists:
         state = tracked.state.decode(errors="replace")
-        yield Finding(
-            code="NO_PROGRESS",
-            severity=Severity.WARNING,
-            table=seen.name,
+        yield seen.finding(
+            "NO_PROGRESS",
             operation=str(one.id),
             persists_s=patience.hand_over_s,
             sentence=f"{one.id} is {state}, and its last job ended {span(quiet)} ago",
@@ -125,7 +119,6 @@ def _jobs(
 ) -> Iterator[Finding]:
     """Jobs are left to be done."""
     given: dict[str, Any] = {
-        "table": seen.name,
         "operation": str(one.id),
         "persists_s": patience.hand_over_s,
     }
@@ -134,9 +127,8 @@ def _jobs(
     member = tracked.runner
     dead = sum(count for lease, count in one.claims.items() if lease and lease not in seen.members.leases())
     if dead:
-        yield Finding(
-            code="CLAIM_WITHOUT_MEMBER",
-            severity=Severity.WARNING,
+        yield seen.finding(
+            "CLAIM_WITHOUT_MEMBER",
             sentence=f"{dead:,} jobs of {one.id} are claimed by sidecars that are not among the live members",
             remedy="nothing, unless it lasts: their leases end, and other attempts claim the jobs",
             **given,
@@ -144,35 +136,31 @@ def _jobs(
     if not member:
         if serving := seen.members.serving(one.id.type):
             if quiet > patience.quiet_leader_s:
-                given["severity"] = Severity.NOTICE
-                yield Finding(
-                    code="WAITING_FOR_RUNNER",
+                yield seen.finding(
+                    "WAITING_FOR_RUNNER",
                     sentence=f"{one.id} has waited for a runner for {span(quiet)}, {left}; "
                     f"{len(serving)} executors serve its type",
                     remedy="they may be busy (--max-operations each); start another one",
                     **given,
                 )
             return
-        yield Finding(
-            code="NO_EXECUTOR",
-            severity=Severity.WARNING,
+        yield seen.finding(
+            "NO_EXECUTOR",
             sentence=f"{one.id} is running, {left}, and no executor serves type {one.id.type}",
             remedy=f"start one: distop executor --type {one.id.type}",
             **given,
         )
         return
     if member not in seen.members.ids("executor"):
-        yield Finding(
-            code="RUNNER_WITHOUT_MEMBER",
-            severity=Severity.WARNING,
+        yield seen.finding(
+            "RUNNER_WITHOUT_MEMBER",
             sentence=f"{one.id} is run by {member}, which is not among the live executors",
             remedy="stop that process; others go on once its lease is over",
             **given,
         )
     elif quiet > patience.quiet_jobs_s:
-        yield Finding(
-            code="JOBS_QUIET",
-            severity=Severity.NOTICE,
+        yield seen.finding(
+            "JOBS_QUIET",
             sentence=f"no job of {one.id} has finished for {span(quiet)}, {left}; {member} runs it",
             remedy="its jobs take long, or hang: look at the executor's log and at Spark's page",
             **given,
@@ -186,10 +174,8 @@ def _uncollected(seen: TableSeen, one: OperationSeen, now: float, patience: Pati
         return
     runner = one.word("runner")
     waits = ": its runner's key still stands" if runner.exists else ""
-    yield Finding(
-        code="NOT_COLLECTED",
-        severity=Severity.WARNING,
-        table=seen.name,
+    yield seen.finding(
+        "NOT_COLLECTED",
         operation=str(one.id),
         persists_s=patience.hand_over_s,
         sentence=f"{one.id} ended {span(now - ended_at)} ago, and {one.keys_count:,} keys of it stand{waits}",
@@ -215,10 +201,8 @@ def _completion(seen: TableSeen, one: OperationSeen, record: CompletionRecord) -
     step = f" at step {record.step}" if record.step else ""
     why = f"{record.error_code or 'an error'}: {record.error or '?'}"
     if record.parked:
-        yield Finding(
-            code="PARKED",
-            severity=Severity.WARNING,
-            table=seen.name,
+        yield seen.finding(
+            "PARKED",
             operation=str(one.id),
             sentence=f"{one.id} is parked after {attempts} attempts to complete it{step}: {why}",
             remedy=f"put right what it says, then: distop resolve {one.id} retry; or skip the step, or abort",
@@ -240,11 +224,4 @@ def _held(pause: PauseRecord) -> str:
 
 def _notice(code: str, seen: TableSeen, operation: str, sentence: str) -> Finding:
     remedy = "nothing, unless it should go on: distop resume" if "PAUSED" in code else "nothing yet"
-    return Finding(
-        code=code,
-        severity=Severity.NOTICE,
-        table=seen.name,
-        operation=operation,
-        sentence=sentence,
-        remedy=remedy,
-    )
+    return seen.finding(code, operation=operation, sentence=sentence, remedy=remedy)

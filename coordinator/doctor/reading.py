@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
+from distop.coordinator.doctor.findings import Finding, Fix, unreadable_record
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import Compacted, CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
@@ -130,6 +131,33 @@ class TableSeen:
     @property
     def name(self) -> str:
         return self.keys.name
+
+    def finding(
+        self,
+        code: str,
+        *,
+        sentence: str,
+        remedy: str,
+        operation: OperationId | str = "",
+        subject: str = "",
+        persists_s: float = 0.0,
+        fix: Fix | None = None,
+    ) -> Finding:
+        """A finding about this table, or one of its operations."""
+        return Finding(
+            code=code,
+            table=self.name,
+            operation=str(operation),
+            subject=subject,
+            sentence=sentence,
+            remedy=remedy,
+            persists_s=persists_s,
+            fix=fix,
+        )
+
+    def unreadable(self, key: bytes, why: str, operation: OperationId | str = "") -> Finding:
+        """A record of this table that this version does not understand."""
+        return unreadable_record(key, why, table=self.name, operation=str(operation))
 
     @property
     def empty(self) -> bool:
