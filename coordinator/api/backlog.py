@@ -11,10 +11,10 @@ import grpc.aio
 
 from distop.coordinator.starting.body import check_scope, options_of
 from distop.coordinator.starting.requests import plain
-from distop.coordinator.views.listing import PageToken, continued_listing, page_size
+from distop.coordinator.views.listing import PageToken, check_table, continued_listing, page_of
 from distop.coordinator.views.operations import struct, timestamp
-from distop.coordinator.views.ordering import ordering_message
-from distop.errors import ArgumentTooLarge, InvalidArgument, TableNotFound
+from distop.coordinator.views.tables import ordering_message
+from distop.errors import ArgumentTooLarge, InvalidArgument
 from distop.metastore.backlog.batches import BatchRecord, check_batch, ordering_of
 from distop.metastore.backlog.decisions import approve, open_gate, set_ordering, unblock
 from distop.metastore.backlog.queue import enqueue
@@ -78,15 +78,12 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
     async def ListBacklog(  # noqa: N802
         self, request: pb.ListBacklogRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ListBacklogResponse:
-        keys, size = self._keys(request.table), page_size(request.page_size)
-        token = PageToken.decode(request.page_token) if request.page_token else PageToken(0)
-        if not token.revision:
-            token.revision = await self._client.revision()
+        keys = self._keys(request.table)
+        size, token = await page_of(self._client, request)
         prefix = keys.backlog_prefix
-        start = prefix + token.table.encode() + b"\0" if token.table else prefix
+        start = prefix + token.after.encode() + b"\0" if token.after else prefix
         with continued_listing():
-            if not (await self._client.get(keys.table, revision=token.revision)).exists:
-                raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+            await check_table(self._client, keys.name, token.revision)
             ordering = await self._client.get(keys.ordering, revision=token.revision)
             page = await self._client.get_range(
                 start, prefix_end(prefix), revision=token.revision, limit=size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import re
 import time
@@ -12,25 +11,25 @@ from contextlib import aclosing
 from typing import Any
 
 import grpc.aio
-import msgspec
 
 from distop.coordinator.doctor.findings import Told
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.rounds import Doctor, Examination
-from distop.coordinator.views.listing import continued_listing, no_token, page_size
+from distop.coordinator.views.listing import PageToken, check_table, continued_listing, no_token, page_of
 from distop.coordinator.views.operations import member_message, timestamp
-from distop.errors import TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put
 from distop.metastore.members.draining import set_draining
 from distop.metastore.records.keyspace import check_name
 from distop.metastore.records.model import LeaderRecord, MemberRecord, decode
-from distop.metastore.records.structs import ready
 from distop.metastore.tables.audit import Entry, audit_put, prune_softly, read_audit
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 
 log = logging.getLogger(__name__)
+
+_ENTRY = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
+"""The id of an entry of the audit trail."""
 
 
 class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
@@ -74,17 +73,17 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         if request.table:
             keys = keyspace.table(check_name(request.table, "table"))
             prefix = keys.audit_prefix
-            if not (await self._client.get(keys.table)).exists:
-                raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
-        size = page_size(request.page_size)
-        token = _AuditToken.decode(request.page_token) if request.page_token else _AuditToken(0)
+            await check_table(self._client, keys.name)
+        size, token = await page_of(self._client, request)
+        if token.after and not _ENTRY.fullmatch(token.after):
+            raise no_token()
         with continued_listing():
             found, revision = await read_audit(
-                self._client, prefix, limit=size, revision=token.revision, before=token.before
+                self._client, prefix, limit=size, revision=token.revision, before=token.after
             )
         response = pb.ListAuditResponse(entries=[_entry(one) for one in found])
         if len(found) == size:
-            response.next_page_token = _AuditToken(revision, found[-1].id).encode()
+            response.next_page_token = PageToken(revision, found[-1].id).encode()
         return response
 
     async def ListLeaders(  # noqa: N802
@@ -140,29 +139,6 @@ def _finding(told: Told) -> pb.Finding:
         fixed=told.fixed,
         outcome=told.outcome,
     )
-
-
-class _AuditToken(msgspec.Struct, array_like=True):
-    """Where a listing of the audit trail goes on: at which revision, before which entry."""
-
-    revision: int
-    before: str = ""
-
-    def encode(self) -> str:
-        return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode()
-
-    @classmethod
-    def decode(cls, text: str) -> _AuditToken:
-        try:
-            token = msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=ready(cls))
-        except (ValueError, msgspec.MsgspecError):
-            token = cls(0)
-        if token.revision <= 0 or not _ENTRY.fullmatch(token.before):
-            raise no_token()
-        return token
-
-
-_ENTRY = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
 
 
 def _entry(entry: Entry) -> pb.AuditEntry:

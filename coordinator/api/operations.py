@@ -7,7 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,7 @@ from distop.errors import (
     Unavailable,
 )
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Put
 from distop.metastore.etcd.watch import WatchBatch, watch
 from distop.metastore.operations.active import active_operations
 from distop.metastore.operations.ending import request_cancel
@@ -55,10 +56,7 @@ from distop.metastore.operations.starting import (
     read_table_state,
     start,
 )
-from distop.metastore.records.keyspace import (
-    OperationId,
-    prefix_end,
-)
+from distop.metastore.records.keyspace import OperationId, TableKeys, prefix_end
 from distop.metastore.records.model import (
     RUNNING,
     CancelRecord,
@@ -107,13 +105,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         self, request: pb.StartOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
         body = StartBody.of(request, self._registry)
-        wanted = StartRequest(
-            table=body.table,
-            type=body.type,
-            object=body.object,
-            request_id=request.request_id or uuid.uuid4().hex,
-            digest=body.digest,
-        )
+        wanted = body.request(request.request_id or uuid.uuid4().hex)
         left_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
         if (state := self._guess(wanted)) is not None:
             try:
@@ -165,18 +157,14 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 left_s,
             )
             started_at = time.time()
-            unique = uuid.uuid4().hex[:12]
 
             def make_arg(instance: int) -> OperationArg:
                 return operation_arg(
                     kind,
                     plan,
                     state.record,
+                    body,
                     instance=instance,
-                    object=body.object,
-                    unique=unique,
-                    options=body.options,
-                    then=body.then,
                     request_id=wanted.request_id,
                     started_at=started_at,
                     started_by=started_by,
@@ -192,16 +180,14 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
                 tracked = Tracked(keys.operation(operation), started.arg, RUNNING, started.revision)
                 return from_tracked(tracked, started.revision)
-        message, _ = await read_operation(self._client, operation)
-        return message
+        return await self._get(operation)
 
     # -- get, list, cancel -----------------------------------------------------------------------------
 
     async def GetOperation(  # noqa: N802
         self, request: pb.GetOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
-        message, _ = await read_operation(self._client, OperationId.parse(request.name))
-        return message
+        return await self._get(OperationId.parse(request.name))
 
     async def ListOperations(  # noqa: N802
         self, request: pb.ListOperationsRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -211,45 +197,21 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
     async def CancelOperation(  # noqa: N802
         self, request: pb.CancelOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
-        operation = OperationId.parse(request.name)
-        keys = self._client.keyspace.operation(operation)
-        record = CancelRecord(by=request.requested_by, reason=request.reason, at=time.time())
-        audit = audit_put(
-            self._client.keyspace.table(operation.table),
-            "cancel",
-            by=record.by,
-            target=str(operation),
-            reason=record.reason,
-            at=record.at,
-        )
-        try:
-            first = await request_cancel(self._client, keys, record, audit)
+        operation, table, who, audit = self._asked(request, "cancel")
+        record = CancelRecord(**who)
+        with suppress(OperationNotFound):  # finished meanwhile, or never there: the answer below says which
+            first = await request_cancel(self._client, table.operation(operation), record, audit)
             log.info("cancel_requested", extra={"operation": str(operation), "first": first})
-        except OperationNotFound:
-            pass  # finished meanwhile, or never there: the answer below says which
-        message, _ = await read_operation(self._client, operation)
-        return message
+        return await self._get(operation)
 
     async def ResolveOperation(  # noqa: N802
         self, request: pb.ResolveOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
-        operation = OperationId.parse(request.name)
-        decision = ResolveRecord(
-            action=request.action, by=request.requested_by, reason=request.reason, at=time.time()
-        )
-        table = self._client.keyspace.table(operation.table)
-        audit = audit_put(
-            table,
-            f"resolve-{decision.action}",
-            by=decision.by,
-            target=str(operation),
-            reason=decision.reason,
-            at=decision.at,
-        )
+        operation, table, who, audit = self._asked(request, f"resolve-{request.action}")
+        decision = ResolveRecord(action=request.action, **who)
         await request_resolve(self._client, table.operation(operation), decision, audit)
         log.info("resolve_requested", extra={"operation": str(operation), "action": decision.action})
-        message, _ = await read_operation(self._client, operation)
-        return message
+        return await self._get(operation)
 
     async def PauseOperation(  # noqa: N802
         self, request: pb.PauseOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -264,25 +226,32 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
     async def _hold(
         self, request: pb.PauseOperationRequest | pb.ResumeOperationRequest, action: str
     ) -> pb.Operation:
-        operation = OperationId.parse(request.name)
-        table = self._client.keyspace.table(operation.table)
-        keys, by, reason, at = table.operation(operation), request.requested_by, request.reason, time.time()
-        audit = audit_put(table, action, by=by, target=str(operation), reason=reason, at=at)
+        operation, table, who, audit = self._asked(request, action)
+        keys = table.operation(operation)
         try:
             if action == "pause":
-                record = PauseRecord(by=by, reason=reason, at=at)
-                first = await pause_operation(self._client, keys, record, audit)
+                first = await pause_operation(self._client, keys, PauseRecord(**who), audit)
             else:
                 first = await resume_operation(self._client, keys, audit)
             log.info("operation_held", extra={"operation": str(operation), "how": action, "first": first})
         except OperationNotFound:
             # Finished meanwhile, or never there, which is what the read says.
-            ended, _ = await read_operation(self._client, operation)
+            ended = await self._get(operation)
             raise PreconditionFailed(
                 f"operation {operation} is over: it has {pb.OperationState.Name(ended.state).lower()}",
                 details={"operation": str(operation)},
             ) from None
         await prune_softly(self._client, table.audit_prefix)
+        return await self._get(operation)
+
+    def _asked(self, request: Any, action: str) -> tuple[OperationId, TableKeys, dict[str, Any], Put]:
+        """Which operation, the keys of its table, who asks for the action and why, and the audit entry."""
+        operation = OperationId.parse(request.name)
+        table = self._client.keyspace.table(operation.table)
+        who = {"by": request.requested_by, "reason": request.reason, "at": time.time()}
+        return operation, table, who, audit_put(table, action, target=str(operation), **who)
+
+    async def _get(self, operation: OperationId) -> pb.Operation:
         message, _ = await read_operation(self._client, operation)
         return message
 

@@ -14,35 +14,27 @@ from urllib.parse import urlsplit
 
 import grpc.aio
 
-from distop.commit.files.storage import without_secrets
 from distop.coordinator.starting.requests import plain
-from distop.coordinator.views.explaining import explain
-from distop.coordinator.views.listing import PageToken, continued_listing, page_size, table_names
-from distop.coordinator.views.operations import pause_of, struct, timestamp
-from distop.coordinator.views.ordering import ordering_message
+from distop.coordinator.views.listing import PageToken, continued_listing, page_of, table_names
+from distop.coordinator.views.tables import explain, read_table_message
 from distop.errors import (
     ArgumentTooLarge,
-    CorruptRecord,
     InvalidArgument,
     PreconditionFailed,
     TableExists,
     TableNotFound,
 )
-from distop.metastore.backlog.batches import BatchRecord, ordering_of
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Put, Txn, TxnResult, absent
+from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, Put, Txn, TxnResult, absent
 from distop.metastore.etcd.update import update
 from distop.metastore.operations.pausing import pause_table, resume_table
-from distop.metastore.records.keyspace import OperationId, check_name, prefix_end
+from distop.metastore.records.keyspace import check_name
 from distop.metastore.records.model import (
     DropRecord,
-    Head,
-    LeaderRecord,
     PauseRecord,
     TableRecord,
     decode,
-    decode_run_ops,
     decode_watermarks,
     encode,
 )
@@ -103,24 +95,21 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
         reads = (Get(keys.table), Get(tombstone))
         free = TxnResult(True, 0, ([], []))  # a new name is the rule: nothing is read before it is taken
         await update(self._client, reads, decide, is_ours, what=what, first=free, replied=replied)
-        return await self._read(record.name)
+        return await read_table_message(self._client, record.name)
 
     async def GetTable(  # noqa: N802
         self, request: pb.GetTableRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Table:
-        return await self._read(check_name(request.name, "table"))
+        return await read_table_message(self._client, check_name(request.name, "table"))
 
     async def ListTables(  # noqa: N802
         self, request: pb.ListTablesRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ListTablesResponse:
-        size = page_size(request.page_size)
-        token = PageToken.decode(request.page_token) if request.page_token else PageToken(0)
-        if not token.revision:
-            token.revision = await self._client.revision()
+        size, token = await page_of(self._client, request)
         response = pb.ListTablesResponse()
         with continued_listing():
-            async for name in table_names(self._client, token.revision, token.table):
-                response.tables.append(await self._read(name, revision=token.revision))
+            async for name in table_names(self._client, token.revision, token.after):
+                response.tables.append(await read_table_message(self._client, name, revision=token.revision))
                 if len(response.tables) == size:
                     response.next_page_token = PageToken(token.revision, name).encode()
                     break
@@ -129,7 +118,7 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
     async def ExplainTable(  # noqa: N802
         self, request: pb.GetTableRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Explanation:
-        table = await self._read(check_name(request.name, "table"))
+        table = await read_table_message(self._client, check_name(request.name, "table"))
         reason = await explain(self._client, table, now=time.time())
         return pb.Explanation(table=table.name, mood=reason.mood.name.lower(), sentence=reason.sentence)
 
@@ -213,69 +202,15 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
 
     async def _hold(self, request: pb.PauseTableRequest | pb.ResumeTableRequest, action: str) -> pb.Table:
         keys = self._client.keyspace.table(check_name(request.name, "table"))
-        by, reason, at = request.requested_by, request.reason, time.time()
-        audit = audit_put(keys, action, by=by, target=keys.name, reason=reason, at=at)
+        who: dict[str, Any] = {"by": request.requested_by, "reason": request.reason, "at": time.time()}
+        audit = audit_put(keys, action, target=keys.name, **who)
         if action == "pause":
-            record = PauseRecord(by=by, reason=reason, at=at)
-            first = await pause_table(self._client, keys, record, audit)
+            first = await pause_table(self._client, keys, PauseRecord(**who), audit)
         else:
             first = await resume_table(self._client, keys, audit)
         log.info("table_held", extra={"table": keys.name, "how": action, "first": first})
         await prune_softly(self._client, keys.audit_prefix)
-        return await self._read(keys.name)
-
-    async def _read(self, name: str, *, revision: int = 0) -> pb.Table:
-        keys = self._client.keyspace.table(name)
-        wanted = (keys.table, keys.head, keys.run_ops, keys.coordinator, keys.pause, keys.ordering)
-        waiting = await self._client.get_range(
-            keys.backlog_prefix, prefix_end(keys.backlog_prefix), limit=1, revision=revision
-        )
-        kvs: tuple[KeyValue, ...]
-        if revision:
-            kvs = tuple([await self._client.get(key, revision=revision) for key in wanted])
-            seen = revision
-        else:
-            result = await self._client.txn(Txn(then=tuple(Get(key) for key in wanted)))
-            kvs, seen = tuple(result.one(index, key) for index, key in enumerate(wanted)), result.revision
-        table, head, run_ops, leader, pause, ordering = kvs
-        if not table.exists:
-            raise TableNotFound(f"table {name!r} does not exist", details={"table": name})
-        record = decode(table.value, TableRecord, table.key)
-        message = pb.Table(
-            name=name,
-            location=record.location,
-            format=record.format,
-            options=struct(without_secrets(record.options)),
-            created_at=timestamp(record.created_at),
-            created_by=record.created_by,
-            revision=seen,
-        )
-        if head.exists:
-            published = decode(head.value, Head, head.key)
-            message.metadata_location = published.metadata_location
-            message.snapshot_id = published.snapshot_id or 0
-        for type_name, slots in sorted(decode_run_ops(run_ops.value).items()):
-            message.running.extend(str(OperationId.from_slot(name, type_name, slot)) for slot in slots)
-        if leader.exists:
-            message.leader = decode(leader.value, LeaderRecord, leader.key).member
-        if pause.exists:
-            message.pause.CopyFrom(pause_of(decode(pause.value, PauseRecord, pause.key), "table"))
-        if ordering.exists or waiting.kvs:
-            message.ordering.CopyFrom(ordering_message(name, ordering_of(ordering), seen))
-        if waiting.kvs:
-            first = waiting.kvs[0]
-            message.next_batch = first.key[len(keys.backlog_prefix) :].decode()
-            error = pb.OperationError()
-            try:
-                batch = decode(first.value, BatchRecord, first.key)
-            except CorruptRecord as corrupt:
-                error = pb.OperationError(code=corrupt.code, message=corrupt.message)
-            else:
-                message.next_batch_attempts = batch.attempts
-                error = pb.OperationError(code=batch.code, message=batch.error)
-            if error.code:
-                message.next_batch_error.CopyFrom(error)
-        return message
+        return await read_table_message(self._client, keys.name)
 
 
 def _checked(request: pb.CreateTableRequest) -> TableRecord:

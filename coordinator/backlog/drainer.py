@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
 
-from distop.coordinator.backlog.ordering import Apply, Backlog, InFlight, Rest, Stop, Waiting, decide
-from distop.coordinator.starting.body import operation_arg
+from distop.coordinator.backlog.actions import Apply, Backlog, InFlight, Rest, Stop, Waiting, decide
+from distop.coordinator.starting.body import StartBody, operation_arg
 from distop.coordinator.starting.planner import Planner
 from distop.errors import (
     OF_THE_WORLD,
@@ -29,7 +28,7 @@ from distop.errors import (
 from distop.metastore.backlog.batches import LATE, MAX_ERROR_LENGTH, BatchRecord, Block, ordering_of
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Delete, Get, Put, Txn, TxnResult, absent, unchanged
+from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Delete, Get, Put, Txn, absent, unchanged
 from distop.metastore.etcd.update import settle
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.starting import (
@@ -151,12 +150,12 @@ class Drainer:
             return
         free = msgspec.structs.replace(backlog.ordering, running="")
         taken = [waiting for waiting in backlog.heads if waiting.record.operation == name]
-        compares = (absent(state), unchanged(backlog.ordering_kv), self._epoch.held())
+        compares = (absent(state), unchanged(backlog.ordering_kv))
         txn = Txn(
             (*compares, *(unchanged(waiting.kv) for waiting in taken)),
             (Put(self._keys.ordering, encode(free)), *(waiting.freed() for waiting in taken)),
         )
-        # Refused: it has just been finished, or somebody else leads by now; the next look tells.
+        # Refused: it has just been finished; the next look tells.
         reached("batch.free.before")
         await self._settled(txn, lambda: reached("batch.free.after"))
         self._news.set()
@@ -191,11 +190,9 @@ class Drainer:
         """Tell etcd that a leader need not look, unless something has changed since this look."""
         index = backlog.index_kv
         if index.exists:
-            txn = Txn((unchanged(index), self._epoch.held()), (Delete(index.key),), (Get(self._epoch.key),))
+            txn = Txn((unchanged(index),), (Delete(index.key),))
             reached("batch.rest.before")
-            result = await self._settled(txn, lambda: reached("batch.rest.after"))
-            if not result.succeeded:
-                self._check_epoch(result.one(0, self._epoch.key).create_revision)
+            if not await self._settled(txn, lambda: reached("batch.rest.after")):
                 self._news.set()
                 return
         self.resting = not self._news.is_set()
@@ -228,12 +225,15 @@ class Drainer:
         # The same as long as nothing about the batch or the table's ordering has changed: whoever starts it
         # again after a crash or a lost reply finds the operation that was made.
         unique = f"batch.{first.kv.mod_revision}.{backlog.ordering_kv.mod_revision}"
-        request = StartRequest(
+        names = [waiting.name for waiting in batches]
+        body = StartBody(
             table=keys.name,
             type=kind.type,
-            request_id=unique,
-            digest=digest_of([kind.type, argument, [waiting.name for waiting in batches]]),
+            argument=argument,
+            options=first.record.options,
+            digest=digest_of([kind.type, argument, names]),
         )
+        request = body.request(unique)
         state = await read_table_state(self._client, keys, kind.type, unique)
         if answered_before(state, request) is not None:
             return FIRST_PAUSE_S
@@ -250,15 +250,12 @@ class Drainer:
             kind,
             plan,
             state.record,
+            body,
             instance=int(state.next_instance_kv.value or b"1"),
-            object="",
-            unique=uuid.uuid4().hex[:12],
-            options=first.record.options,
-            then=None,
             request_id=unique,
             started_at=self._wall(),
             started_by=first.record.queued_by,
-            batches=[waiting.name for waiting in batches],
+            batches=names,
         )
         self._check()
         txn = self._start_txn(backlog, batches, state, request, arg)
@@ -268,13 +265,10 @@ class Drainer:
                 f"etcd holds {MAX_REQUEST_BYTES:,}"
             )
         reached("batch.start.before")
-        result = await self._settled(txn, lambda: reached("batch.start.after"))
-        if result.succeeded:
-            names = [waiting.name for waiting in batches]
+        if await self._settled(txn, lambda: reached("batch.start.after")):
             log.info("batches_taken", extra={"table": keys.name, "batches": names})
             self._flying = True
             return 0.0
-        self._check_epoch(result.one(0, self._epoch.key).create_revision)
         return FIRST_PAUSE_S * random.uniform(0.1, 1.0)  # something it stands on has moved: look again
 
     def _start_txn(
@@ -294,13 +288,8 @@ class Drainer:
                 for waiting in batches
             ),
         )
-        compares = (
-            self._epoch.held(),
-            unchanged(backlog.ordering_kv),
-            *(unchanged(waiting.kv) for waiting in batches),
-        )
-        asked = Txn(compares, own, (Get(self._epoch.key),))
-        return asked + start_txn(self._keys, state, arg, request)
+        compares = (unchanged(backlog.ordering_kv), *(unchanged(waiting.kv) for waiting in batches))
+        return Txn(compares, own) + start_txn(self._keys, state, arg, request)
 
     async def _failed(self, backlog: Backlog, first: Waiting, error: Exception) -> float:
         """A batch whose operation could not even be started: counted, or the table is blocked by it."""
@@ -323,20 +312,25 @@ class Drainer:
             block = Block(batch=first.name, code=code, error=error, at=self._wall())
             blocked = msgspec.structs.replace(backlog.ordering, blocked=block)
             puts += (Put(self._keys.ordering, encode(blocked)),)
-        compares = (self._epoch.held(), unchanged(backlog.ordering_kv), unchanged(first.kv))
+        txn = Txn((unchanged(backlog.ordering_kv), unchanged(first.kv)), puts)
         reached("batch.note.before")
-        result = await self._settled(
-            Txn(compares, puts, (Get(self._epoch.key),)), lambda: reached("batch.note.after")
-        )
-        if not result.succeeded:
-            self._check_epoch(result.one(0, self._epoch.key).create_revision)
+        await self._settled(txn, lambda: reached("batch.note.after"))
         fields = {"table": self._keys.name, "batch": first.name, "attempts": record.attempts, "error": error}
         log.warning("batch_not_started", extra={**fields, "blocked": bool(code)})
         self._news.set()
 
-    async def _settled(self, txn: Txn, replied: Callable[[], None]) -> TxnResult:
-        """Whose reply was lost is refused when it is sent again, and the next look tells what it did."""
-        return await settle(self._client, txn, replied=replied)
+    async def _settled(self, txn: Txn, replied: Callable[[], None]) -> bool:
+        """Send a transaction under the epoch; whether it happened, as far as the last answer says.
+
+        One whose reply was lost is refused when it is sent again, and the next look tells what it did. Raises
+        :class:`~distop.errors.LeadershipLost` if it was refused because the epoch is over.
+        """
+        epoch = self._epoch
+        fenced = Txn((epoch.held(),), (), (Get(epoch.key),)) + txn
+        result = await settle(self._client, fenced, replied=replied)
+        if not result.succeeded and result.one(0, epoch.key).create_revision != epoch.revision:
+            raise LeadershipLost(f"table {self._keys.name!r}: epoch {epoch.revision} is over")
+        return result.succeeded
 
     async def _part(self, backlog: Backlog, batches: Sequence[Waiting], error: Exception) -> float:
         """Batches that cannot be applied together: each is by itself, which shows whose the error is."""
@@ -344,20 +338,13 @@ class Drainer:
             Put(waiting.kv.key, encode(msgspec.structs.replace(waiting.record, alone=True)))
             for waiting in batches
         ]
-        compares = (self._epoch.held(), *(unchanged(waiting.kv) for waiting in batches))
-        txn = Txn(compares, tuple(alone), (Get(self._epoch.key),))
+        txn = Txn(tuple(unchanged(waiting.kv) for waiting in batches), tuple(alone))
         reached("batch.part.before")
-        result = await self._settled(txn, lambda: reached("batch.part.after"))
-        if not result.succeeded:
-            self._check_epoch(result.one(0, self._epoch.key).create_revision)
+        await self._settled(txn, lambda: reached("batch.part.after"))
         names = [waiting.name for waiting in batches]
         log.info("batches_parted", extra={"table": self._keys.name, "batches": names, "error": str(error)})
         self._news.set()
         return 0.0
-
-    def _check_epoch(self, revision: int) -> None:
-        if revision != self._epoch.revision:
-            raise LeadershipLost(f"table {self._keys.name!r}: epoch {self._epoch.revision} is over")
 
 
 def _combined(

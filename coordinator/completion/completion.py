@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distop.commit.steps.facts import NOT_UNDONE
+from distop.coordinator.backlog.actions import failure_of
 from distop.coordinator.backlog.applying import share_of
-from distop.coordinator.backlog.ordering import failure_of
 from distop.coordinator.completion.collector import Collector
 from distop.coordinator.completion.follow_up import FollowUps
 from distop.coordinator.completion.hooks import Hooks

@@ -8,7 +8,6 @@ why.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -113,11 +112,8 @@ class FollowUps:
             kind,
             await self._plan(keys, wanted, base, publication),
             base.table,
+            wanted,
             instance=int(next_instance.value or b"1"),
-            object=wanted.object,
-            unique=uuid.uuid4().hex[:12],
-            options=wanted.options,
-            then=wanted.then,
             request_id=request.request_id,
             started_at=self._wall(),
             started_by=first.started_by,

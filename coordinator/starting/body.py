@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
 from distop.coordinator.starting.requests import plain, seconds
 from distop.errors import ArgumentTooLarge, InvalidArgument, UnknownOperationType
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES
-from distop.metastore.operations.starting import digest_of
+from distop.metastore.operations.starting import StartRequest, digest_of
 from distop.metastore.records.keyspace import check_name, check_object, check_partition, check_type
 from distop.metastore.records.model import OperationArg, TableRecord
 from distop.metastore.records.options import JOB_BACKOFF_S, MAX_FOLLOW_UPS, FollowUp, OperationOptions
@@ -22,16 +22,26 @@ from distop.proto import distop_pb2 as pb
 
 @dataclass(frozen=True, kw_only=True)
 class StartBody:
-    """The checked body of a start request."""
+    """What an operation is to do, checked: the body of a start request, or what batches ask for."""
 
     table: str
     type: str
-    object: str
+    object: str = ""
     argument: dict[str, Any]
-    partitions: list[str]
+    partitions: list[str] = field(default_factory=list)
     options: OperationOptions
-    then: FollowUp | None
+    then: FollowUp | None = None
     digest: str
+
+    def request(self, request_id: str) -> StartRequest:
+        """The request for it under an id: the same id and the same body start one operation."""
+        return StartRequest(
+            table=self.table,
+            type=self.type,
+            object=self.object,
+            request_id=request_id,
+            digest=self.digest,
+        )
 
     @classmethod
     def of(cls, request: pb.StartOperationRequest, registry: Registry) -> StartBody:
@@ -115,23 +125,13 @@ def check_scope(kind: DistributedOperation, obj: str) -> None:
         raise InvalidArgument(f"{kind.type} takes no object", details={"field": "object"})
 
 
-def checked(plan: Plan) -> Plan:
-    """The plan, if the names of its partitions can be names."""
-    for partition in plan.partitions or ():
-        check_partition(partition)
-    return plan
-
-
 def operation_arg(
     kind: DistributedOperation,
     plan: Plan,
     table: TableRecord,
+    wanted: StartBody | FollowUp,
     *,
     instance: int,
-    object: str,
-    unique: str,
-    options: OperationOptions,
-    then: FollowUp | None,
     request_id: str,
     started_at: float,
     started_by: str,
@@ -142,7 +142,7 @@ def operation_arg(
 
     Raises :class:`~distop.errors.InvalidArgument` if it may not be run as the options have it.
     """
-    if plan.dynamic and options.max_failed_partitions:
+    if plan.dynamic and wanted.options.max_failed_partitions:
         raise InvalidArgument(
             "jobs of a DataFrame may not fail: which rows are in a partition is not fixed, "
             "so nobody could tell which ones are missing",
@@ -155,13 +155,13 @@ def operation_arg(
         table=table.name,
         type=kind.type,
         instance=instance,
-        object=object,
-        uuid=plan.uuid or unique,
+        object=wanted.object,
+        uuid=plan.uuid,
         argument=plan.argument,
         partition_count=len(plan.partitions) if plan.partitions is not None else plan.partition_count,
         partitions=plan.partitions,
         watermarks=plan.watermarks,
-        options=options,
+        options=wanted.options,
         request_id=request_id,
         started_at=started_at,
         started_by=started_by,
@@ -170,7 +170,7 @@ def operation_arg(
         exclusive=kind.exclusive,
         stages_files=kind.stages_files,
         distop=_version(),
-        then=then,
+        then=wanted.then,
         follows=follows,
         batches=list(batches),
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from concurrent.futures import Executor
+from dataclasses import replace
 
 from distop.coordinator.metrics.counts import Metrics
-from distop.coordinator.starting.body import checked
 from distop.errors import Busy, DeadlineExceeded
+from distop.metastore.records.keyspace import check_partition
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.registry import Registry
 
@@ -31,7 +33,7 @@ class Planner:
         self._planning = 0
 
     async def plan(self, kind: DistributedOperation, request: PlanRequest, limit_s: float) -> Plan:
-        """What the type makes of a request.
+        """What the type makes of a request, under a uuid.
 
         Raises whatever ``plan`` of the type raises;
         :class:`~distop.errors.Busy` or :class:`~distop.errors.DeadlineExceeded` in time of need.
@@ -49,4 +51,6 @@ class Planner:
         finally:
             self._planning -= 1
             self._metrics.planning(self._planning)
-        return checked(plan)
+        for partition in plan.partitions or ():
+            check_partition(partition)
+        return replace(plan, uuid=plan.uuid or uuid.uuid4().hex[:12])

@@ -98,8 +98,8 @@ class JobGrid:
                 self._failures[at] = error
 
     def clear(self, partition: str) -> None:
-        """The job has no result, or none that can be read."""
-        if (at := self._at(partition)) >= 0:
+        """The job has no result, or none that counts."""
+        if (at := self._at(partition, grow=False)) >= 0:
             self._set(at, _WAITING)
 
     def restart(self) -> None:
@@ -111,14 +111,14 @@ class JobGrid:
         """A dynamic plan has so many jobs at least."""
         self._cells.extend((_WAITING,) * (min(jobs, MAX_DYNAMIC) - len(self._cells)))
 
-    def _at(self, partition: str) -> int:
-        """The place of a partition; -1 if it is not of the plan."""
+    def _at(self, partition: str, *, grow: bool = True) -> int:
+        """The place of a partition; -1 if it is not of the plan. A dynamic plan may grow by it."""
         if self._index is not None:
             return self._index.get(partition, -1)
         at = int(partition) if partition.isascii() and partition.isdecimal() else -1
         if at < len(self._cells):
             return at
-        if not self._dynamic or at >= MAX_DYNAMIC:
+        if not (self._dynamic and grow) or at >= MAX_DYNAMIC:
             return -1
         self.make_room(at + 1)
         return at

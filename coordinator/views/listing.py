@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 
@@ -25,10 +26,10 @@ DEFAULT_PAGE, MAX_PAGE = 100, 1000
 
 
 class PageToken(msgspec.Struct, array_like=True):
-    """Where a listing goes on: at which revision, after which table, after how many of its operations."""
+    """Where a listing goes on: at which revision, after which name, after how many of its operations."""
 
     revision: int
-    table: str = ""
+    after: str = ""
     offset: int = 0
 
     def encode(self) -> str:
@@ -40,7 +41,7 @@ class PageToken(msgspec.Struct, array_like=True):
             token = msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=ready(cls))
             if token.revision <= 0 or token.offset < 0:
                 raise no_token()
-            check_name(token.table, "table")
+            check_name(token.after, "after")
         except (ValueError, msgspec.MsgspecError, InvalidName):
             raise no_token() from None
         return token
@@ -51,11 +52,14 @@ def no_token() -> InvalidArgument:
     return InvalidArgument("this page token was not made by a listing", details={"field": "page_token"})
 
 
-def page_size(asked: int) -> int:
-    """The size of a page for what the caller asked for; 0 means the default."""
-    if asked < 0:
+async def page_of(client: EtcdClient, request: Any) -> tuple[int, PageToken]:
+    """The page that a request of a listing asks for: how many entries, and where it begins."""
+    if request.page_size < 0:
         raise InvalidArgument("page_size is negative", details={"field": "page_size"})
-    return min(asked or DEFAULT_PAGE, MAX_PAGE)
+    size = min(request.page_size or DEFAULT_PAGE, MAX_PAGE)
+    if request.page_token:
+        return size, PageToken.decode(request.page_token)
+    return size, PageToken(await client.revision())
 
 
 async def table_names(client: EtcdClient, revision: int, after: str = "") -> AsyncGenerator[str, None]:
@@ -76,26 +80,24 @@ async def table_names(client: EtcdClient, revision: int, after: str = "") -> Asy
 
 async def list_operations(client: EtcdClient, request: pb.ListOperationsRequest) -> pb.ListOperationsResponse:
     """One page of operations: table by table, the newest first."""
-    size = page_size(request.page_size)
-    token = PageToken.decode(request.page_token) if request.page_token else PageToken(0)
     if request.table:
         check_name(request.table, "table")
-    if not token.revision:
-        token.revision = await client.revision()
+    size, token = await page_of(client, request)
     with continued_listing():
         if request.table:
-            await _check_table(client, request.table, token.revision)
+            await check_table(client, request.table, token.revision)
         return await _page(client, request, token, size)
 
 
-async def _check_table(client: EtcdClient, name: str, revision: int) -> None:
+async def check_table(client: EtcdClient, name: str, revision: int = 0) -> None:
+    """Raise :class:`~distop.errors.TableNotFound` unless the table exists as of ``revision``; 0: now."""
     if not (await client.get(client.keyspace.table(name).table, revision=revision)).exists:
         raise TableNotFound(f"table {name!r} does not exist", details={"table": name})
 
 
 @contextmanager
 def continued_listing() -> Iterator[None]:
-    """Says of a page token what etcd says of its revision."""
+    """An error of etcd about a listing's revision, as one about its page token."""
     try:
         yield
     except Compacted as error:
@@ -111,7 +113,7 @@ async def _page(
 ) -> pb.ListOperationsResponse:
     response = pb.ListOperationsResponse()
     async for table in _tables(client, request.table, token):
-        offset = token.offset if table == token.table else 0
+        offset = token.offset if table == token.after else 0
         operations = await _operations_of(client, table, request, token.revision)
         room = size - len(response.operations)
         chosen = operations[offset : offset + room]
@@ -126,9 +128,9 @@ async def _tables(client: EtcdClient, only: str, token: PageToken) -> AsyncGener
     if only:
         yield only
         return
-    if token.table:
-        yield token.table
-    async for table in table_names(client, token.revision, token.table):
+    if token.after:
+        yield token.after
+    async for table in table_names(client, token.revision, token.after):
         yield table
 
 

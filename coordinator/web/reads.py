@@ -16,7 +16,7 @@ from typing import Any
 from distop.coordinator.api.cluster import ClusterService
 from distop.coordinator.api.tables import TableService
 from distop.coordinator.state.grid import JobGrid
-from distop.coordinator.views.following import Following
+from distop.coordinator.views.followed import Following
 from distop.coordinator.views.listing import table_names
 from distop.coordinator.views.operations import from_history
 from distop.coordinator.views.why import Mood, Reason, short_name, why

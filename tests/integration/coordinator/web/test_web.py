@@ -18,7 +18,7 @@ from urllib.parse import quote
 import pytest
 
 from distop.coordinator.service import Coordinator, CoordinatorConfig
-from distop.coordinator.views.following import Following
+from distop.coordinator.views.followed import Following
 from distop.coordinator.web.reads import HISTORY, LIVE, TABLES
 from distop.errors import InvalidArgument, Unavailable
 from distop.metastore.etcd.client import EtcdClient

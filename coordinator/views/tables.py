@@ -1,0 +1,151 @@
+"""A table as callers see it, and why it moves or does not, put together from its keys."""
+
+from __future__ import annotations
+
+from distop.commit.files.storage import without_secrets
+from distop.coordinator.views.operations import (
+    from_history,
+    member_message,
+    pause_of,
+    read_operation,
+    struct,
+    timestamp,
+)
+from distop.coordinator.views.why import Reason, why
+from distop.errors import CorruptRecord, OperationNotFound, TableNotFound
+from distop.metastore.backlog.batches import BatchRecord, OrderingRecord, ordering_of
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Get, KeyValue, Txn
+from distop.metastore.records.keyspace import OperationId, prefix_end
+from distop.metastore.records.model import (
+    Head,
+    HistoryRecord,
+    LeaderRecord,
+    MemberRecord,
+    PauseRecord,
+    TableRecord,
+    decode,
+    decode_run_ops,
+)
+from distop.proto import distop_pb2 as pb
+
+EXPLAINED = 3
+"""Running operations that are looked at to explain a table; the others are counted."""
+
+
+async def read_table_message(client: EtcdClient, name: str, *, revision: int = 0) -> pb.Table:
+    """A table as of ``revision``; 0: now. Raises :class:`~distop.errors.TableNotFound`."""
+    keys = client.keyspace.table(name)
+    wanted = (keys.table, keys.head, keys.run_ops, keys.coordinator, keys.pause, keys.ordering)
+    waiting = await client.get_range(
+        keys.backlog_prefix, prefix_end(keys.backlog_prefix), limit=1, revision=revision
+    )
+    kvs: tuple[KeyValue, ...]
+    if revision:
+        kvs = tuple([await client.get(key, revision=revision) for key in wanted])
+        seen = revision
+    else:
+        result = await client.txn(Txn(then=tuple(Get(key) for key in wanted)))
+        kvs, seen = tuple(result.one(index, key) for index, key in enumerate(wanted)), result.revision
+    table, head, run_ops, leader, pause, ordering = kvs
+    if not table.exists:
+        raise TableNotFound(f"table {name!r} does not exist", details={"table": name})
+    record = decode(table.value, TableRecord, table.key)
+    message = pb.Table(
+        name=name,
+        location=record.location,
+        format=record.format,
+        options=struct(without_secrets(record.options)),
+        created_at=timestamp(record.created_at),
+        created_by=record.created_by,
+        revision=seen,
+    )
+    if head.exists:
+        published = decode(head.value, Head, head.key)
+        message.metadata_location = published.metadata_location
+        message.snapshot_id = published.snapshot_id or 0
+    for type_name, slots in sorted(decode_run_ops(run_ops.value).items()):
+        message.running.extend(str(OperationId.from_slot(name, type_name, slot)) for slot in slots)
+    if leader.exists:
+        message.leader = decode(leader.value, LeaderRecord, leader.key).member
+    if pause.exists:
+        message.pause.CopyFrom(pause_of(decode(pause.value, PauseRecord, pause.key), "table"))
+    if ordering.exists or waiting.kvs:
+        message.ordering.CopyFrom(ordering_message(name, ordering_of(ordering), seen))
+    if waiting.kvs:
+        first = waiting.kvs[0]
+        message.next_batch = first.key[len(keys.backlog_prefix) :].decode()
+        error = pb.OperationError()
+        try:
+            batch = decode(first.value, BatchRecord, first.key)
+        except CorruptRecord as corrupt:
+            error = pb.OperationError(code=corrupt.code, message=corrupt.message)
+        else:
+            message.next_batch_attempts = batch.attempts
+            error = pb.OperationError(code=batch.code, message=batch.error)
+        if error.code:
+            message.next_batch_error.CopyFrom(error)
+    return message
+
+
+def ordering_message(table: str, record: OrderingRecord, revision: int = 0) -> pb.Ordering:
+    """How a table is fed, as callers see it."""
+    message = pb.Ordering(
+        table=table,
+        gate=record.gate,
+        validation=record.validation,
+        late=record.late,
+        together=record.together,
+        max_attempts=record.max_attempts,
+        remember=record.remember,
+        forgotten=record.forgotten,
+        last=record.last,
+        running=record.running,
+        awaiting=record.awaiting,
+        revision=revision,
+    )
+    if (block := record.blocked) is not None:
+        error = pb.OperationError(code=block.code, message=block.error)
+        message.blocked.CopyFrom(
+            pb.Block(batch=block.batch, error=error, operation=block.operation, at=timestamp(block.at))
+        )
+    return message
+
+
+async def explain(client: EtcdClient, table: pb.Table, *, now: float) -> Reason:
+    """The answer for a table as it has just been read."""
+    running = []
+    for name in table.running[:EXPLAINED]:
+        try:
+            message, _ = await read_operation(client, OperationId.parse(name))
+        except OperationNotFound:
+            continue  # it has ended since
+        if not message.HasField("finished_at"):
+            running.append(message)
+    return why(
+        running=running,
+        leader=table.leader,
+        members=await _members(client),
+        last=await _last(client, table.name),
+        now=now,
+        also_running=max(0, len(table.running) - EXPLAINED),
+        table=table,
+    )
+
+
+async def _members(client: EtcdClient) -> list[pb.Member]:
+    keyspace, members = client.keyspace, []
+    for prefix, role in ((keyspace.coordinators, "coordinator"), (keyspace.executors, "executor")):
+        found = (await client.scan(prefix)).kvs
+        members += [member_message(decode(kv.value, MemberRecord, kv.key), role) for kv in found]
+    return members
+
+
+async def _last(client: EtcdClient, table: str) -> pb.Operation | None:
+    """The operation that finished last."""
+    prefix = client.keyspace.table(table).history_prefix
+    page = await client.get_range(prefix, prefix_end(prefix), limit=1, newest_first=True)
+    for kv in page.kvs:
+        operation = client.keyspace.parse_history(kv.key)
+        return from_history(operation, decode(kv.value, HistoryRecord, kv.key), kv.mod_revision)
+    return None
