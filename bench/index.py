@@ -24,7 +24,6 @@ from common import Processes, print_json, print_table, until
 
 from distop.client import AsyncClient
 from distop.commit.catalog.catalog import EtcdCatalog
-from distop.commit.index import blooms as index_blooms
 from distop.commit.index import lookup as index_lookup
 from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.client import EtcdClient
@@ -103,7 +102,6 @@ async def measure(config: EtcdConfig, processes: Processes, folder: Path) -> Non
     numbers = [rng.randrange(ROWS) for _ in range(LOOKUPS)]
     scan_s, scanned, _, expected = measured(snapshot, numbers[:SCANS], use_indexes=False)
     index_lookup._manifests.clear()
-    index_blooms.forget()
     first_s, _, first_index, _ = measured(snapshot, numbers[:1], use_indexes=True)
     index_s, opened, of_index, found = measured(snapshot, numbers, use_indexes=True)
     if found[:SCANS] != expected or any(len(rows) != 1 for rows in found):

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, In, Or
 from pyiceberg.expressions.literals import Literal
 
-from distop.commit.index.lookup import Groups
+from distop.commit.index.parts import Groups
 
 Left: TypeAlias = dict[str, Groups]
 """Files that are left, and their row groups."""

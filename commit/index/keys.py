@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Iterable
 from decimal import Context, Decimal
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -214,14 +213,3 @@ def text_of(key: Key) -> int | str:
 def from_text(text: int | str) -> Key:
     """The inverse of :func:`text_of`."""
     return text if isinstance(text, int) else bytes.fromhex(text)
-
-
-def hashes(keys: Iterable[Key]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """64 bits of each key, as good as random: BLAKE2b of its bytes (integers: 8, little-endian)."""
-    digests = b"".join(
-        hashlib.blake2b(
-            key.to_bytes(8, "little", signed=True) if isinstance(key, int) else key, digest_size=8
-        ).digest()
-        for key in keys
-    )
-    return np.frombuffer(digests, "<u8")

@@ -7,7 +7,7 @@ are written as ``~/...``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -27,28 +27,17 @@ FOLDER = "index"
 
 
 class IndexPart(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
-    """One part: sorted entries of some data files, and their Bloom filters."""
+    """One part: sorted entries of some data files."""
 
     path: str = ""
     """Of the sorted entries. Empty: its files hold no value but NULL."""
     entries: int = 0
     bytes: int = 0
-    bloom_bytes: int = 0
-    """Size of the Bloom filters, which lie beside the entries."""
     least: int | str | None = None
     greatest: int | str | None = None
     """The first and the last key."""
     files: list[str] = []
     """Data files; entries name them by their place here. Empty: it has left the table."""
-
-    @property
-    def bloom_path(self) -> str:
-        return bloom_path(self.path)
-
-    @property
-    def live(self) -> int:
-        """How many of its files are in the table."""
-        return sum(1 for file in self.files if file)
 
     def may_hold(self, keys: Iterable[Key]) -> bool:
         """Whether any of these keys lies between its first and its last one."""
@@ -57,11 +46,6 @@ class IndexPart(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"
         least: Any = from_text(self.least)
         greatest: Any = from_text(self.greatest)
         return any(least <= key <= greatest for key in keys)
-
-
-def bloom_path(path: str) -> str:
-    """Where the Bloom filters of a part are."""
-    return f"{path.removesuffix('.parquet')}.bloom"
 
 
 class IndexManifest(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
@@ -88,15 +72,16 @@ class IndexManifest(msgspec.Struct, kw_only=True, omit_defaults=True, rename="ca
 
     @property
     def bytes(self) -> int:
-        return sum(part.bytes + part.bloom_bytes for part in self.parts)
+        return sum(part.bytes for part in self.parts)
 
     def paths(self) -> set[str]:
         """Locations of all files that it refers to."""
-        found = set()
-        for part in self.parts:
-            if part.path:
-                found |= {part.path, part.bloom_path}
-        return found
+        return {part.path for part in self.parts if part.path}
+
+    def without(self, places: Collection[int]) -> IndexManifest:
+        """The same index without some parts."""
+        kept = [part for place, part in enumerate(self.parts) if place not in places]
+        return msgspec.structs.replace(self, parts=kept)
 
     def fits(self, schema: Schema, field_id: int) -> bool:
         """Whether values of a column, as a schema has it now, have the keys that stand here."""

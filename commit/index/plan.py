@@ -7,11 +7,10 @@ the files works them out from that, and finds the same ones.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Lock
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -28,12 +27,6 @@ from distop.commit.layout.model import file_io
 from distop.errors import CorruptRecord
 from distop.metastore.records.model import OperationArg
 from distop.operations.plans import plan_of
-
-MERGE = "merge-"
-"""What jobs are called that merge parts; the others are called by their number."""
-
-REMEMBERED = 2
-"""Snapshots whose files this process keeps in mind: the jobs of one build follow each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +60,8 @@ class IndexPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"
     """The same if its parts are kept; empty: all files are indexed anew."""
     cuts: list[int]
     """Where the sorted list of files to be indexed is cut: job ``n`` has those from ``cuts[n]`` on."""
-    merges: list[list[int]] = []
-    """Places of the parts of ``base`` that job ``merge-<n>`` makes one of."""
+    rebuilt: list[int] = []
+    """Places of the parts of ``base`` that are not kept: their files are indexed again."""
     layout: dict[str, Any] = {}
     """Only ``properties``: how the table's files are reached."""
 
@@ -91,12 +84,6 @@ class IndexPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"
         """The column's type."""
         return parse_type(self.type)
 
-    def partitions(self) -> list[str] | None:
-        """Names of the jobs; ``None``: they are numbers."""
-        if not self.merges:
-            return None
-        return [*map(str, range(self.slices)), *(f"{MERGE}{n}" for n in range(len(self.merges)))]
-
 
 def parse_type(text: str) -> IcebergType:
     """A primitive type by the name that Iceberg gives it."""
@@ -116,8 +103,9 @@ class Build:
         self.root = arg.location.rstrip("/")
         self.io: FileIO = file_io(arg.location, recorded_properties(arg), arg.storage)
 
+    @cached_property
     def base(self) -> IndexManifest | None:
-        """The index whose parts are kept.
+        """The index that is continued, with the parts that are kept.
 
         Raises :class:`~distop.errors.CorruptRecord` if it cannot be read any more.
         """
@@ -129,72 +117,44 @@ class Build:
                 f"the index that {self.arg.id} continues cannot be read: {self.plan.base}",
                 hint="cancel it, and start it again with full: true",
             )
-        return manifest
+        return manifest.without(self.plan.rebuilt)
 
-    def present(self) -> tuple[DataFileSeen, ...]:
+    @cached_property
+    def present(self) -> list[DataFileSeen]:
         """All data files of the snapshot, by name."""
         return snapshot_files(self.io, self.plan.manifest_list)
 
+    @cached_property
     def to_index(self) -> list[DataFileSeen]:
         """The files that jobs index, in their order."""
-        return not_covered(self.present(), self.base())
+        return not_covered(self.present, self.base)
 
     def slice(self, number: int) -> list[DataFileSeen]:
         """The files of one job."""
         start, end = self.plan.cuts[number : number + 2]
-        return self.to_index()[start:end]
-
-    def merged_files(self, number: int) -> tuple[list[str], list[tuple[str, dict[int, int]]]]:
-        """Of a job that merges parts: the files of the result, and how each part's files are called in it."""
-        base = self.base()
-        assert base is not None
-        here = {file.path for file in self.present()}
-        files: list[str] = []
-        sources = []
-        for place in self.plan.merges[number]:
-            part = base.parts[place]
-            numbers = {}
-            for old, path in enumerate(part.files):
-                if path and path in here:
-                    numbers[old] = len(files)
-                    files.append(path)
-            if part.path:
-                sources.append((part.path, numbers))
-        return files, sources
+        return self.to_index[start:end]
 
 
-def not_covered(files: tuple[DataFileSeen, ...], base: IndexManifest | None) -> list[DataFileSeen]:
+def not_covered(files: Sequence[DataFileSeen], base: IndexManifest | None) -> list[DataFileSeen]:
     """Files that an index does not cover."""
     return [file for file in files if base is None or file.path not in base.part_of]
 
 
 # -- the files of a snapshot -------------------------------------------------------------------------
 
-_snapshots: OrderedDict[str, tuple[DataFileSeen, ...]] = OrderedDict()
-_lock = Lock()
 
-
-def snapshot_files(io: FileIO, manifest_list: str) -> tuple[DataFileSeen, ...]:
+def snapshot_files(io: FileIO, manifest_list: str) -> list[DataFileSeen]:
     """All data files of a snapshot, by name.
 
     Raises :class:`~distop.errors.CorruptRecord` if the snapshot was expired meanwhile.
     """
-    with _lock:
-        if manifest_list in _snapshots:
-            _snapshots.move_to_end(manifest_list)
-            return _snapshots[manifest_list]
     try:
-        found = tuple(sorted(_read(io, manifest_list), key=lambda file: file.path))
+        return sorted(_read(io, manifest_list), key=lambda file: file.path)
     except FileNotFoundError as error:
         raise CorruptRecord(
             f"the snapshot that is being indexed is gone: {error}",
             hint="was it expired by another program? cancel the operation and start it again",
         ) from error
-    with _lock:
-        _snapshots[manifest_list] = found
-        while len(_snapshots) > REMEMBERED:
-            _snapshots.popitem(last=False)
-    return found
 
 
 def _read(io: FileIO, manifest_list: str) -> Iterator[DataFileSeen]:

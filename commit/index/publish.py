@@ -17,7 +17,7 @@ from pyiceberg.io import FileIO
 
 from distop.commit.files.folders import Folder
 from distop.commit.index.manifest import FOLDER, IndexManifest, IndexPart, read_manifest, write_manifest
-from distop.commit.index.plan import MERGE, Build
+from distop.commit.index.plan import Build
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.errors import Conflict, CorruptRecord
 from distop.metastore.crashpoints import reached
@@ -57,7 +57,6 @@ class PartResult(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     """Name of the file below the operation's folder; empty: its files hold nothing but NULL."""
     entries: int = 0
     bytes: int = 0
-    bloom_bytes: int = 0
     least: int | str | None = None
     greatest: int | str | None = None
     left_out: str = ""
@@ -129,21 +128,16 @@ class IndexPublish(TransactionalStep):
 
 def manifest_of(build: Build, jobs: Mapping[str, JobRecord]) -> IndexManifest:
     """The index that follows from the results of a build's jobs."""
-    plan, base = build.plan, build.base()
-    present = {file.path for file in build.present()}
+    plan, base = build.plan, build.base
+    present = {file.path for file in build.present}
     parts: list[IndexPart] = []
     left_out: list[str] = []
-    replaced = {place for places in plan.merges for place in places}
-    for place, part in enumerate(base.parts if base is not None else ()):
+    for part in base.parts if base is not None else ():
         files = [file if file in present else "" for file in part.files]
-        if place not in replaced and any(files):
+        if any(files):
             parts.append(msgspec.structs.replace(part, files=files))
-    for number in range(len(plan.merges)):
-        files, _ = build.merged_files(number)
-        parts += _part(build, jobs, f"{MERGE}{number}", files, left_out)
-    to_index = [file.path for file in build.to_index()]
     for number in range(plan.slices):
-        files = to_index[plan.cuts[number] : plan.cuts[number + 1]]
+        files = [file.path for file in build.slice(number)]
         parts += _part(build, jobs, str(number), files, left_out)
     return IndexManifest(
         column=plan.column,
@@ -175,7 +169,6 @@ def _part(
         path=f"{staging_folder(build.arg, FOLDER)}/{result.part}" if result.part else "",
         entries=result.entries,
         bytes=result.bytes,
-        bloom_bytes=result.bloom_bytes,
         least=result.least,
         greatest=result.greatest,
         files=covered,

@@ -17,8 +17,8 @@ from distop.commit.writing.writer import ROW_GROUP_BYTES, StagedWriter
 from distop.errors import JobFailed
 from distop.operations.job import JobContext
 from distop.spark_jobs.compact.choice import file_count
-from distop.spark_jobs.compact.external_sort import sort_rows
 from distop.spark_jobs.compact.sort_orders import keys_of
+from distop.spark_jobs.tables.external_sort import sort_rows
 from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot
 
 MAX_PATH_SHOWN = 400

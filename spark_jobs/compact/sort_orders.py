@@ -13,7 +13,7 @@ from pyiceberg.types import FixedType, NestedField, PrimitiveType, UUIDType
 
 from distop.operations.arguments import invalid
 from distop.spark_jobs.compact.argument import MAX_SORT_COLUMNS
-from distop.spark_jobs.compact.external_sort import Key
+from distop.spark_jobs.tables.external_sort import Key
 
 _TERM = re.compile(
     r"(?P<column>\"[^\"]+\"|.+?)(?:\s+(?P<direction>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?",

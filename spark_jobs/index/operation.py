@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from distop.errors import InvalidArgument, InvalidName, PreconditionFailed
+from distop.errors import InvalidName, PreconditionFailed
 from distop.metastore.records.keyspace import check_object
 from distop.metastore.records.model import OperationArg, StepRecord
-from distop.metastore.records.structs import ready
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
+from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext
 from distop.operations.side_by_side import beside
 
@@ -27,14 +27,10 @@ FILES_PER_JOB = 256
 """Data files of a job, by default."""
 MOST_FILES_PER_JOB = 1000
 ROWS_PER_JOB = 32_000_000
-"""A job of several files has no more rows than this: its Bloom filters are in memory together."""
+"""A job of several files has no more rows than this: so much at most is sorted again when a job is killed."""
 
 MERGE_ABOVE = 16
-"""So many small parts may an index have; if there are more, the next build makes fewer of them."""
-SMALL_ENTRIES = 8_000_000
-"""A part with fewer entries is small."""
-MERGED_ENTRIES = 32_000_000
-"""So many entries, at most, does a part have that was made of others."""
+"""So many small parts may an index have; if there are more, the next build indexes their files again."""
 
 _MARKED = "column="
 """What objects of columns begin with whose names cannot be objects."""
@@ -108,7 +104,7 @@ class BuildIndex(DistributedOperation):
         column = next((field for field in schema.columns if field.name == argument.column), None)
         if column is None:
             known = ", ".join(field.name for field in schema.columns)
-            raise _invalid("column", f"the table has no column {argument.column!r}; it has {known}")
+            raise invalid("column", f"the table has no column {argument.column!r}; it has {known}")
         encoding = encoding_of(column.name, column.field_type)
         io = file_io(request.table.location, metadata.properties, storage)
         stands = request.index
@@ -118,6 +114,8 @@ class BuildIndex(DistributedOperation):
             if base is not None and not base.fits(schema, column.field_id):
                 base = None
         present = snapshot_files(io, snapshot.manifest_list)
+        rebuilt = [] if base is None else parts_to_rebuild(base, present, argument.files_per_job)
+        kept = None if base is None else base.without(rebuilt)
         mapping = metadata.name_mapping()
         plan = IndexPlan(
             column=column.name,
@@ -130,20 +128,18 @@ class BuildIndex(DistributedOperation):
             manifest_list=snapshot.manifest_list,
             replaces="" if stands is None else stands.manifest,
             base=stands.manifest if stands is not None and base is not None else "",
-            cuts=cut(not_covered(present, base), argument.files_per_job),
-            merges=[] if base is None else parts_to_merge(base, {file.path for file in present}),
+            cuts=cut(not_covered(present, kept), argument.files_per_job),
+            rebuilt=rebuilt,
             layout={"properties": dict(metadata.properties)},
         )
-        jobs = plan.slices + len(plan.merges)
-        return Plan(argument=plan.to_argument(), partition_count=jobs, partitions=plan.partitions())
+        return Plan(argument=plan.to_argument(), partition_count=plan.slices)
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """One: the pointer."""
         return [StepRecord(step="index.publish")]
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
-        """Index some files, or merge some parts; the result is a
-        :class:`~distop.commit.index.publish.PartResult`."""
+        """Index some files; the result is a :class:`~distop.commit.index.publish.PartResult`."""
         from distop.spark_jobs.index.job import run_job
 
         return run_job(job)
@@ -161,35 +157,26 @@ def cut(files: Sequence[DataFileSeen], most_files: int) -> list[int]:
     return [*cuts, len(files)] if files else cuts
 
 
-def parts_to_merge(index: IndexManifest, present: set[str]) -> list[list[int]]:
-    """Parts of which one is to be made: small ones, if there are many; and those that have lost most files.
+def parts_to_rebuild(index: IndexManifest, present: Sequence[DataFileSeen], files_per_job: int) -> list[int]:
+    """Places of parts whose files are indexed again: small ones, if there are many; and those that have lost
+    most files.
+
+    A part is small if one job could index the files of two such parts: so it does not stay small for ever.
 
     Parameters
     ----------
     present:
         The files of the snapshot that is to be covered.
     """
-    from distop.commit.index.runs import MERGED_AT_ONCE
-
+    rows_of = {file.path: file.rows for file in present}
     small, worn = [], []
     for place, part in enumerate(index.parts):
-        live = sum(1 for file in part.files if file in present)
-        if live and part.entries < SMALL_ENTRIES:
-            small.append(place)
-        if live and live * 2 < len(part.files):
+        rows = [rows_of[file] for file in part.files if file in rows_of]
+        if rows and len(rows) * 2 < len(part.files):
             worn.append(place)
-    groups: list[list[int]] = []
-    if len(small) > MERGE_ABOVE:
-        entries = 0
-        for place in small:
-            entries += index.parts[place].entries
-            if not groups or len(groups[-1]) >= MERGED_AT_ONCE or entries > MERGED_ENTRIES:
-                groups.append([])
-                entries = index.parts[place].entries
-            groups[-1].append(place)
-    merged = {place for group in groups if len(group) > 1 for place in group}
-    groups = [group for group in groups if len(group) > 1]
-    return groups + [[place] for place in worn if place not in merged]
+        elif rows and len(rows) * 2 <= files_per_job and sum(rows) * 2 <= ROWS_PER_JOB:
+            small.append(place)
+    return sorted(worn + small) if len(small) > MERGE_ABOVE else worn
 
 
 def _parsed(request: PlanRequest) -> BuildIndexArgument:
@@ -197,23 +184,16 @@ def _parsed(request: PlanRequest) -> BuildIndexArgument:
         raise PreconditionFailed(
             f"table {request.table.name!r} has format {request.table.format}, indexes are for Iceberg tables"
         )
-    try:
-        argument = msgspec.convert(dict(request.argument), ready(BuildIndexArgument))
-    except msgspec.ValidationError as error:
-        raise _invalid("argument", f"argument of build_index: {error}") from None
+    argument = parse(request.argument, BuildIndexArgument, "build_index")
     if request.partitions is not None:
-        raise _invalid("partitions", "build_index makes its own partitions")
+        raise invalid("partitions", "build_index makes its own partitions")
     if not 1 <= argument.files_per_job <= MOST_FILES_PER_JOB:
-        raise _invalid("files_per_job", f"files_per_job must lie between 1 and {MOST_FILES_PER_JOB}")
+        raise invalid("files_per_job", f"files_per_job must lie between 1 and {MOST_FILES_PER_JOB}")
     wanted = object_of_column(argument.column)
     if request.object != wanted:
-        raise _invalid("object", f"the index of column {argument.column!r} is object {wanted!r}")
+        raise invalid("object", f"the index of column {argument.column!r} is object {wanted!r}")
     return argument
 
 
 def _names(mapping: Any, field_id: int) -> list[str]:
     return [name for field in mapping for name in field.names if field.field_id == field_id]
-
-
-def _invalid(field: str, message: str) -> InvalidArgument:
-    return InvalidArgument(message, details={"field": field})

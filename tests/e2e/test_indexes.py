@@ -65,7 +65,7 @@ async def test_an_index_is_built_published_and_kept_up_to_date(
         assert [key for key in keys if ".index." in key] == ["t.index.id"]
         assert not [key for key in keys if key.startswith("t.build_index.id")]
         files = [path for path in (service.location / "index").rglob("*") if path.is_file()]
-        assert len(files) == 2 * record.parts + 1
+        assert len(files) == record.parts + 1
         await service.client.drop_table("t", purge=True)
         assert not [key for key in await service.keys() if key.startswith("t.index.")]
         assert not service.location.exists()

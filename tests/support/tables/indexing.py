@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -43,9 +45,14 @@ class SavingJob(LocalJob):
         Checkpoints after which it is as if the process were killed.
     """
 
-    def __init__(self, arg: OperationArg, partition: str, saved: dict[str, bytes], dies_after: int = -1):
+    def __init__(
+        self, arg: OperationArg, partition: str, saved: dict[str, bytes], scratch: Path, dies_after: int
+    ) -> None:
         super().__init__(arg, partition)
-        self._saved, self._left = saved, dies_after
+        self._saved, self._scratch, self._left = saved, scratch, dies_after
+
+    def scratch_path(self) -> Path:
+        return self._scratch
 
     def load_checkpoint(self) -> bytes | None:
         return self._saved.get(self.partition)
@@ -73,8 +80,9 @@ class BuiltIndex:
         return self
 
     def attempt(self, name: str, dies_after: int = -1) -> None:
-        job = SavingJob(self.arg, name, self.saved, dies_after)
-        result = dict(self.world.kind.start_or_resume_job(job))
+        with TemporaryDirectory() as scratch:
+            job = SavingJob(self.arg, name, self.saved, Path(scratch), dies_after)
+            result = dict(self.world.kind.start_or_resume_job(job))
         self.jobs[name] = JobRecord(state="success", attempt=job.attempt, result=result)
 
     def context(self) -> FinishContext:

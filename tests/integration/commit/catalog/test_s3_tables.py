@@ -10,7 +10,6 @@ import pytest
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.cleanup.sweep import sweep
 from distop.commit.iceberg.append import IcebergOverwrite
-from distop.commit.index import blooms as index_blooms
 from distop.commit.index import lookup as index_lookup
 from distop.commit.layout.model import Layout
 from distop.metastore.etcd.config import EtcdConfig
@@ -128,9 +127,8 @@ def test_an_index_on_s3_is_built_asked_and_replaced(s3: S3, io: str) -> None:
     assert narrowed is not None
     assert (len(narrowed.files), narrowed.covered, narrowed.unreadable) == (1, 6, [])
     assert world.build("id", full=True)["parts"] == 1
-    assert len([name for name in s3.names() if "/index/" in name and name[-1] != "/"]) == 3
+    assert len([name for name in s3.names() if "/index/" in name and name[-1] != "/"]) == 2
     index_lookup._manifests.clear()
-    index_blooms.forget()
     again = world.look("id", 4, 17)
     assert again is not None
     assert (len(again.files), again.unreadable) == (2, [])

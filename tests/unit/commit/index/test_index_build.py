@@ -12,16 +12,22 @@ import pyarrow as pa
 import pytest
 
 from distop.commit.iceberg.append import IcebergOverwrite
-from distop.commit.index import blooms as index_blooms
 from distop.commit.index import lookup as index_lookup
 from distop.commit.index import plan as index_plan
+from distop.commit.index.manifest import IndexManifest, IndexPart
 from distop.commit.index.publish import IndexPublish, PartResult, Places
 from distop.commit.layout.model import Layout
 from distop.errors import Cancelled, Conflict, CorruptRecord, InvalidArgument, PreconditionFailed
 from distop.metastore.records.keyspace import check_object
 from distop.metastore.records.model import JobRecord
 from distop.spark_jobs.index import job as index_job
-from distop.spark_jobs.index.operation import MERGE_ABOVE, BuildIndex, cut, object_of_column
+from distop.spark_jobs.index.operation import (
+    MERGE_ABOVE,
+    BuildIndex,
+    cut,
+    object_of_column,
+    parts_to_rebuild,
+)
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans
 from support.tables.indexing import Indexing
 from support.tables.maintaining import Run
@@ -102,15 +108,14 @@ def test_a_column_without_an_index_is_scanned(tmp_path: Path) -> None:
         world.look("id", "x")
 
 
-@pytest.mark.parametrize("what", ["part", "blooms", "both", "manifest"])
+@pytest.mark.parametrize("what", ["part", "manifest"])
 def test_what_cannot_be_read_of_an_index_is_scanned(tmp_path: Path, what: str) -> None:
     """Readers in flight meet parts that a newer index has replaced."""
     world = world_of(tmp_path)
     world.build("id", files_per_job=3)
     index_lookup._manifests.clear()
-    endings = {"part": ".parquet", "blooms": ".bloom", "both": ".parquet .bloom", "manifest": ".json"}
     for path in (local(world.table.location) / "index").rglob("*"):
-        if path.suffix and path.suffix in endings[what].split():
+        if path.suffix == {"part": ".parquet", "manifest": ".json"}[what]:
             path.unlink()
     narrowed = world.look("id", 34)
     if what == "manifest":
@@ -118,21 +123,17 @@ def test_what_cannot_be_read_of_an_index_is_scanned(tmp_path: Path, what: str) -
         return
     assert narrowed is not None
     assert world.found("id", 34) == [{"id": 34, "kind": "k1"}]
-    opened = {"part": 1, "blooms": 1, "both": 3}
-    assert len(narrowed.files) == opened[what]
-    assert len(narrowed.unreadable) == (what == "both")
+    assert (len(narrowed.files), len(narrowed.unreadable)) == (3, 1)
 
 
 def test_a_damaged_index_is_scanned(tmp_path: Path) -> None:
     world = world_of(tmp_path)
     world.build("id")
     for path in (local(world.table.location) / "index").rglob("*"):
-        if path.suffix in (".parquet", ".bloom"):
+        if path.suffix == ".parquet":
             path.write_bytes(path.read_bytes()[:40])
-    index_blooms.forget()
     assert world.found("id", 34) == [{"id": 34, "kind": "k1"}]
     index_lookup._manifests.clear()
-    index_blooms.forget()
     for path in (local(world.table.location) / "index").rglob("*.json"):
         path.write_text('{"layout": 99}')
     assert world.look("id", 34) is None
@@ -235,7 +236,7 @@ def test_files_that_left_the_table_leave_the_index(tmp_path: Path) -> None:
     world.table.publish(world.table.staged([rows(0, 10)]), IcebergOverwrite())
     facts = world.build("id")
     assert (facts["files"], facts["parts"], facts["entries"]) == (1, 1, 10)
-    assert len(index_files(world.table)) == 3
+    assert len(index_files(world.table)) == 2
 
 
 def test_many_small_parts_become_one(tmp_path: Path) -> None:
@@ -243,12 +244,43 @@ def test_many_small_parts_become_one(tmp_path: Path) -> None:
     assert world.build("id", files_per_job=1)["parts"] == MERGE_ABOVE + 2
     world.table.publish(world.table.staged([rows(500, 10)]))
     built = world.start("id").run()
-    assert built.arg.partition_names() == ["0", "merge-0"]
+    assert built.arg.partition_names() == ["0"]
     facts = built.finish()
-    assert (facts["parts"], facts["files"], facts["entries"]) == (2, MERGE_ABOVE + 3, (MERGE_ABOVE + 3) * 10)
+    assert (facts["parts"], facts["files"], facts["entries"]) == (1, MERGE_ABOVE + 3, (MERGE_ABOVE + 3) * 10)
     for key in (0, 57, 179, 505):
         assert len(world.found("id", key)) == 1
-    assert len(index_files(world.table)) == 5
+    assert len(index_files(world.table)) == 2
+    assert world.start("id").arg.partition_count == 0
+
+
+def test_a_part_that_has_lost_most_of_its_files_is_made_again() -> None:
+    part = IndexPart(files=["a", "b", "", "d", "e"])
+    index = IndexManifest(column="v", field_id=1, encoding="int", snapshot_id=1, parts=[part])
+
+    def rebuilt(*present: str) -> list[int]:
+        files = [index_plan.DataFileSeen(path, "PARQUET", 10) for path in present]
+        return parts_to_rebuild(index, files, 256)
+
+    assert rebuilt("a", "b", "d", "new") == []
+    assert rebuilt("a", "b", "new") == [0]
+    assert rebuilt("new") == []
+
+
+def test_parts_that_are_large_are_kept_however_many_there_are() -> None:
+    """So a build never indexes the whole of a large table again and again."""
+
+    def index(files: int) -> IndexManifest:
+        parts = [IndexPart(files=[f"{part}-{file}" for file in range(files)]) for part in range(40)]
+        return IndexManifest(column="v", field_id=1, encoding="int", snapshot_id=1, parts=parts)
+
+    def rebuilt(files: int, rows: int) -> list[int]:
+        paths = [path for part in index(files).parts for path in part.files]
+        present = [index_plan.DataFileSeen(path, "PARQUET", rows) for path in paths]
+        return parts_to_rebuild(index(files), present, 256)
+
+    assert rebuilt(10, 1000) == list(range(40))
+    assert rebuilt(200, 1000) == []
+    assert rebuilt(10, 2_000_000) == []
 
 
 def test_what_an_index_has_replaced_is_removed_and_nothing_else(tmp_path: Path) -> None:
@@ -263,7 +295,7 @@ def test_what_an_index_has_replaced_is_removed_and_nothing_else(tmp_path: Path) 
     built.sweep(facts)
     after = index_files(world.table)
     assert not before & after
-    assert len(after) == 3
+    assert len(after) == 2
     assert built.sweep(facts) == 0
     assert len(world.found("id", 5, 505)) == 2
 
@@ -393,9 +425,9 @@ def test_keys_that_do_not_fit_into_memory_are_written_in_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same index comes of it; and no entry stands there twice."""
-    monkeypatch.setattr(index_job, "SPILL_BYTES", 200)
     monkeypatch.setattr(index_job, "BATCH_ROWS", 16)
-    monkeypatch.setattr(index_job, "MERGED_AT_ONCE", 3)
+    sizes = {"run_bytes": 200, "batch_bytes": 100, "fan_in": 3}
+    monkeypatch.setattr("distop.spark_jobs.tables.external_sort.sort_rows.__kwdefaults__", sizes)
     values = [n % 50 for n in range(400)]
     world = table_of(tmp_path, pa.array(values), per_file=100)
     facts = world.build("v")

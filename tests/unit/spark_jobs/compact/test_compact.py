@@ -282,7 +282,7 @@ def test_rows_are_sorted_and_the_table_knows_the_order(
     """Sort order, statistics; ``runs``: with as little memory as can be."""
     if runs:
         sizes = {"run_bytes": 1, "batch_bytes": 64, "fan_in": 2}
-        monkeypatch.setattr("distop.spark_jobs.compact.external_sort.sort_rows.__kwdefaults__", sizes)
+        monkeypatch.setattr("distop.spark_jobs.tables.external_sort.sort_rows.__kwdefaults__", sizes)
     table = filled(tmp_path, partition_by=())
     run = compacting(table, sort_by=["kind desc", "id"])
     run.finish()

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distop.spark_jobs.compact.external_sort import Key, sort_rows
+from distop.spark_jobs.tables.external_sort import Key, sort_rows
 
 SCHEMA = pa.schema([("a", pa.float64()), ("b", pa.string()), ("n", pa.int64())])
 
