@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from google.protobuf.message import Message
 
-from distop.client.calls.controlling import PAGE_SIZE, ControlCalls, make_request
+from distop.client.calls.controlling import ControlCalls
 from distop.client.calls.follow import follow
 from distop.client.calls.indexing import IndexCalls
 from distop.client.models.backlog import BacklogCalls
@@ -24,6 +24,7 @@ from distop.client.models.operation import Operation, OperationState, OperationU
 from distop.client.models.table import Explanation, Table, Watermarks, watermarks_from_proto
 from distop.client.transport.connection import DEFAULT_ADDRESS, Connection, parse_addresses
 from distop.client.transport.convert import to_struct
+from distop.client.transport.requests import PAGE_SIZE, make_request
 from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, TableExists
 from distop.proto import distop_pb2 as pb
 

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any, Literal, TypeVar
-
-from google.protobuf.message import Message
+from typing import Any, Literal
 
 from distop.client.models.cluster import Member
 from distop.client.models.control import AuditEntry
 from distop.client.models.operation import Operation
 from distop.client.models.table import Table
 from distop.client.transport.connection import Connection
-from distop.errors import DistopError, InvalidArgument, TableNotFound
+from distop.client.transport.requests import PAGE_SIZE, make_request
+from distop.errors import DistopError, TableNotFound
 from distop.proto import distop_pb2 as pb
-
-PAGE_SIZE = 200
-
-M = TypeVar("M", bound=Message)
 
 
 class ControlCalls:
@@ -146,11 +141,3 @@ class ControlCalls:
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
-
-
-def make_request(kind: type[M], **fields: Any) -> M:
-    """A request, or :class:`InvalidArgument` if a field cannot be sent (text that is no unicode)."""
-    try:
-        return kind(**fields)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"this cannot be sent: {error}") from None

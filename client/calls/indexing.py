@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from distop.client.calls.controlling import make_request
 from distop.client.models.indexes import Index
 from distop.client.transport.connection import Connection
+from distop.client.transport.requests import make_request
 from distop.proto import distop_pb2 as pb
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from distop.client.calls.controlling import PAGE_SIZE, make_request
 from distop.client.models.operation import OperationError
 from distop.client.transport.connection import Connection
 from distop.client.transport.convert import from_struct, from_timestamp, to_struct
+from distop.client.transport.requests import PAGE_SIZE, make_request
 from distop.proto import distop_pb2 as pb
 
 

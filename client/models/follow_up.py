@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from distop.client.calls.controlling import make_request
 from distop.client.transport.convert import to_struct
+from distop.client.transport.requests import make_request
 from distop.errors import InvalidArgument
 from distop.proto import distop_pb2 as pb
 
