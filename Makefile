@@ -78,8 +78,12 @@ types: setup ## mypy: strict for the packages, less so for tests and scripts
 	for folder in $(SCRIPTS); do $(BIN)/mypy $(UNTYPED) $$folder; done
 
 .PHONY: layers
-layers: setup ## import-linter: arrows only point down
+layers: setup ## import-linter: arrows between folders and rooms only point down, without circles
 	$(BIN)/lint-imports --no-logo
+
+.PHONY: rooms
+rooms: setup ## draw docs/rooms.svg: which room imports which
+	$(BIN)/python docs/rooms.py
 
 .PHONY: proto
 proto: setup ## regenerate the stubs from proto/distop.proto

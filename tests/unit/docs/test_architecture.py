@@ -1,0 +1,74 @@
+"""docs/architecture.md shows the rooms as they are, and leads from the checklist to code and tests."""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from support.repository import ROOT, TESTS
+
+DOCUMENT = (ROOT / "docs" / "architecture.md").read_text()
+CHECKLIST = {"O": 29, "C": 19, "P": 16, "B": 15, "U": 5}
+"""How many lines each group of it has that is built."""
+MOST_MODULES = 20
+
+PRODUCT = sorted(path for path in (ROOT / "src" / "distop").iterdir())
+ROOMS = sorted(
+    f"{folder.name}/{path.parent.name}" for folder in PRODUCT for path in folder.glob("*/__init__.py")
+)
+
+
+def section(name: str) -> list[list[str]]:
+    """The rows of the table between the marks ``name:begin`` and ``name:end``."""
+    text = DOCUMENT.partition(f"<!-- {name}:begin -->")[2].partition(f"<!-- {name}:end -->")[0]
+    lines = [line for line in text.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def docstrings(file: str, test: str) -> str | None:
+    """What a test and its module say of themselves; ``None``: there is no such test."""
+    for path in TESTS.rglob(file):
+        module = ast.parse(path.read_text())
+        for node in ast.walk(module):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == test:
+                return f"{ast.get_docstring(node)} {ast.get_docstring(module)}"
+    return None
+
+
+def test_every_line_of_the_checklist_leads_to_a_module_and_a_test_that_names_it() -> None:
+    rows = section("checklist")
+    lines = [f"{group}{number}" for group, count in CHECKLIST.items() for number in range(1, count + 1)]
+    assert [row[0] for row in rows] == lines
+    for line, _, module, shown in rows:
+        assert (ROOT / module).is_file(), f"{line}: there is no {module}"
+        said = docstrings(*shown.split("::"))
+        assert said is not None, f"{line}: there is no test {shown}"
+        assert re.search(rf"\b{line}\b", said), f"the docstring of {shown} does not name {line}"
+
+
+def test_every_room_is_described_and_every_module_that_is_named_exists() -> None:
+    assert sorted(room for room, _ in section("rooms")) == ROOMS
+    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", DOCUMENT))
+    assert named
+    assert not [path for path in sorted(named) if not (ROOT / path).is_file()]
+
+
+def test_the_picture_shows_the_rooms_and_imports_as_they_are() -> None:
+    drawn = runpy.run_path(str(ROOT / "docs" / "rooms.py"))["picture"]()
+    assert (ROOT / "docs" / "rooms.svg").read_text() == drawn, "it is old: run make rooms"
+
+
+@pytest.mark.parametrize("folder", [*PRODUCT, TESTS], ids=lambda folder: folder.name)
+def test_no_folder_holds_more_modules_than_one_can_look_through(folder: Path) -> None:
+    for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        modules = [path.name for path in place.glob("*.py") if path.name != "__init__.py"]
+        assert len(modules) <= MOST_MODULES, place
+
+
+@pytest.mark.parametrize("room", [folder.name for folder in PRODUCT] + ROOMS)
+def test_every_room_says_what_is_in_it(room: str) -> None:
+    assert ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text()))
