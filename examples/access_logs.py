@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from distop.commit.rows import rows_plan, rows_steps, rows_writer
 from distop.errors import InvalidArgument, JobFailed
-from distop.operations import DistributedOperation, Plan, WatermarkMove
+from distop.operations import DistributedOperation, Effect, Plan, WatermarkMove
 
 LINE = re.compile(
     r'(?P<host>\S+) \S+ \S+ \[(?P<at>[^]]+)\] "(?P<request>[^"]*)" (?P<status>\d+) (?P<bytes>\S+).*'
@@ -17,6 +17,7 @@ COLUMNS = pa.schema([(name, pa.string()) for name in LINE.groupindex])
 
 class AccessLogs(DistributedOperation):
     type = "access_logs"
+    effect = Effect.APPENDS  # so it may run beside an ingest
     stages_files = True  # what attempts leave behind is swept after the end
 
     def plan(self, request):

@@ -7,11 +7,12 @@ import pyarrow.parquet as pq
 from pyiceberg.table import StaticTable
 
 from distop.errors import JobFailed, PreconditionFailed
-from distop.operations import DistributedOperation, Plan
+from distop.operations import DistributedOperation, Effect, Plan
 
 
 class Audit(DistributedOperation):
     type = "audit"
+    effect = Effect.READS  # so it may run while the table is written to
     resumable = True  # a job's checkpoint is handed to the next attempt
 
     def plan(self, request):

@@ -4,6 +4,7 @@ Subclass :class:`DistributedOperation`, register it under the entry point group 
 and every coordinator and executor that has it installed can run it.
 """
 
+from distop.metastore.records.effects import Effect
 from distop.metastore.records.model import WatermarkMove
 from distop.operations.api import (
     DistributedOperation,
@@ -17,6 +18,7 @@ from distop.operations.registry import Registry
 
 __all__ = [
     "DistributedOperation",
+    "Effect",
     "JobContext",
     "OperationView",
     "Plan",

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from distop.errors import InvalidArgument
+from distop.metastore.records.effects import Effect
 from distop.metastore.records.model import (
     Head,
     IndexRecord,
@@ -53,7 +54,7 @@ class PlanRequest:
     object: str = ""
     """What the operation is about, of a type that runs once per object."""
     index: IndexRecord | None = None
-    """The published state of that object, if it is an index and has one."""
+    """The published state of that object, for types with ``builds_index``; ``None`` if it has none yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +102,11 @@ class DistributedOperation(ABC):
     type: ClassVar[str]
     """Its name, as callers write it: a letter, then letters, digits, '-' or '_'."""
     scope: ClassVar[Scope] = Scope.SINGLE
+    effect: ClassVar[Effect] = Effect.REPLACES
+    """What it does to the table. Types with effects that do not harm each other may run at the same time; see
+    :func:`~distop.metastore.records.effects.may_run_together`."""
     compatible_types: ClassVar[frozenset[str]] = frozenset()
-    """Types that may run on the same table at the same time (each must name the other)."""
+    """Further types that may run on the same table at the same time (each must name the other)."""
     can_fail: ClassVar[bool] = True
     """False: a job that raises is tried again for ever (with back-off) instead of failing the operation."""
     resumable: ClassVar[bool] = False
@@ -113,6 +117,10 @@ class DistributedOperation(ABC):
     """Whether a job takes less than the milliseconds that a task costs Spark: many then share a task."""
     stages_files: ClassVar[bool] = False
     """Whether jobs leave files under the operation's staging folders, to be swept after the end."""
+    nested_files: ClassVar[bool] = False
+    """Whether these files may lie in folders below the staging folders."""
+    builds_index: ClassVar[bool] = False
+    """Whether its objects are indexes of the table, and its files belong to them."""
     sees_active: ClassVar[bool] = False
     """Whether ``plan`` is to be told of the table's other operations."""
     hosted: ClassVar[bool] = False

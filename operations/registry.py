@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
 from distop.errors import InvalidArgument, UnknownOperationType
+from distop.metastore.records.effects import may_run_together
 from distop.metastore.records.keyspace import check_type
 from distop.operations.api import DistributedOperation
 
@@ -48,10 +49,14 @@ class Registry:
         return sorted({*self._entries, *self._named})
 
     def compatible(self, kind: DistributedOperation, other: str) -> bool:
-        """Whether both types name each other as compatible. Of an unknown type nothing is assumed."""
-        if other not in kind.compatible_types or other not in self.names():
+        """Whether operations of both types may run on one table at the same time: their effects allow it, or
+        each type names the other. Of an unknown type nothing is assumed."""
+        if other not in self.names():
             return False
-        return kind.type in self.get(other).compatible_types
+        found = self.get(other)
+        if may_run_together(kind.effect, found.effect):
+            return True
+        return other in kind.compatible_types and kind.type in found.compatible_types
 
     def get(self, name: str) -> DistributedOperation:
         """The type of this name.

@@ -147,6 +147,9 @@ class Trial:
             options=self.options,
             location=self.location,
             stages_files=self.kind.stages_files,
+            nested_files=self.kind.nested_files,
+            builds_index=self.kind.builds_index,
+            effect=self.kind.effect,
         )
         self.operation: OperationArg = decode(encode(made), OperationArg)
         """What jobs are given: the plan as it comes out of etcd."""

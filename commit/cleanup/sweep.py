@@ -20,10 +20,12 @@ from dataclasses import dataclass
 
 from pyiceberg.io import FileIO
 
+from distop.commit.cleanup.expiry import remove_expired
+from distop.commit.cleanup.orphans import remove_orphans
 from distop.commit.files.folders import Folder
 from distop.commit.files.storage import FILES_AT_ONCE
 from distop.commit.iceberg.content import recorded_properties
-from distop.commit.index.publish import BUILD_INDEX, sweep_index
+from distop.commit.index.publish import sweep_index
 from distop.commit.layout.model import file_io
 from distop.commit.layout.staging import format_of, kept_folders, passing_folders_of
 from distop.commit.steps.facts import ADOPTED_FROM, DROPPED_JOBS, DROPPED_METADATA, IGNORED, NOT_UNDONE
@@ -35,13 +37,6 @@ from distop.metastore.records.model import HistoryRecord, JobRecord, OperationAr
 from distop.operations.job import staging_folder, staging_stem
 
 log = logging.getLogger(__name__)
-
-MAINTENANCE = frozenset({"expire_snapshots", "remove_orphans"})
-"""Types of operations that publish no files of their own, and remove those of others."""
-READERS = frozenset({"validate"})
-"""Types of operations that write nothing into the table."""
-NESTED = frozenset({"write"})
-"""Types of operations whose files may lie in nested folders: Spark has one for each partition."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +73,7 @@ def published(
     """
     if history.facts.get(NOT_UNDONE):
         return None
-    if history.outcome != "success" or history.facts.get(IGNORED) or operation.type in MAINTENANCE | READERS:
+    if history.outcome != "success" or history.facts.get(IGNORED) or not operation.effect.keeps_files:
         return NOTHING
     if len(jobs) != _expected(operation, history):
         return None
@@ -120,9 +115,10 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
     this far before, and what is left to remove can no longer be told from what is published.
     """
     io = file_io(operation.location, recorded_properties(operation), operation.storage)
-    if operation.type == BUILD_INDEX:
+    if operation.builds_index:
         return sweep_index(io, operation, history)
-    removed = _remove_all(io, history.facts.get(DROPPED_METADATA, ())) + _maintained(operation, history)
+    removed = _remove_all(io, history.facts.get(DROPPED_METADATA, ()))
+    removed += remove_expired(operation, history) + remove_orphans(operation, history)
     keep = published(operation, history, jobs)
     wanted = dict.fromkeys(passing_folders_of(operation), NOTHING)
     if keep is not None:
@@ -140,7 +136,7 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
     with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="sweep") as pool:
         for name, of_table in wanted.items():
             folder = Folder(io, staging_folder(operation, name))
-            removed += _swept(folder, of_table, pool, deep=operation.type in NESTED)
+            removed += _swept(folder, of_table, pool, deep=operation.nested_files)
     reached("sweep.after")
     return removed
 
@@ -167,16 +163,6 @@ def remove_attempt(operation: OperationArg, partition: str, attempt: str) -> Non
                 # Behind the stem comes what tells the files of one attempt apart, never more of its name.
                 if file.startswith((f"{stem}-", f"{stem}.")):
                     folder.remove(file)
-
-
-def _maintained(operation: OperationArg, history: HistoryRecord) -> int:
-    """What operations of maintenance have settled to be removed; the rest of the sweep takes their notes."""
-    if operation.type not in MAINTENANCE:
-        return 0
-    from distop.commit.cleanup.expiry import remove_expired
-    from distop.commit.cleanup.orphans import remove_orphans
-
-    return remove_expired(operation, history) + remove_orphans(operation, history)
 
 
 def _remove_all(io: FileIO, locations: Iterable[str]) -> int:

@@ -26,9 +26,6 @@ from distop.metastore.records.model import HistoryRecord, IndexRecord, JobRecord
 from distop.metastore.records.structs import ready
 from distop.operations.job import staging_folder
 
-BUILD_INDEX = "build_index"
-"""The type of operation that makes indexes."""
-
 RUN = ".run"
 """How the names of runs end, which no manifest refers to."""
 

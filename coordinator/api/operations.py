@@ -152,7 +152,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                     options=body.options,
                     active=await active_operations(self._client, keys) if kind.sees_active else (),
                     object=body.object,
-                    index=await read_index(self._client, keys, body.object),
+                    index=await read_index(self._client, keys, body.object) if kind.builds_index else None,
                 ),
                 left_s,
             )

@@ -138,6 +138,6 @@ class FollowUps:
             argument=wanted.argument,
             partitions=wanted.partitions or None,
             object=wanted.object,
-            index=await read_index(self._client, keys, wanted.object),
+            index=await read_index(self._client, keys, wanted.object) if kind.builds_index else None,
         )
         return await self._planner.plan(kind, request, PLANNING_S)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from distop.errors import CorruptRecord, InvalidArgument
+from distop.metastore.records.effects import Effect
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.options import FollowUp
 from distop.metastore.records.options import OperationOptions as OperationOptions
@@ -222,6 +223,12 @@ class OperationArg(Record, kw_only=True):
     """Jobs must be claimed before they run."""
     stages_files: bool = False
     """Jobs leave files under the operation's staging folders, which a collector sweeps after the end."""
+    nested_files: bool = False
+    """These files may lie in folders below the staging folders."""
+    builds_index: bool = False
+    """These files belong to the index that is the operation's object."""
+    effect: Effect = Effect.REPLACES
+    """What the operation does to the table."""
     batches: list[str] = []
     """The batches of the table's backlog that it applies; finishing it takes them out."""
     distop: str = ""

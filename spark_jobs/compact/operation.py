@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from distop.errors import InvalidName, PreconditionFailed
+from distop.metastore.records.effects import Effect
 from distop.metastore.records.keyspace import check_partition
 from distop.metastore.records.model import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
-from distop.operations.side_by_side import beside
 from distop.spark_jobs.compact.argument import CompactArgument, parse_argument, sizes_of
 
 MAX_NAMED = 5
@@ -30,7 +30,7 @@ class Compact(DistributedOperation):
     """
 
     type = "compact"
-    compatible_types = beside("compact")
+    effect = Effect.REWRITES
     stages_files = True
 
     def plan(self, request: PlanRequest) -> Plan:

@@ -16,11 +16,11 @@ from distop.commit.steps.contract import Contribution, FinishContext, Transactio
 from distop.commit.steps.facts import IGNORED
 from distop.commit.writing.prepared import LIST, MAX_AGE_S, TYPE, age_of
 from distop.errors import AlreadyIngested, PreconditionFailed, WriteTooOld
+from distop.metastore.records.effects import Effect
 from distop.metastore.records.model import OperationArg, StepRecord, WatermarkMove, Watermarks
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext
-from distop.operations.side_by_side import beside
 from distop.spark_jobs.ingest.modes import DEFAULT_ON_CONFLICT, steps_of
 from distop.spark_jobs.rules.gate import refuse_unchecked
 
@@ -64,8 +64,9 @@ class Write(DistributedOperation):
 
     type = TYPE
     scope = Scope.PER_OBJECT
-    compatible_types = beside(TYPE)
+    effect = Effect.APPENDS
     stages_files = True
+    nested_files = True
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`.

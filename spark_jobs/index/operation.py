@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from distop.errors import InvalidName, PreconditionFailed
+from distop.metastore.records.effects import Effect
 from distop.metastore.records.keyspace import check_object
 from distop.metastore.records.model import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext
-from distop.operations.side_by_side import beside
 
 if TYPE_CHECKING:
     from distop.commit.index.manifest import IndexManifest
@@ -64,10 +64,11 @@ class BuildIndex(DistributedOperation):
 
     type = "build_index"
     scope = Scope.PER_OBJECT
-    compatible_types = beside("build_index")
+    effect = Effect.READS
     can_fail = False
     resumable = True
     stages_files = True
+    builds_index = True
 
     def object_of(self, argument: Mapping[str, Any]) -> str:
         """The column."""

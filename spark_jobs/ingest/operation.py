@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distop.commit.layout.staging import RULES
+from distop.metastore.records.effects import Effect
 from distop.metastore.records.model import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
-from distop.operations.side_by_side import beside
 from distop.spark_jobs.formats.files import MAX_PATHS
 from distop.spark_jobs.ingest.modes import steps_of
 from distop.spark_jobs.ingest.target import NOTHING
@@ -27,7 +27,7 @@ class Ingest(DistributedOperation):
 
     type = "ingest"
     scope = Scope.EITHER
-    compatible_types = beside("ingest")
+    effect = Effect.WRITES
     stages_files = True
 
     def plan(self, request: PlanRequest) -> Plan:
@@ -120,7 +120,6 @@ class DataFrameIngest(Ingest):
 
     type = "ingest_dataframe"
     scope = Scope.SINGLE
-    compatible_types = beside("ingest_dataframe")
     hosted = True
 
     def __init__(self, frame: Any = None) -> None:

@@ -13,11 +13,11 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from distop.errors import PreconditionFailed
+from distop.metastore.records.effects import Effect
 from distop.metastore.records.model import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext, staging_folder
-from distop.operations.side_by_side import beside
 
 A = TypeVar("A", bound=msgspec.Struct)
 
@@ -98,7 +98,7 @@ class ExpireSnapshots(DistributedOperation):
     """Makes a table forget old snapshots, and removes the files that only they refer to."""
 
     type = "expire_snapshots"
-    compatible_types = beside("expire_snapshots")
+    effect = Effect.CLEANS
     stages_files = True
 
     def plan(self, request: PlanRequest) -> Plan:
@@ -123,7 +123,7 @@ class RemoveOrphans(DistributedOperation):
     """Finds files below the table's location that nothing refers to, and removes them if told to."""
 
     type = "remove_orphans"
-    compatible_types = beside("remove_orphans")
+    effect = Effect.CLEANS
     stages_files = True
     sees_active = True
 

@@ -9,12 +9,12 @@ import msgspec
 
 from distop.commit.layout.staging import RULES
 from distop.errors import ArgumentTooLarge, PreconditionFailed
+from distop.metastore.records.effects import Effect
 from distop.metastore.records.model import OperationArg, StepRecord
 from distop.metastore.records.structs import ready
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
-from distop.operations.side_by_side import beside
 from distop.spark_jobs.rules.model import MAX_SAMPLES, RawRules, RuleSet
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Validate(DistributedOperation):
     """Checks rules on the rows of one snapshot, a job for each partition. Writes nothing into the table."""
 
     type = "validate"
-    compatible_types = beside("validate")
+    effect = Effect.READS
     stages_files = True
 
     def plan(self, request: PlanRequest) -> Plan:

@@ -167,6 +167,8 @@ class Indexing:
             location=table.location,
             storage=table.storage,
             stages_files=True,
+            builds_index=self.kind.builds_index,
+            effect=self.kind.effect,
         )
         return BuiltIndex(self, arg)
 

@@ -64,6 +64,7 @@ class Run:
         plan = kind.plan(request)
         staged = table.start(plan.partition_count)
         staged.arg.type, staged.arg.argument = kind.type, plan.argument
+        staged.arg.effect = kind.effect
         if plan.partitions is not None:
             staged.arg.partitions, staged.arg.partition_count = plan.partitions, len(plan.partitions)
         staged.arg.uuid = uuid4().hex[:12]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from distop.errors import Exhausted, InvalidArgument, PreconditionFailed
+from distop.metastore.records.effects import Effect
 from distop.metastore.records.model import WatermarkMove
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
@@ -25,6 +26,9 @@ PROBES = tuple(
         "HookedFriend",
         "Seer",
         "Letters",
+        "Reading",
+        "Appending",
+        "Replacing",
     )
 )
 
@@ -57,6 +61,26 @@ class Friendly(_Probe):
 
     type = "friendly"
     compatible_types = frozenset({"friend", "noop", "hooked_friend"})
+
+
+class Reading(_Probe):
+    """A type of a user's that only reads."""
+
+    type = "reading"
+    effect = Effect.READS
+
+
+class Appending(_Probe):
+    """A type of a user's that only appends."""
+
+    type = "appending"
+    effect = Effect.APPENDS
+
+
+class Replacing(_Probe):
+    """A type of a user's that says nothing of what it does, and so may replace the table."""
+
+    type = "replacing"
 
 
 class Slow(_Probe):

@@ -14,8 +14,9 @@ from distop.errors import AlreadyExists, IncompatibleOperation, InvalidArgument,
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.effects import Effect
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import RUNNING
+from distop.metastore.records.model import RUNNING, OperationArg, decode
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark, mark_all
 from support.services.coordinators import Service, serving
@@ -287,6 +288,29 @@ async def test_operations_of_several_objects_run_side_by_side(service: Service, 
     await asyncio.gather(*(mark(client, operation, "0") for operation in operations))
     for operation in operations:
         assert (await service.ended(operation)).state == pb.SUCCEEDED
+
+
+async def test_types_of_users_run_beside_an_ingest_if_they_only_read_or_append(
+    service: Service, client: EtcdClient, tmp_path: Path
+) -> None:
+    """O2, O3: what they declare decides, in either order; the sweep finds it recorded."""
+    (tmp_path / "rows.csv").write_text("id\n1\n")
+    ingest = await service.start("t", "ingest", {"paths": [str(tmp_path / "rows.csv")]})
+    with pytest.raises(IncompatibleOperation, match=str(ingest)):
+        await service.start("t", "replacing")
+    reading = await service.start("t", "reading", {"partitions": 1})
+    appending = await service.start("t", "appending", {"partitions": 1})
+    for operation, effect in ((ingest, Effect.WRITES), (reading, Effect.READS), (appending, Effect.APPENDS)):
+        record = await client.get(client.keyspace.operation(operation).arg)
+        assert decode(record.value, OperationArg).effect is effect
+    await service.create_table("t2")
+    await service.start("t2", "reading", {"partitions": 1})
+    await service.start("t2", "ingest", {"paths": [str(tmp_path / "rows.csv")]})
+    await service.create_table("t3")
+    alone = await service.start("t3", "replacing", {"partitions": 1})
+    for other in ("reading", "appending"):
+        with pytest.raises(IncompatibleOperation, match=str(alone)):
+            await service.start("t3", other)
 
 
 async def test_types_run_side_by_side_only_if_each_names_the_other(

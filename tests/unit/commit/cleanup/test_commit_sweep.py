@@ -9,6 +9,7 @@ import pytest
 from distop.commit.cleanup.sweep import sweep
 from distop.commit.iceberg import takeover
 from distop.commit.iceberg.append import IcebergOverwrite
+from distop.metastore.records.effects import Effect
 from distop.metastore.records.model import JobRecord
 from support.tables.publishing import Staged, Table, new_table, rows
 
@@ -48,6 +49,15 @@ def test_only_what_was_not_published_is_removed(table: Table, jobs: int) -> None
     assert len(left["metadata"]) == (jobs if jobs == 2 else 0)
     assert removed == 3 + 1 + 3 + (jobs if jobs == 9 else 0)
     assert table.ids() == expected
+
+
+@pytest.mark.parametrize("effect", [Effect.READS, Effect.CLEANS])
+def test_files_of_an_operation_that_adds_none_are_swept(table: Table, effect: Effect) -> None:
+    """C18: what it does to its table stands in its record, whatever its type is."""
+    operation = table.staged([rows(0, 4)])
+    operation.arg.effect = effect
+    assert sweep(operation.arg, operation.history({}), operation.jobs) > 0
+    assert not any(operation.files().values())
 
 
 def test_sweeping_again_removes_nothing_more(table: Table) -> None:

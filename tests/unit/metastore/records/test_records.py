@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from distop.errors import CorruptRecord, InvalidArgument
 from distop.metastore.backlog.batches import AppliedRecord, BatchRecord, Block
+from distop.metastore.records.effects import Effect
 from distop.metastore.records.model import (
     ActiveRecord,
     AuditRecord,
@@ -90,6 +91,7 @@ FIELDS: dict[typing.Any, st.SearchStrategy[typing.Any]] = {
     int: INTEGERS,
     float: FLOATS,
     bool: st.booleans(),
+    Effect: st.sampled_from(Effect),
     int | None: st.one_of(st.none(), INTEGERS),
     list[str]: st.lists(TEXT, max_size=3),
     list[str] | None: st.one_of(st.none(), st.lists(TEXT, max_size=3)),

@@ -1,0 +1,33 @@
+"""Which operations may run on one table at the same time."""
+
+from __future__ import annotations
+
+import pytest
+
+from distop.metastore.records.effects import Effect, may_run_together
+from distop.metastore.records.model import OperationArg, decode, encode
+
+
+@pytest.mark.parametrize("one", Effect)
+@pytest.mark.parametrize("other", Effect)
+def test_it_does_not_matter_which_of_two_is_there_first(one: Effect, other: Effect) -> None:
+    """O3."""
+    assert may_run_together(one, other) == may_run_together(other, one)
+
+
+@pytest.mark.parametrize("other", Effect)
+def test_what_may_do_anything_runs_alone(other: Effect) -> None:
+    """O3: and nothing declares less unless it says so."""
+    assert not may_run_together(Effect.REPLACES, other)
+    assert OperationArg(table="t", type="x", instance=1).effect is Effect.REPLACES
+
+
+def test_nothing_is_cleaned_beside_a_reader() -> None:
+    """Its snapshot must not expire while it reads."""
+    assert not may_run_together(Effect.READS, Effect.CLEANS)
+
+
+@pytest.mark.parametrize("effect", Effect)
+def test_the_effect_is_recorded(effect: Effect) -> None:
+    record = OperationArg(table="t", type="x", instance=1, effect=effect)
+    assert decode(encode(record), OperationArg).effect is effect
