@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlparse
 
 import msgspec
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
+from distop.commit.files.listing import Entry, entries
 from distop.commit.files.storage import StorageOptions, storage_of
 from distop.commit.iceberg.content import is_live
 from distop.commit.iceberg.provenance import WATERMARKS
@@ -22,55 +22,6 @@ from distop.commit.index.manifest import FOLDER as INDEX
 from distop.commit.layout.model import file_io, load_metadata
 from distop.commit.layout.staging import ICEBERG, PRIVATE
 from distop.metastore.records.model import TableRecord, Watermarks
-
-
-@dataclass(frozen=True, slots=True)
-class FileSeen:
-    """One file of a folder."""
-
-    name: str
-    modified_at: float
-    """Seconds since the Unix epoch; 0 where the file system does not say."""
-
-
-def subfolders(io: FileIO, location: str) -> list[str]:
-    """Names of the folders in a folder; none if it does not exist."""
-    return [name for name, is_folder, _ in _entries(io, location) if is_folder]
-
-
-def files_in(io: FileIO, location: str) -> list[FileSeen]:
-    """The files of a folder, without those of its sub-folders; none if it does not exist."""
-    return [FileSeen(name, at) for name, is_folder, at in _entries(io, location) if not is_folder]
-
-
-def _entries(io: Any, location: str) -> list[tuple[str, bool, float]]:
-    from pyiceberg.io.pyarrow import PyArrowFileIO
-
-    if isinstance(io, PyArrowFileIO):
-        import pyarrow.fs as arrow_fs
-
-        scheme, netloc, path = io.parse_location(location, io.properties)
-        selector = arrow_fs.FileSelector(path, allow_not_found=True)
-        found = io.fs_by_scheme(scheme, netloc).get_file_info(selector)
-        return [
-            (info.base_name, info.type == arrow_fs.FileType.Directory, (info.mtime_ns or 0) / 1e9)
-            for info in found
-        ]
-    filesystem = io._get_fs_from_uri(urlparse(location), location)
-    try:
-        listed = filesystem.ls(location, detail=True)
-    except FileNotFoundError:
-        return []
-    return [
-        (entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory", _time_of(entry))
-        for entry in listed
-    ]
-
-
-def _time_of(entry: Mapping[str, Any]) -> float:
-    at = entry.get("LastModified") or entry.get("mtime") or 0.0
-    return float(at.timestamp() if hasattr(at, "timestamp") else at)
-
 
 _STAGING = {ICEBERG: ("data", "metadata", INDEX)}
 """Folders that operations stage into, by the format of the table. What an operation has committed to a Delta
@@ -82,14 +33,19 @@ def staged_folders(table: TableRecord) -> list[str]:
 
     Blocking.
     """
-    io = file_io(table.location, storage=storage_of(table))
     tops = _STAGING.get(table.format, (PRIVATE,))
-    return [f"{top}/{name}" for top in tops for name in subfolders(io, f"{table.location}/{top}")]
+    return [
+        f"{top}/{entry.name}"
+        for top in tops
+        for entry in entries(f"{table.location}/{top}", storage_of(table))
+        if entry.is_folder
+    ]
 
 
-def staged_files(table: TableRecord, folder: str) -> list[FileSeen]:
+def staged_files(table: TableRecord, folder: str) -> list[Entry]:
     """The files in one of them. Blocking."""
-    return files_in(file_io(table.location, storage=storage_of(table)), f"{table.location}/{folder}")
+    found = entries(f"{table.location}/{folder}", storage_of(table))
+    return [entry for entry in found if not entry.is_folder]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +75,7 @@ def view_table(metadata_location: str, *, deep: bool, storage: StorageOptions | 
     referred: frozenset[str] | None = None
     if deep:
         io = file_io(metadata.location, metadata.properties, storage)
-        missing, referred = _deep(metadata, current, io)
+        missing, referred = _deep(metadata, current, io, storage)
     return TableView(
         snapshots=frozenset(snapshot.snapshot_id for snapshot in metadata.snapshots),
         current=current.snapshot_id if current is not None else None,
@@ -158,7 +114,7 @@ def _decoded(text: str | None) -> Mapping[str, Any]:
 
 
 def _deep(
-    metadata: TableMetadata, current: Snapshot | None, io: FileIO
+    metadata: TableMetadata, current: Snapshot | None, io: FileIO, storage: StorageOptions | None
 ) -> tuple[tuple[str, ...], frozenset[str]]:
     """What the present snapshot lacks, and the names of all files that any snapshot refers to."""
     missing: set[str] = set()
@@ -178,15 +134,16 @@ def _deep(
                 continue
             seen.add(manifest.manifest_path)
             try:
-                entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
+                listed = manifest.fetch_manifest_entry(io, discard_deleted=True)
             except FileNotFoundError:
                 missing.add(manifest.manifest_path)
                 continue
-            for entry in entries:
+            for entry in listed:
                 folder, _, name = entry.data_file.file_path.rpartition("/")
                 referred.add(name)
                 if is_current and is_live(manifest):
                     wanted[folder].add(name)
     for folder, names in wanted.items():
-        missing |= {f"{folder}/{name}" for name in names - {file.name for file in files_in(io, folder)}}
+        there = {entry.name for entry in entries(folder, storage) if not entry.is_folder}
+        missing |= {f"{folder}/{name}" for name in names - there}
     return tuple(sorted(missing)), frozenset(referred)

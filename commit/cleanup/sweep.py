@@ -13,17 +13,12 @@ crash or out of doubt, gives the same answer or does nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-from pyiceberg.io import FileIO
 
 from distop.commit.cleanup.expiry import remove_expired
 from distop.commit.cleanup.orphans import remove_orphans
-from distop.commit.files.folders import Folder
-from distop.commit.files.storage import FILES_AT_ONCE
+from distop.commit.files.listing import entries, remove_files, remove_if_empty
 from distop.commit.iceberg.content import recorded_properties
 from distop.commit.index.publish import sweep_index
 from distop.commit.layout.model import file_io
@@ -114,10 +109,10 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
     nothing when the operation succeeded and the records of some of its jobs are gone: then a sweep came
     this far before, and what is left to remove can no longer be told from what is published.
     """
-    io = file_io(operation.location, recorded_properties(operation), operation.storage)
     if operation.builds_index:
+        io = file_io(operation.location, recorded_properties(operation), operation.storage)
         return sweep_index(io, operation, history)
-    removed = _remove_all(io, history.facts.get(DROPPED_METADATA, ()))
+    removed = remove_files(history.facts.get(DROPPED_METADATA, ()), operation.storage)
     removed += remove_expired(operation, history) + remove_orphans(operation, history)
     keep = published(operation, history, jobs)
     wanted = dict.fromkeys(passing_folders_of(operation), NOTHING)
@@ -133,42 +128,36 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
     if not wanted:
         return removed
     reached("sweep.before")
-    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="sweep") as pool:
-        for name, of_table in wanted.items():
-            folder = Folder(io, staging_folder(operation, name))
-            removed += _swept(folder, of_table, pool, deep=operation.nested_files)
+    for name, of_table in wanted.items():
+        removed += _swept(operation, staging_folder(operation, name), of_table)
     reached("sweep.after")
     return removed
 
 
-def _swept(folder: Folder, of_table: Published, pool: ThreadPoolExecutor, *, deep: bool) -> int:
-    """How many files were removed from a folder; ``deep``: and from those in it."""
-    removed = sum(_swept(inner, of_table, pool, deep=True) for inner in folder.folders()) if deep else 0
-    for batch in folder.listing():
-        removed += sum(pool.map(folder.remove, [file for file in batch if file not in of_table]))
+def _swept(operation: OperationArg, folder: str, of_table: Published) -> int:
+    """How many files were removed from a folder, and from those in it if the operation has nested files."""
+    found = entries(folder, operation.storage)
+    removed = 0
+    if operation.nested_files:
+        inner = (f"{folder}/{entry.name}" for entry in found if entry.is_folder)
+        removed += sum(_swept(operation, each, of_table) for each in inner)
+    victims = (entry.name for entry in found if not entry.is_folder and entry.name not in of_table)
+    removed += remove_files((f"{folder}/{name}" for name in victims), operation.storage)
     reached("sweep.middle")
-    folder.remove_if_empty()
+    remove_if_empty(folder)
     return removed
 
 
 def remove_attempt(operation: OperationArg, partition: str, attempt: str) -> None:
     """Remove all files of one attempt, whichever process wrote them."""
-    io = file_io(operation.location, recorded_properties(operation), operation.storage)
     stem = staging_stem(partition, attempt)
     table_format = format_of(operation)
     for name in (*kept_folders(table_format), *passing_folders_of(operation)):
-        folder = Folder(io, staging_folder(operation, name))
-        for batch in folder.listing():
-            for file in batch:
-                # Behind the stem comes what tells the files of one attempt apart, never more of its name.
-                if file.startswith((f"{stem}-", f"{stem}.")):
-                    folder.remove(file)
-
-
-def _remove_all(io: FileIO, locations: Iterable[str]) -> int:
-    removed = 0
-    for location in locations:
-        with suppress(FileNotFoundError):
-            io.delete(location)
-            removed += 1
-    return removed
+        folder = staging_folder(operation, name)
+        # Behind the stem comes what tells the files of one attempt apart, never more of its name.
+        theirs = (
+            f"{folder}/{file}"
+            for file, is_folder, _ in entries(folder, operation.storage)
+            if not is_folder and file.startswith((f"{stem}-", f"{stem}."))
+        )
+        remove_files(theirs, operation.storage)

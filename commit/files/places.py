@@ -13,9 +13,9 @@ import re
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, BinaryIO
 
+from distop.commit.files.info import entity_tag, modified
 from distop.commit.files.storage import S3, StorageOptions, file_system, protocol_of
 from distop.errors import PermanentStepError, StepConflict
 from distop.metastore.records.model import OperationArg
@@ -31,8 +31,6 @@ ONE_COPY_BYTES = 5 << 30
 DIGESTS = ("md5", "sha256")
 
 _PLAIN_MD5 = re.compile(r"[0-9a-f]{32}")
-_TAGS = ("ETag", "etag", "md5Hash", "contentMD5", "checksum", "uid")
-_TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
 
 @dataclass(frozen=True)
@@ -157,8 +155,10 @@ class Place:
         if info["type"] == "directory":
             # In an object store only the names of other objects make it look like one.
             return None if self.is_object_store else Seen(0, "", folder=True)
-        tag = next((str(info[name]) for name in _TAGS if info.get(name)), "")
-        return _object(int(info["size"]), tag) if tag else Seen(int(info["size"]), _time_of(info))
+        if tag := entity_tag(info):
+            return _object(int(info["size"]), tag)
+        at = modified(info)
+        return Seen(int(info["size"]), f"mtime:{at.timestamp() if at else None}")
 
     def copy_to(self, target: Place, size: int) -> Seen | None:
         """Let the object store, which holds both, copy a file of this size; what is there then."""
@@ -221,18 +221,6 @@ class Place:
         )
 
 
-def content_of(url: str, storage: StorageOptions | None = None) -> Content:
-    """What a file holds now, for those who plan steps on files that others wrote; reads it if need be.
-
-    Raises ``FileNotFoundError``.
-    """
-    place = Place(url, storage)
-    seen = place.seen()
-    if seen is None or seen.folder:
-        raise FileNotFoundError(url)
-    return Content(seen.size, f"md5:{place.digest()}")
-
-
 def _seen_locally(path: str) -> Seen | None:
     try:
         found = os.stat(path)
@@ -244,10 +232,3 @@ def _seen_locally(path: str) -> Seen | None:
 def _object(size: int, tag: str) -> Seen:
     tag = tag.strip('"')
     return Seen(size, f"etag:{tag}", tag if _PLAIN_MD5.fullmatch(tag) else "")
-
-
-def _time_of(info: dict[str, Any]) -> str:
-    value = next((info[name] for name in _TIMES if info.get(name) is not None), None)
-    if isinstance(value, datetime):
-        value = value.timestamp()
-    return f"mtime:{value}"

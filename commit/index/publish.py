@@ -15,7 +15,7 @@ from uuid import uuid4
 import msgspec
 from pyiceberg.io import FileIO
 
-from distop.commit.files.folders import Folder
+from distop.commit.files.listing import entries, remove_files, remove_if_empty
 from distop.commit.index.manifest import FOLDER, IndexManifest, IndexPart, read_manifest, write_manifest
 from distop.commit.index.plan import Build
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
@@ -182,7 +182,7 @@ def sweep_index(io: FileIO, operation: OperationArg, history: HistoryRecord) -> 
     Of a build whose manifest cannot be read only runs are removed: a later one has replaced it then, and may
     have kept its parts.
     """
-    folder = Folder(io, staging_folder(operation, FOLDER))
+    folder = staging_folder(operation, FOLDER)
     kept: set[str] = set()
     published: IndexManifest | None = None
     replaced = False
@@ -192,15 +192,14 @@ def sweep_index(io: FileIO, operation: OperationArg, history: HistoryRecord) -> 
         replaced = published is None
         kept = set() if published is None else published.paths() | {location}
     reached("sweep.before")
-    removed = 0
     own = {path.rpartition("/")[2] for path in kept}
-    for batch in folder.listing():
-        victims = [name for name in batch if (name.endswith(RUN) if replaced else name not in own)]
-        removed += sum(folder.remove(name) for name in victims)
+    names = [entry.name for entry in entries(folder, operation.storage) if not entry.is_folder]
+    victims = [name for name in names if (name.endswith(RUN) if replaced else name not in own)]
+    removed = remove_files((f"{folder}/{name}" for name in victims), operation.storage)
     reached("sweep.middle")
     if published is not None:
         removed += _remove_replaced(io, operation, history, kept)
-    folder.remove_if_empty()
+    remove_if_empty(folder)
     reached("sweep.after")
     return removed
 
@@ -210,13 +209,10 @@ def _remove_replaced(io: FileIO, operation: OperationArg, history: HistoryRecord
     before = _read(io, location, operation) if location else None
     if before is None:
         return 0
-    removed = 0
-    for path in [*sorted(before.paths() - kept), location]:
-        with suppress(FileNotFoundError):
-            io.delete(path)
-            removed += 1
+    removed = remove_files(before.paths() - kept, operation.storage)
+    removed += remove_files([location], operation.storage)
     for path in {path.rpartition("/")[0] for path in (*before.paths(), location)}:
-        Folder(io, path).remove_if_empty()
+        remove_if_empty(path)
     return removed
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from distop.commit.cleanup.inspection import FileSeen, TableView
+from distop.commit.cleanup.inspection import TableView
+from distop.commit.files.listing import Entry
 from distop.commit.files.storage import storage_of
 from distop.commit.iceberg.watermarks import is_after
 from distop.commit.index.manifest import FOLDER as INDEX
@@ -86,7 +87,7 @@ def check_staged(
     seen: TableSeen,
     table: TableRecord,
     unowned: Mapping[str, OperationId | None],
-    files: Mapping[str, Sequence[FileSeen]],
+    files: Mapping[str, Sequence[Entry]],
     view: TableView | None,
     now: float,
 ) -> list[Finding]:
@@ -111,9 +112,7 @@ def check_staged(
             here = [file for file in here if file.name not in (view.referred or ())]
         if not here:
             continue
-        old = tuple(
-            file.name for file in here if file.modified_at and now - file.modified_at > STAGED_GRACE_S
-        )
+        old = tuple(file.name for file in here if now - file.modified_at > STAGED_GRACE_S)
         where = f"{table.location}/{folder}"
         fix = None
         if operation is not None and old:

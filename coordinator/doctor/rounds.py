@@ -34,7 +34,8 @@ from distop.metastore.etcd.health import read_health
 from distop.metastore.records.model import Head, TableRecord, decode
 
 if TYPE_CHECKING:
-    from distop.commit.cleanup.inspection import FileSeen, TableView
+    from distop.commit.cleanup.inspection import TableView
+    from distop.commit.files.listing import Entry
 
 T = TypeVar("T")
 
@@ -221,7 +222,7 @@ class Doctor:
             findings += [failed] if failed is not None else []
             findings += check_head(seen, head, view) if view is not None else []
         unowned = unowned_folders(seen, folders)
-        files: dict[str, list[FileSeen]] = {}
+        files: dict[str, list[Entry]] = {}
         for folder, operation in unowned.items():
             if operation is not None or what.deep:
                 files[folder] = await self._blocking(staged_files, table, folder)
@@ -259,10 +260,8 @@ def _head_of(seen: TableSeen) -> Head | None:
 
 
 def _remove(fix: RemoveFiles) -> int:
-    from distop.commit.files.folders import Folder
-    from distop.commit.layout.model import file_io
+    from distop.commit.files.listing import remove_files, remove_if_empty
 
-    place = Folder(file_io(fix.folder, storage=fix.storage), fix.folder)
-    removed = sum(place.remove(name) for name in fix.names)
-    place.remove_if_empty()
+    removed = remove_files((f"{fix.folder}/{name}" for name in fix.names), fix.storage)
+    remove_if_empty(fix.folder)
     return removed

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Protocol, cast
 
+from distop.commit.files.info import entity_tag, modified
 from distop.commit.files.storage import require_file_system
 from distop.errors import ArgumentTooLarge, SourceEmpty, SourceUnreadable
 from distop.operations.arguments import invalid
@@ -29,8 +30,6 @@ COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd", ".lz4
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAGIC = frozenset("*?[")
-_MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
-_TAGS = ("ETag", "etag", "version_id", "md5Hash")
 
 
 class FileSystem(Protocol):
@@ -323,30 +322,14 @@ def _below(folder: str, path: str) -> str:
 
 
 def _found(folder: str, info: dict[str, Any]) -> FoundFile:
-    return FoundFile(_below(folder, info["name"]), int(info["size"]), _version(info), _modified(info))
+    return FoundFile(_below(folder, info["name"]), int(info["size"]), _version(info), modified(info))
 
 
 def _version(info: dict[str, Any]) -> int | str:
-    for key in _TAGS:
-        if info.get(key):
-            return str(info[key]).strip('"')
-    modified = _modified(info)
-    return (modified - _EPOCH) // timedelta(microseconds=1) if modified else 0
-
-
-def _modified(info: dict[str, Any]) -> datetime | None:
-    """File systems of fsspec tell it under many names, as seconds, text or ``datetime``."""
-    value = next((info[key] for key in _MODIFIED if info.get(key) is not None), None)
-    if isinstance(value, int | float):
-        return datetime.fromtimestamp(value, UTC)
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:
-            return None
-    if not isinstance(value, datetime):
-        return None
-    return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+    if tag := entity_tag(info):
+        return tag
+    at = modified(info)
+    return (at - _EPOCH) // timedelta(microseconds=1) if at else 0
 
 
 def _tried(path: str, call: Callable[..., Any], *arguments: Any) -> Any:

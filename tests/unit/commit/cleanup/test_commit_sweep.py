@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from distop.commit.cleanup.sweep import sweep
+from distop.commit.files import listing
 from distop.commit.iceberg import takeover
 from distop.commit.iceberg.append import IcebergOverwrite
 from distop.metastore.records.effects import Effect
@@ -80,17 +82,15 @@ def test_a_sweep_that_was_interrupted_is_taken_up(table: Table, monkeypatch: pyt
     class Killed(BaseException):
         pass
 
-    from distop.commit.files.folders import Folder
+    real, countdown = listing.remove_file, iter(range(5))
 
-    real, countdown = Folder.remove, iter(range(5))
-
-    def removing(folder: Folder, name: str) -> bool:
+    def removing(location: str, storage: Any) -> bool:
         if next(countdown, None) is None:
             raise Killed
-        return real(folder, name)
+        return real(location, storage)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Folder, "remove", removing)
+        patched.setattr(listing, "remove_file", removing)
         with pytest.raises(Killed):
             sweep(operation.arg, operation.history(facts), operation.jobs)
     assert table.ids() == expected
