@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
-from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
+from pyiceberg.catalog import PropertiesUpdateSummary
 from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
@@ -40,6 +40,7 @@ from distop.commit.catalog.options import etcd_config
 from distop.commit.catalog.pointers import FOREIGN, Pointer, Pointers, Swap
 from distop.commit.files.storage import StorageOptions, storage_of
 from distop.commit.layout.model import file_io
+from distop.commit.pyiceberg_private import StagingCatalog
 from distop.errors import DistopError, OutcomeUnknown
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.records.model import Head, TableRecord
@@ -48,7 +49,7 @@ MAX_TRIES = 10
 """How often dropping or renaming a table is tried again when the table moves meanwhile."""
 
 
-class EtcdCatalog(MetastoreCatalog):
+class EtcdCatalog(StagingCatalog):
     """Tables and namespaces in etcd.
 
     Properties: ``etcd.endpoints`` (``host:port``, several separated by commas), ``etcd.prefix`` (default
@@ -82,11 +83,9 @@ class EtcdCatalog(MetastoreCatalog):
         properties: Properties = EMPTY_DICT,
     ) -> Table:
         """Create an empty table. Raises ``TableAlreadyExistsError`` or ``NoSuchNamespaceError``."""
-        staged = self._create_staged_table(
-            identifier, schema, location, partition_spec, sort_order, dict(properties)
-        )
+        staged = self.stage_new(identifier, schema, location, partition_spec, sort_order, dict(properties))
         self._check_namespace_of(identifier)
-        self._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+        self.write_metadata(staged.metadata, staged.io, staged.metadata_location)
         self._create(identifier, staged.metadata, staged.metadata_location, staged.io)
         return self.load_table(identifier)
 
@@ -97,7 +96,7 @@ class EtcdCatalog(MetastoreCatalog):
         if overwrite:
             raise NotImplementedError("overwriting a registered table is not supported")
         self._check_namespace_of(identifier)
-        io = self._load_file_io(location=metadata_location)
+        io = self.file_io(metadata_location)
         metadata = FromInputFile.table_metadata(io.new_input(metadata_location))
         self._create(identifier, metadata, metadata_location, None)
         return self.load_table(identifier)
@@ -173,13 +172,13 @@ class EtcdCatalog(MetastoreCatalog):
             current, pointer = self._load(identifier)
         except NoSuchTableError:
             current, pointer = None, self._pointers.read(table_name(identifier))
-        staged = self._update_and_stage_table(current, identifier, requirements, updates)
+        staged = self.stage_update(current, identifier, requirements, updates)
         metadata, location = staged.metadata, staged.metadata_location
         if current is not None and metadata == current.metadata:
             return _response(metadata, current.metadata_location)
         if current is None:
             self._check_namespace_of(identifier)
-        self._write_metadata(metadata, staged.io, location)
+        self.write_metadata(metadata, staged.io, location)
         if current is None:
             self._create(identifier, metadata, location, staged.io)
         else:
@@ -201,21 +200,21 @@ class EtcdCatalog(MetastoreCatalog):
             )
         if storage := storage_of(pointer.record):
             self._storage[pointer.record.location] = storage
-        io = self._load_file_io(location=head.metadata_location)
+        io = self.file_io(head.metadata_location)
         metadata = FromInputFile.table_metadata(io.new_input(head.metadata_location))
         table = Table(
             identifier=full,
             metadata=metadata,
             metadata_location=head.metadata_location,
-            io=self._load_file_io(metadata.properties, head.metadata_location),
+            io=self.file_io(head.metadata_location, metadata.properties),
             catalog=self,
         )
         return table, pointer
 
-    def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
-        place = location or ""
-        storage = next((self._storage[at] for at in self._storage if place.startswith(f"{at}/")), None)
-        return file_io(place, {**self.properties, **properties}, storage)
+    def file_io(self, location: str, properties: Properties = EMPTY_DICT) -> FileIO:
+        """See :class:`~distop.commit.pyiceberg_private.StagingCatalog`: with the table's storage options."""
+        storage = next((self._storage[at] for at in self._storage if location.startswith(f"{at}/")), None)
+        return file_io(location, {**self.properties, **properties}, storage)
 
     def _create(
         self, identifier: str | Identifier, metadata: TableMetadata, location: str, written_by: FileIO | None
@@ -274,7 +273,7 @@ class EtcdCatalog(MetastoreCatalog):
         if found.metadata_location == ours:
             return True
         try:
-            io = self._load_file_io(location=found.metadata_location)
+            io = self.file_io(found.metadata_location)
             metadata = FromInputFile.table_metadata(io.new_input(found.metadata_location))
         except Exception:
             return None
@@ -326,7 +325,7 @@ class EtcdCatalog(MetastoreCatalog):
         summaries: list[PropertiesUpdateSummary] = []
 
         def change(properties: dict[str, str]) -> dict[str, str]:
-            summary, changed = self._get_updated_props_and_update_summary(properties, removals, updates)
+            summary, changed = self.changed_properties(properties, removals, updates)
             summaries.append(summary)
             return changed
 

@@ -75,11 +75,11 @@ def file_system(url: str, storage: StorageOptions | None = None) -> tuple[Any, s
     if protocol == "file":
         return fsspec.filesystem("file"), "/" + url.removeprefix("file://").lstrip("/")
     require_file_system(url)
+    from distop.commit.pyiceberg_private import open_file_system
+
     try:
-        kind = fsspec.get_filesystem_class(protocol)
         # What a step sees must be what is there, not what some listing saw.
-        options = {"use_listings_cache": False, **kind._get_kwargs_from_urls(url), **(storage or {})}
-        return fsspec.filesystem(protocol, **options), kind._strip_protocol(url)
+        return open_file_system(protocol, url, {"use_listings_cache": False, **(storage or {})})
     except (ImportError, ValueError, TypeError) as error:
         raise InvalidArgument(
             f"{url!r} cannot be reached: {error}",

@@ -44,6 +44,7 @@ from pyiceberg.types import (
 
 from distop.commit.files.storage import StorageOptions, io_properties
 from distop.commit.layout.terms import parse_partitioning
+from distop.commit.pyiceberg_private import schema_without_ids
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
 
 FORMAT_VERSION: Literal[2] = 2
@@ -288,11 +289,11 @@ def _bad_schema(message: str, column: str) -> InvalidArgument:
 
 def _from_arrow(schema: Any) -> Schema:
     import pyarrow as pa
-    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, _pyarrow_to_schema_without_ids
+    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 
     widened = pa.schema([column.with_type(_widened(column.type)) for column in schema])
     try:
-        return _pyarrow_to_schema_without_ids(widened, downcast_ns_timestamp_to_us=True)
+        return schema_without_ids(widened)
     except UnsupportedPyArrowTypeException as error:
         column = error.field
         raise _bad_schema(

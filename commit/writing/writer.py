@@ -16,7 +16,6 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import _get_parquet_writer_kwargs
 from pyiceberg.table import TableProperties
 from pyiceberg.utils.properties import property_as_int
 
@@ -24,6 +23,7 @@ from distop.commit.files.places import Md5Writer
 from distop.commit.files.storage import StorageOptions
 from distop.commit.layout.model import Layout, file_io
 from distop.commit.layout.partitioning import Partitioner, PartitionKey
+from distop.commit.pyiceberg_private import parquet_options
 from distop.commit.writing.file_lists import FileList, IcebergFileList, result_of
 from distop.errors import BadRow, InvalidArgument
 from distop.metastore.crashpoints import reached
@@ -111,7 +111,7 @@ class StagedWriter:
         self._arrow_schema = layout.arrow_schema
         self._required = [column.name for column in layout.schema.columns if column.required]
         self._partitioner = Partitioner(layout.schema, layout.spec)
-        self._parquet_options = _get_parquet_writer_kwargs(layout.properties)
+        self._parquet_options = parquet_options(layout.properties)
         self._partitions: dict[PartitionKey, _Partition] = {}
         self._waiting_bytes = 0
         self._open: dict[PartitionKey, _File] = {}

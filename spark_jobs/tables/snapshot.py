@@ -228,15 +228,14 @@ class TableSnapshot:
         where:
             Only rows for which it is true.
         """
-        from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
+        from pyiceberg.io.pyarrow import ArrowScan
+
+        from distop.commit.pyiceberg_private import batches_of
 
         projected = self.projection(columns)
         scan = ArrowScan(self.metadata, self.io, projected, self.expression(where))
         for file in files:
-            tasks = [file.task()]
-            deletes = _read_all_delete_files(self.io, tasks)
-            # Not to_record_batches: that reads whole files before it yields their first batch.
-            yield from scan._record_batches_from_scan_tasks_and_deletes(tasks, deletes)
+            yield from batches_of(scan, self.io, [file.task()])
 
 
 def open_snapshot(

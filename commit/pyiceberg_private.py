@@ -1,0 +1,93 @@
+"""The private names of pyiceberg and fsspec that distop uses: no other module touches one.
+
+Neither library promises to keep them. An upgrade that breaks something breaks it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
+from pyiceberg.io import FileIO
+from pyiceberg.table import FileScanTask, StagedTable, Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import ArrowScan
+    from pyiceberg.schema import Schema
+
+
+def open_file_system(protocol: str, url: str, options: dict[str, Any]) -> tuple[Any, str]:
+    """The file system of a URL and the path within it. The URL itself may hold further options.
+
+    fsspec's public way (``url_to_fs``) would take ``::`` in a name for a chain of file systems.
+    """
+    kind = fsspec.get_filesystem_class(protocol)
+    return fsspec.filesystem(
+        protocol, **{**kind._get_kwargs_from_urls(url), **options}
+    ), kind._strip_protocol(url)
+
+
+def schema_without_ids(schema: pa.Schema) -> Schema:
+    """The Iceberg schema of an Arrow schema; its fields have no ids yet."""
+    from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
+
+    return _pyarrow_to_schema_without_ids(schema, downcast_ns_timestamp_to_us=True)
+
+
+def parquet_options(properties: Properties) -> dict[str, Any]:
+    """Arguments of ``pyarrow``'s Parquet writer that the properties of a table ask for."""
+    from pyiceberg.io.pyarrow import _get_parquet_writer_kwargs
+
+    return _get_parquet_writer_kwargs(properties)
+
+
+def batches_of(scan: ArrowScan, io: FileIO, tasks: Iterable[FileScanTask]) -> Iterator[pa.RecordBatch]:
+    """The rows of some files as they are read.
+
+    The public ``to_record_batches`` reads a whole file before it yields the first batch.
+    """
+    from pyiceberg.io.pyarrow import _read_all_delete_files
+
+    chosen = list(tasks)
+    return scan._record_batches_from_scan_tasks_and_deletes(chosen, _read_all_delete_files(io, chosen))
+
+
+class StagingCatalog(MetastoreCatalog):
+    """A catalog that stages changes of tables as pyiceberg's own catalogs do, by public names."""
+
+    def file_io(self, location: str, properties: Properties = EMPTY_DICT) -> FileIO:
+        """Access to the files at and below a location."""
+        return super()._load_file_io(properties, location)
+
+    def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+        return self.file_io(location or "", properties)
+
+    def stage_new(self, identifier: str | Identifier, *parts: Any) -> StagedTable:
+        """A table that is to be created, from the arguments of ``create_table``."""
+        return self._create_staged_table(identifier, *parts)
+
+    def stage_update(
+        self,
+        current: Table | None,
+        identifier: Identifier,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> StagedTable:
+        """The table after the updates. Raises ``CommitFailedException`` if a requirement does not hold."""
+        return self._update_and_stage_table(current, identifier, requirements, updates)
+
+    def write_metadata(self, metadata: TableMetadata, io: FileIO, location: str) -> None:
+        """Write a metadata file."""
+        self._write_metadata(metadata, io, location)
+
+    def changed_properties(
+        self, properties: Properties, removals: set[str] | None, updates: Properties
+    ) -> tuple[PropertiesUpdateSummary, Properties]:
+        """Properties of a namespace after a change. Raises ``ValueError`` if one is both removed and set."""
+        return self._get_updated_props_and_update_summary(properties, removals, updates)
