@@ -275,8 +275,3 @@ def _named(item: str) -> tuple[str, str]:
 def default_registry() -> StepRegistry:
     """The steps of this process's environment."""
     return StepRegistry()
-
-
-def load_step(record: StepRecord) -> TransactionalStep:
-    """The transactional step of a record; raises :class:`~distop.errors.UnknownCommitStep`."""
-    return default_registry().load(record)

@@ -41,7 +41,8 @@ def used(tree: ast.AST) -> Iterator[str]:
 
 
 def test_only_one_module_uses_private_names_of_pyiceberg_and_fsspec() -> None:
-    trees = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in product_sources()}
+    sources = [path for path in product_sources() if "_pb2" not in path.name]
+    trees = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in sources}
     home = trees.pop(HOME)
     assert set(used(home)), "the rule finds what it is to find"
     ours = {name for tree in trees.values() for name in defined(tree)}
