@@ -17,7 +17,7 @@ import msgspec
 
 from distop.commit.files.places import Place
 from distop.commit.files.storage import delta_options
-from distop.commit.steps.contract import ExternalStep, StepArgument, StepContext, Verdict, argument_of
+from distop.commit.steps.contract import ExternalStep, StepArgument, StepContext, StepState, argument_of
 from distop.errors import PermanentStepError, StepConflict, StepSourceMissing, Unavailable, library
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.structs import ready
@@ -63,11 +63,11 @@ class DeltaArgument(StepArgument):
 class DeltaCommit(ExternalStep):
     """Commits files to a Delta table, exactly once."""
 
-    def verify(self, context: StepContext) -> Verdict:
+    def verify(self, context: StepContext) -> StepState:
         """See :class:`ExternalStep`."""
         argument = argument_of(self, DeltaArgument)
         table = _load(argument.table, context)
-        return Verdict.DONE if _has_it(table, context) else Verdict.NOT_DONE
+        return StepState.DONE if _has_it(table, context) else StepState.NOT_DONE
 
     def execute(self, context: StepContext) -> None:
         """See :class:`ExternalStep`.
@@ -98,7 +98,7 @@ class DeltaCommit(ExternalStep):
 
     def undo(self, context: StepContext) -> bool:
         """What is committed stays: others may have built on it."""
-        return self.verify(context) is Verdict.NOT_DONE
+        return self.verify(context) is StepState.NOT_DONE
 
 
 def application_of(context: StepContext) -> tuple[str, int]:

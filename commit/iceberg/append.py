@@ -35,7 +35,7 @@ from distop.commit.iceberg.merging import merged
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.provenance import provenance
 from distop.commit.iceberg.snapshots import Draft, snapshot_id_of
-from distop.commit.iceberg.takeover import Output, manifests_of, output_of, remove_all, take_over
+from distop.commit.iceberg.takeover import JobsOutput, manifests_of, output_of_jobs, remove_all, take_over
 from distop.commit.layout.model import Layout, check_format, file_io
 from distop.commit.layout.staging import branch_of
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
@@ -83,7 +83,7 @@ class IcebergStep(TransactionalStep):
         """
         arg = context.view.arg
         layout = _layout_of(arg)
-        output = output_of(context.view)
+        output = output_of_jobs(context.view)
         file = _file_of(context, layout)
         base = file.metadata
         snapshot_id = snapshot_id_of(f"{arg.id}/{arg.uuid}")
@@ -133,10 +133,10 @@ class IcebergStep(TransactionalStep):
         )
 
     @abstractmethod
-    def change(self, draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> Change | None:
+    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
         """What the snapshot holds; ``None`` if there is nothing to change."""
 
-    def check(self, draft: Draft, layout: Layout, output: Output, arg: OperationArg) -> None:
+    def check(self, draft: Draft, layout: Layout, output: JobsOutput, arg: OperationArg) -> None:
         """Refuse a table that has moved, if the argument says so."""
         current = draft.base.current_snapshot()
         if self.refuses and not only_replaced(draft.file, current, self.expected):
@@ -169,7 +169,7 @@ def head_conflict(arg: OperationArg, expected: int | None, found: Snapshot | Non
 class IcebergAppend(IcebergStep):
     """Adds the operation's files to whatever the table holds by then."""
 
-    def change(self, draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> Change | None:
+    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
         """See :class:`IcebergStep`."""
         if output.empty:
             return None
@@ -189,7 +189,7 @@ class IcebergOverwrite(IcebergStep):
     With no files at all the table becomes empty: that is what it is overwritten with.
     """
 
-    def change(self, draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> Change | None:
+    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
         """See :class:`IcebergStep`."""
         removed, counts = remove_all(draft, snapshot_id)
         if output.empty and not counts:
@@ -277,11 +277,11 @@ def dropped_metadata(draft: Draft) -> dict[str, Any]:
 # -- what is told about it ---------------------------------------------------------------------------
 
 
-def added_counts(output: Output) -> dict[str, str]:
+def added_counts(output: JobsOutput) -> dict[str, str]:
     counts = {ADDED_DATA_FILES: output.files, ADDED_RECORDS: output.rows, ADDED_FILE_SIZE: output.bytes}
     return {name: str(count) for name, count in counts.items() if count}
 
 
-def _facts(output: Output) -> dict[str, Any]:
+def _facts(output: JobsOutput) -> dict[str, Any]:
     facts: dict[str, Any] = {"rows": output.rows, "files": output.files, "bytes": output.bytes}
     return facts | ({"withheldPartitions": output.withheld} if output.withheld else {})

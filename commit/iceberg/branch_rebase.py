@@ -13,7 +13,7 @@ from distop.commit.iceberg.content import is_live
 from distop.commit.iceberg.merging import merged
 from distop.commit.iceberg.provenance import moves_of
 from distop.commit.iceberg.snapshots import Draft
-from distop.commit.iceberg.takeover import Output, manifests_of
+from distop.commit.iceberg.takeover import JobsOutput, manifests_of
 from distop.commit.steps.partial import Moves
 from distop.commit.writing.manifests import ManifestBuilder
 from distop.metastore.records.model import WatermarkMove
@@ -62,7 +62,7 @@ def rebased(draft: Draft, snapshots: Sequence[Snapshot], snapshot_id: int) -> Re
     parent = base.current_snapshot()
     added = [builder.write(io, draft.new_manifest_path()) for builder in builders.values()]
     kept = [manifest for manifest in manifests_of(parent, io) if is_live(manifest)]
-    counts = added_counts(Output(manifests=[], files=files, rows=rows, bytes=size))
+    counts = added_counts(JobsOutput(manifests=[], files=files, rows=rows, bytes=size))
     summary = update_snapshot_summaries(
         Summary(operation=Operation.APPEND, **counts), parent.summary if parent else None
     )

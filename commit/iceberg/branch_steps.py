@@ -77,7 +77,7 @@ class _OfBranch(TransactionalStep):
         return Contribution(txn=moved + also, facts=facts | dropped_metadata(draft), discard=draft.discard)
 
 
-class PublishBranch(_OfBranch):
+class IcebergPublishBranch(_OfBranch):
     """Makes what a branch holds what the table holds, and forgets the branch.
 
     Watermarks that its snapshots carry move in the same transaction. Argument besides: ``onConflict``: what
@@ -164,7 +164,7 @@ class PublishBranch(_OfBranch):
         return self._written(context, file, write, current=new_id, also=marks, facts=facts)
 
 
-class DropBranch(_OfBranch):
+class IcebergDropBranch(_OfBranch):
     """Forgets a branch; its files go when snapshots are expired."""
 
     def prepare(self, context: FinishContext) -> Contribution:

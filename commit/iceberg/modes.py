@@ -12,7 +12,7 @@ from distop.commit.iceberg.content import data_of, is_ignored, not_empty, only_r
 from distop.commit.iceberg.merging import merged
 from distop.commit.iceberg.replace_partitions import Key, changed_since, partitions_in, replace_partitions
 from distop.commit.iceberg.snapshots import Draft
-from distop.commit.iceberg.takeover import Output, take_over
+from distop.commit.iceberg.takeover import JobsOutput, take_over
 from distop.commit.layout.model import Layout
 from distop.commit.steps.contract import Contribution, FinishContext
 from distop.commit.steps.facts import ADOPTED_FROM, IGNORED
@@ -27,11 +27,11 @@ class IcebergOverwritePartitions(IcebergStep):
     that left these partitions as they were is built upon (P6).
     """
 
-    def check(self, draft: Draft, layout: Layout, output: Output, arg: OperationArg) -> None:
+    def check(self, draft: Draft, layout: Layout, output: JobsOutput, arg: OperationArg) -> None:
         """Remember who asks: what is refused is known once the partitions are."""
         self._arg = arg
 
-    def change(self, draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> Change | None:
+    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
         """See :class:`IcebergStep`."""
         if output.empty:
             return None
@@ -73,7 +73,7 @@ class IcebergAppendIfEmpty(IcebergAppend):
     What others have changed otherwise, such as the table's properties, is built upon.
     """
 
-    def check(self, draft: Draft, layout: Layout, output: Output, arg: OperationArg) -> None:
+    def check(self, draft: Draft, layout: Layout, output: JobsOutput, arg: OperationArg) -> None:
         """Refuse a table with data."""
         found = data_of(draft.file, draft.io)
         if found is not None:

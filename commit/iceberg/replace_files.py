@@ -27,7 +27,7 @@ from distop.commit.iceberg.merging import merged
 from distop.commit.iceberg.replace_partitions import Area, Replaced, key_of, take_out
 from distop.commit.iceberg.rewrite_plan import RewriteJob, RewritePlan, packed_values, unpacked_values
 from distop.commit.iceberg.snapshots import Draft
-from distop.commit.iceberg.takeover import Output, manifests_of, output_of, take_over
+from distop.commit.iceberg.takeover import JobsOutput, manifests_of, output_of_jobs, take_over
 from distop.commit.layout.model import Layout
 from distop.commit.steps.contract import Contribution, FinishContext
 from distop.commit.steps.facts import ADOPTED_FROM, DROPPED_JOBS
@@ -60,7 +60,7 @@ class IcebergReplace(IcebergStep):
         """
         self._view = context.view
         if not self._plan.jobs:
-            return Contribution(facts=_counts(Output(manifests=[]), Replaced()) | self._told)
+            return Contribution(facts=_counts(JobsOutput(manifests=[]), Replaced()) | self._told)
         return super().prepare(context)
 
     @cached_property
@@ -71,7 +71,7 @@ class IcebergReplace(IcebergStep):
     def _told(self) -> dict[str, Any]:
         return {"passedOver": self._plan.passed_over} if self._plan.passed_over else {}
 
-    def change(self, draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> Change | None:
+    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
         """See :class:`IcebergStep`."""
         jobs = self._plan.by_name(self._view.arg)
         done = {name: job for name, job in jobs.items() if self._view.jobs[name].state == "success"}
@@ -90,7 +90,7 @@ class IcebergReplace(IcebergStep):
             snapshot_id,
         )
         view = replace(self._view, jobs={name: self._view.jobs[name] for name in intact})
-        output = output_of(view)
+        output = output_of_jobs(view)
         self._check_rows(view, intact, replaced, output)
         added = take_over(draft, layout, output, snapshot_id)
         facts = _counts(output, replaced) | self._told
@@ -108,7 +108,7 @@ class IcebergReplace(IcebergStep):
         )
 
     def _check_rows(
-        self, view: OperationView, jobs: Mapping[str, RewriteJob], replaced: Replaced, output: Output
+        self, view: OperationView, jobs: Mapping[str, RewriteJob], replaced: Replaced, output: JobsOutput
     ) -> None:
         """Never publish anything that loses or doubles a row, whatever is wrong."""
         for name, job in jobs.items():
@@ -261,7 +261,7 @@ def _ranges(places: list[int]) -> list[list[int]]:
     return ranges
 
 
-def _counts(output: Output, replaced: Replaced) -> dict[str, Any]:
+def _counts(output: JobsOutput, replaced: Replaced) -> dict[str, Any]:
     return {
         "rows": output.rows,
         "filesBefore": replaced.files,
@@ -272,7 +272,7 @@ def _counts(output: Output, replaced: Replaced) -> dict[str, Any]:
     }
 
 
-def _summary(draft: Draft, output: Output, replaced: Replaced) -> Summary:
+def _summary(draft: Draft, output: JobsOutput, replaced: Replaced) -> Summary:
     parent = draft.base.current_snapshot()
     # pyiceberg counts up the totals of the operations that it makes itself, which a replacement is none of.
     counted = update_snapshot_summaries(

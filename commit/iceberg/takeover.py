@@ -51,7 +51,7 @@ JOINED_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output:
+class JobsOutput:
     """What all jobs of an operation have written."""
 
     manifests: list[TaskManifest]
@@ -73,12 +73,12 @@ class Output:
         return 0 if len(self.manifests) <= ADOPT_AT_MOST else ADOPT_FROM_BYTES
 
 
-def output_of(view: OperationView) -> Output:
+def output_of_jobs(view: OperationView) -> JobsOutput:
     """Sum up the jobs' results (see ``finish``), and those of tasks
     that had written before the operation began."""
     folder = staging_folder(view.arg, "metadata")
     withheld = selection(view.arg, view.jobs).withheld
-    output = Output(manifests=[], withheld=len(withheld))
+    output = JobsOutput(manifests=[], withheld=len(withheld))
     results = [
         (f"job {partition}", job.result)
         for partition, job in view.jobs.items()
@@ -129,7 +129,7 @@ def manifests_of(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
     return snapshot.manifests(io) if snapshot is not None else []
 
 
-def take_over(draft: Draft, layout: Layout, output: Output, snapshot_id: int) -> list[ManifestFile]:
+def take_over(draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> list[ManifestFile]:
     """The jobs' manifests as manifests of a snapshot: few or large ones as they are, many small ones joined.
 
     Joining copies encoded entries, so its cost is that of reading and writing a few hundred bytes per file;

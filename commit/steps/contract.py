@@ -103,7 +103,7 @@ class StepContext:
     """Raises when this process may not act any more. To be called right before what cannot be taken back."""
 
 
-class Verdict(Enum):
+class StepState(Enum):
     """What a look at the world says of a step."""
 
     DONE = "done"
@@ -130,7 +130,7 @@ class ExternalStep(ABC):
         self.argument = dict(argument or {})
 
     @abstractmethod
-    def verify(self, context: StepContext) -> Verdict:
+    def verify(self, context: StepContext) -> StepState:
         """Whether it is done: told by content, never by mere existence (C5).
 
         Raises

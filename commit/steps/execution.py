@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from distop.commit.steps.contract import StepContext, StepRegistry, Verdict, default_registry
+from distop.commit.steps.contract import StepContext, StepRegistry, StepState, default_registry
 from distop.errors import (
     CorruptRecord,
     DistopError,
@@ -127,13 +127,13 @@ def execute(
     def one(index: int, record: StepRecord) -> bool:
         check()
         step = registry.load_external(record)
-        if step.verify(context) is Verdict.DONE:
+        if step.verify(context) is StepState.DONE:
             return False
         check()
         reached("step.before")
         step.execute(context)
         reached("step.middle")
-        if not step.looks_itself and step.verify(context) is Verdict.NOT_DONE:
+        if not step.looks_itself and step.verify(context) is StepState.NOT_DONE:
             raise RuntimeError("it was executed, and is not done")
         reached("step.after")
         return True

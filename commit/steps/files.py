@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from distop.commit.files.moving import Mover
 from distop.commit.files.places import Content, Place, Seen
-from distop.commit.steps.contract import ExternalStep, StepArgument, StepContext, Verdict, argument_of
+from distop.commit.steps.contract import ExternalStep, StepArgument, StepContext, StepState, argument_of
 from distop.errors import PermanentStepError, StepConflict, StepSourceMissing
 from distop.metastore.crashpoints import reached
 
@@ -84,7 +84,7 @@ class Rename(ExternalStep):
 
     _looked: tuple[Seen | None] | None = None
 
-    def verify(self, context: StepContext) -> Verdict:
+    def verify(self, context: StepContext) -> StepState:
         """See :class:`ExternalStep`.
 
         Raises
@@ -96,10 +96,10 @@ class Rename(ExternalStep):
         seen = target.seen()
         self._looked = (seen,)
         if target.holds(content, seen):
-            return Verdict.NOT_DONE if source.seen() is not None else Verdict.DONE
+            return StepState.NOT_DONE if source.seen() is not None else StepState.DONE
         if seen is not None and not (argument.overwrite and not seen.folder):
             raise _in_the_way(target, seen, content)
-        return Verdict.NOT_DONE
+        return StepState.NOT_DONE
 
     def execute(self, context: StepContext) -> None:
         """See :class:`ExternalStep`.
@@ -169,10 +169,10 @@ class Delete(ExternalStep):
 
     skippable: ClassVar[bool] = True
 
-    def verify(self, context: StepContext) -> Verdict:
+    def verify(self, context: StepContext) -> StepState:
         """See :class:`ExternalStep`. Raises :class:`~distop.errors.StepConflict` if the file has changed."""
         place, planned = self._parts(context)
-        return Verdict.DONE if place.check_planned(planned, "its deletion") is None else Verdict.NOT_DONE
+        return StepState.DONE if place.check_planned(planned, "its deletion") is None else StepState.NOT_DONE
 
     def execute(self, context: StepContext) -> None:
         """See :class:`ExternalStep`. Raises as :meth:`verify`."""
@@ -199,19 +199,19 @@ class MakeFolder(ExternalStep):
 
     skippable: ClassVar[bool] = True
 
-    def verify(self, context: StepContext) -> Verdict:
+    def verify(self, context: StepContext) -> StepState:
         """See :class:`ExternalStep`. Raises :class:`~distop.errors.StepConflict` if it is a file."""
         argument, place = self._parts(context)
         if place.is_object_store:
-            return Verdict.DONE
+            return StepState.DONE
         seen = place.seen()
         if seen is None:
-            return Verdict.NOT_DONE
+            return StepState.NOT_DONE
         if not seen.folder:
             raise StepConflict(f"{place.url} was to be a folder, and is a file", details={"path": place.url})
         if argument.mode and place.is_local and os.stat(place.path).st_mode & 0o7777 != _octal(argument.mode):
-            return Verdict.NOT_DONE
-        return Verdict.DONE
+            return StepState.NOT_DONE
+        return StepState.DONE
 
     def execute(self, context: StepContext) -> None:
         """See :class:`ExternalStep`."""
@@ -245,7 +245,7 @@ class SuccessMarker(ExternalStep):
 
     skippable: ClassVar[bool] = True
 
-    def verify(self, context: StepContext) -> Verdict:
+    def verify(self, context: StepContext) -> StepState:
         """See :class:`ExternalStep`.
 
         Raises :class:`~distop.errors.StepConflict` if the marker of another operation stands, and may not be
@@ -254,18 +254,18 @@ class SuccessMarker(ExternalStep):
         argument, place = self._parts(context)
         found = _text_of(place)
         if found == context.token:
-            return Verdict.DONE
+            return StepState.DONE
         if found is not None and not argument.overwrite:
             raise StepConflict(
                 f"{place.url} is of {found[:200]!r}, not of {context.token!r}", details={"path": place.url}
             )
-        return Verdict.NOT_DONE
+        return StepState.NOT_DONE
 
     def execute(self, context: StepContext) -> None:
         """See :class:`ExternalStep`. Raises as :meth:`verify`."""
         argument, place = self._parts(context)
         reached("step.success.before")
-        if self.verify(context) is Verdict.NOT_DONE:
+        if self.verify(context) is StepState.NOT_DONE:
             mover = Mover(context.arg.uuid, context.check)
             mover.write(place, context.token.encode(), overwrite=argument.overwrite)
         reached("step.success.after")

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
-from distop.commit.steps.contract import ExternalStep, StepArgument, StepContext, Verdict, argument_of
+from distop.commit.steps.contract import ExternalStep, StepArgument, StepContext, StepState, argument_of
 from distop.errors import UnknownCommitStep
 from distop.metastore.crashpoints import reached
 
@@ -55,10 +55,10 @@ class Hook(ExternalStep):
 
     skippable: ClassVar[bool] = True
 
-    def verify(self, context: StepContext) -> Verdict:
+    def verify(self, context: StepContext) -> StepState:
         """See :class:`ExternalStep`: nobody can tell."""
         argument_of(self, HookArgument)
-        return Verdict.UNKNOWN
+        return StepState.UNKNOWN
 
     def execute(self, context: StepContext) -> None:
         """See :class:`ExternalStep`.

@@ -12,8 +12,8 @@ from distop.commit.steps.contract import (
     StepContext,
     StepPlan,
     StepRegistry,
+    StepState,
     TransactionalStep,
-    Verdict,
 )
 from distop.metastore.records.model import StepRecord
 
@@ -43,8 +43,8 @@ class Note(ExternalStep):
 
     skippable: ClassVar[bool] = True
 
-    def verify(self, context: StepContext) -> Verdict:
-        return Verdict.DONE if self.argument["n"] in world.done else Verdict.NOT_DONE
+    def verify(self, context: StepContext) -> StepState:
+        return StepState.DONE if self.argument["n"] in world.done else StepState.NOT_DONE
 
     def execute(self, context: StepContext) -> None:
         n = self.argument["n"]
@@ -68,8 +68,8 @@ class Blind(Note):
 
     skippable: ClassVar[bool] = False
 
-    def verify(self, context: StepContext) -> Verdict:
-        return Verdict.UNKNOWN
+    def verify(self, context: StepContext) -> StepState:
+        return StepState.UNKNOWN
 
     def undo(self, context: StepContext) -> bool:
         return ExternalStep.undo(self, context)

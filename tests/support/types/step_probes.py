@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from distop.commit.steps.contract import ExternalStep, FinishContext, StepContext, StepPlan, Verdict
+from distop.commit.steps.contract import ExternalStep, FinishContext, StepContext, StepPlan, StepState
 from distop.errors import PermanentStepError
 from distop.metastore.records.model import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
@@ -24,9 +24,9 @@ class Must(ExternalStep):
     Each execution adds a line to ``<folder>/journal``.
     """
 
-    def verify(self, context: StepContext) -> Verdict:
+    def verify(self, context: StepContext) -> StepState:
         path = Path(self.argument["path"])
-        return Verdict.DONE if path.exists() and path.read_text() == context.token else Verdict.NOT_DONE
+        return StepState.DONE if path.exists() and path.read_text() == context.token else StepState.NOT_DONE
 
     def execute(self, context: StepContext) -> None:
         path = Path(self.argument["path"])

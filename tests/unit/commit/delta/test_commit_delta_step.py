@@ -17,7 +17,7 @@ from deltalake import DeltaTable, Schema, write_deltalake
 
 from distop.commit.delta.commit import DeltaArgument, DeltaCommit, DeltaFile, application_of
 from distop.commit.files.storage import delta_options
-from distop.commit.steps.contract import StepContext, Verdict
+from distop.commit.steps.contract import StepContext, StepState
 from distop.commit.steps.execution import execute
 from distop.errors import (
     LeadershipLost,
@@ -100,12 +100,12 @@ def ids(world: World) -> list[int]:
 def test_commits_happen_once_however_often_they_are_executed(world: World) -> None:
     """C3, C12, C15: the first makes the table, others append or replace; names are odd."""
     first = commit_of(world, staged(world, "1", [1, 2]))
-    assert first.verify(operation(world)) is Verdict.NOT_DONE
+    assert first.verify(operation(world)) is StepState.NOT_DONE
     for _ in range(3):
         first.execute(operation(world))
-        assert first.verify(operation(world)) is Verdict.DONE
+        assert first.verify(operation(world)) is StepState.DONE
     second = commit_of(world, staged(world, "2", [3]))
-    assert second.verify(operation(world, 2)) is Verdict.NOT_DONE
+    assert second.verify(operation(world, 2)) is StepState.NOT_DONE
     for _ in range(3):
         second.execute(operation(world, 2))
     assert ids(world) == [1, 2, 3]
@@ -241,7 +241,7 @@ def test_nothing_is_committed_without_asking(disk: World) -> None:
     step = commit_of(disk, staged(disk, "1", [1]))
     with pytest.raises(LeadershipLost):
         step.execute(replace(operation(disk), check=forbidden))
-    assert step.verify(operation(disk)) is Verdict.NOT_DONE
+    assert step.verify(operation(disk)) is StepState.NOT_DONE
     assert step.undo(operation(disk))
     step.execute(operation(disk))
     assert not step.undo(operation(disk))

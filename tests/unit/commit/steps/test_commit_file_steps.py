@@ -17,7 +17,7 @@ import pytest
 from distop.commit.files import moving
 from distop.commit.files.moving import ONE_PIECE_BYTES
 from distop.commit.files.places import Md5Writer, Place
-from distop.commit.steps.contract import ExternalStep, Verdict, default_registry
+from distop.commit.steps.contract import ExternalStep, StepState, default_registry
 from distop.commit.steps.execution import StepFailed, execute, undo
 from distop.commit.steps.files import DeleteArgument
 from distop.errors import LeadershipLost, OutcomeUnknown, PermanentStepError, StepConflict, StepSourceMissing
@@ -83,10 +83,10 @@ def test_what_was_executed_is_done_and_doing_it_again_changes_nothing(world: Wor
     """C3, C4, C12: a file system of any kind, names of any kind."""
     record = made(world, case)
     if case != "mkdir" or not world.place("x").is_object_store:
-        assert step_of(record).verify(world.context) is Verdict.NOT_DONE
+        assert step_of(record).verify(world.context) is StepState.NOT_DONE
     for _ in range(2):
         step_of(record).execute(world.context)
-        assert step_of(record).verify(world.context) is Verdict.DONE
+        assert step_of(record).verify(world.context) is StepState.DONE
     after = world.files()
     step_of(record).execute(world.context)
     run(world, record)
@@ -239,7 +239,7 @@ def test_an_object_written_in_parts_is_told_by_its_content(
     seen = place.seen()
     assert seen is not None
     assert not seen.md5
-    assert step_of(record).verify(world.context) is Verdict.DONE
+    assert step_of(record).verify(world.context) is StepState.DONE
     place.fs.pipe_file(place.path, data[::-1])
     with pytest.raises(StepConflict):
         step_of(record).verify(world.context)
@@ -289,7 +289,7 @@ def test_checksums_may_be_of_other_kinds(world: World) -> None:
                 step.verify(world.context)
             continue
         step.execute(world.context)
-        assert step.verify(world.context) is Verdict.DONE
+        assert step.verify(world.context) is StepState.DONE
         world.write("final/1.csv", b"ROWS")
         with pytest.raises(StepConflict):
             step.verify(world.context)
@@ -357,7 +357,7 @@ def test_a_folder_gets_its_permissions(tmp_path: Path) -> None:
     made_at = Path(record.argument["path"])
     assert made_at.stat().st_mode & 0o7777 == 0o750
     made_at.chmod(0o700)
-    assert step_of(record).verify(world.context) is Verdict.NOT_DONE
+    assert step_of(record).verify(world.context) is StepState.NOT_DONE
     run(world, record)
     assert made_at.stat().st_mode & 0o7777 == 0o750
     (tmp_path / "file").touch()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distop.commit.steps.contract import Verdict
+from distop.commit.steps.contract import StepState
 from distop.commit.steps.execution import StepFailed, execute
 from distop.commit.steps.hook import Hook, HookArgument, HookCall
 from distop.errors import LeadershipLost, OutcomeUnknown, UnknownCommitStep
@@ -35,7 +35,7 @@ def test_a_hook_is_told_the_same_token_each_time(tmp_path: Path) -> None:
         run(CALL, tmp_path)
     assert [(call.token, call.table, call.operation) for call in hooks.calls] == [(TOKEN, "t", "t/k/3")] * 2
     assert hooks.calls[0].argument == {"to": "ops@example.org 🦆"}
-    assert Hook(CALL.record().argument).verify(World(str(tmp_path)).context) is Verdict.UNKNOWN
+    assert Hook(CALL.record().argument).verify(World(str(tmp_path)).context) is StepState.UNKNOWN
 
 
 @pytest.mark.parametrize(("point", "calls"), [("before", 1), ("after", 2)])
