@@ -15,24 +15,21 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from distop.commit.steps.facts import NOT_UNDONE
 from distop.coordinator.backlog.actions import failure_of
 from distop.coordinator.backlog.applying import share_of
 from distop.coordinator.completion.collector import Collector
+from distop.coordinator.completion.external import ExternalSteps
 from distop.coordinator.completion.follow_up import FollowUps
 from distop.coordinator.completion.hooks import Hooks
 from distop.coordinator.completion.parking import MAX_ERROR_LENGTH, Parking
 from distop.coordinator.completion.publication import (
     Base,
-    check_run,
     context_of,
     is_external,
     joined,
     prepare,
     read_base,
-    read_jobs,
-    step_context,
-    work_out,
+    read_view,
 )
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.planner import Planner
@@ -60,7 +57,6 @@ from distop.metastore.operations import retention
 from distop.metastore.operations.ending import MAX_KEYS_IN_FINISH, Finish, Finished, finish, seal
 from distop.metastore.operations.pausing import is_paused
 from distop.metastore.operations.starting import FollowUpStart
-from distop.metastore.operations.steplog import CommitStepStore
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.model import (
     ABORTING,
@@ -69,9 +65,7 @@ from distop.metastore.records.model import (
     ErrorRecord,
     HistoryRecord,
     OperationArg,
-    StepRecord,
 )
-from distop.metastore.records.sequence import CommitSequence
 from distop.operations.api import DistributedOperation, OperationView
 from distop.operations.registry import Registry
 
@@ -114,7 +108,6 @@ class Completion:
         memory: Memory | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._store = CommitStepStore()
         self._hooks = hooks or Hooks()
         self.parking = parking or Parking(client)
         self._client = client
@@ -123,6 +116,7 @@ class Completion:
         self._metrics = metrics or Metrics()
         self._wall = wall
         self._follow_ups = FollowUps(client, Planner(registry, threads), wall)
+        self._external = ExternalSteps(client, threads)
         self.collector = Collector(client, threads)
         self.memory = memory or Memory()
 
@@ -193,35 +187,10 @@ class Completion:
     async def _bury(self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]) -> None:
         error = tracked.error or ErrorRecord(code="ABORTED", message="aborted")
         outcome = "cancelled" if error.code == "CANCELLED" else "failed"
-        facts = error.facts | await self._undo(keys, tracked, check)
+        facts = error.facts | await self._external.undo(keys, tracked, check)
         history = self._history(tracked, outcome, error=error, facts=facts)
         async with self.turn(keys).lock:
             await self._send(keys, tracked, epoch, None, history, ())
-
-    async def _undo(self, keys: TableKeys, tracked: Tracked, check: Callable[[], None]) -> dict[str, Any]:
-        """Take back what logged steps did, where that is possible; facts that say what was not."""
-        from distop.commit.steps.execution import undo
-
-        try:
-            sequence = await self._store.load(self._client, tracked.keys)
-            if sequence is None:
-                return {}
-            view = await self._view(tracked)
-            context = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
-            left = await self._blocking(partial(undo, sequence, context, check=check))
-        except OF_THE_WORLD:
-            raise
-        except Exception as error:
-            # Such as a log that this version cannot read. The table must not wait for it for ever.
-            log.error("steps_not_undone", extra={"operation": str(tracked.arg.id), "error": str(error)})
-            return {"undoError": f"{type(error).__name__}: {error}"[:MAX_ERROR_LENGTH]}
-        return {"stepsUndone": len(sequence) - len(left), NOT_UNDONE: len(left)}
-
-    async def _view(self, tracked: Tracked) -> OperationView:
-        jobs = await read_jobs(self._client, tracked.keys)
-        if tracked.arg.dynamic and tracked.state == COMMITTING:
-            check_run(tracked.arg, jobs, tracked.run)
-        return OperationView(arg=tracked.arg, jobs=jobs, token=f"{tracked.arg.id}/{tracked.arg.uuid}")
 
     async def _publish(
         self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]
@@ -231,18 +200,18 @@ class Completion:
         # Operations that publish nothing need not read what their jobs said.
         view = OperationView(arg=tracked.arg, jobs={}, token=str(tracked.arg.id))
         if steps or _is_hooked(kind) or tracked.jobs.failed or tracked.arg.dynamic:
-            view = await self._view(tracked)
+            view = await read_view(self._client, tracked)
         if _is_hooked(kind):
             reached("hook.before")
             await self._hooks.run(view.token, partial(kind.complete_operation, view))
             reached("hook.after")
         skipped: list[str] = []
         if steps and is_external(steps):
-            sequence = await self._logged(keys, tracked, epoch, view, steps)
-            if sequence is None:
+            done = await self._external.run(keys, tracked, epoch, view, steps, check)
+            if done is None:
+                await self._look_again(tracked, tracked.state_revision)
                 return
-            skipped = [sequence.steps[index].step for index in tracked.completion.skipped]
-            await self._execute(keys, tracked, view, sequence, check)
+            skipped = done
         for _ in range(MAX_REBASES):
             async with self.turn(keys).lock:
                 contributions: list[Contribution] = []
@@ -271,33 +240,6 @@ class Completion:
             if not tracked.state or tracked.cancel_requested:
                 return
         raise Busy(f"{tracked.arg.id} lost {MAX_REBASES} races in a row for table {keys.name!r}")
-
-    async def _logged(
-        self, keys: TableKeys, tracked: Tracked, epoch: Epoch, view: OperationView, steps: list[StepRecord]
-    ) -> CommitSequence | None:
-        """The commit sequence, durable as a whole; ``None`` if a cancellation came before it was."""
-        sequence = await self._store.load(self._client, tracked.keys)
-        if sequence is None:
-            context = context_of(keys, await read_base(self._client, keys, tracked.arg), view)
-            planned = await self._blocking(work_out, context, steps)
-            sequence = await self._store.write(self._client, tracked.keys, epoch, planned)
-        if sequence is None:
-            await self._look_again(tracked, tracked.state_revision)
-        return sequence
-
-    async def _execute(
-        self,
-        keys: TableKeys,
-        tracked: Tracked,
-        view: OperationView,
-        sequence: CommitSequence,
-        check: Callable[[], None],
-    ) -> None:
-        from distop.commit.steps.execution import execute
-
-        context = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
-        skip = frozenset(tracked.completion.skipped)
-        await self._blocking(partial(execute, sequence, context, check=check, skip=skip))
 
     async def _send(
         self,

@@ -11,11 +11,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from distop.coordinator.state.tracker import Tracked
 from distop.errors import CorruptRecord, PreconditionFailed
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Txn
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
-from distop.metastore.records.model import JobRecord, OperationArg, RunRecord, StepRecord, TableRecord, decode
+from distop.metastore.records.model import (
+    COMMITTING,
+    JobRecord,
+    OperationArg,
+    RunRecord,
+    StepRecord,
+    TableRecord,
+    decode,
+)
 from distop.metastore.records.sequence import CommitSequence
 from distop.operations.api import OperationView
 
@@ -67,6 +76,14 @@ def check_run(arg: OperationArg, jobs: Mapping[str, JobRecord], run: RunRecord) 
             f"{arg.id} has {len(jobs)} results, {others} of other runs; run {run.token} has {run.count}",
             hint="nothing was published: distop doctor, and then distop resolve",
         )
+
+
+async def read_view(client: EtcdClient, tracked: Tracked) -> OperationView:
+    """A sealed operation with the results of its jobs, as its type and its commit steps see it."""
+    jobs = await read_jobs(client, tracked.keys)
+    if tracked.arg.dynamic and tracked.state == COMMITTING:
+        check_run(tracked.arg, jobs, tracked.run)
+    return OperationView(arg=tracked.arg, jobs=jobs, token=f"{tracked.arg.id}/{tracked.arg.uuid}")
 
 
 def context_of(keys: TableKeys, base: Base, view: OperationView) -> FinishContext:

@@ -35,7 +35,6 @@ from distop.metastore.members.election import Epoch
 from distop.metastore.members.lease import LeaseSession, boot_clock
 from distop.metastore.operations.ending import seal
 from distop.metastore.records.keyspace import (
-    Keyspace,
     OperationId,
     OperationKeys,
     TableKeys,
@@ -96,7 +95,6 @@ class TableDriver:
         self._client = client
         self._paused = paused
         self._keys = keys
-        self._keyspace: Keyspace = keys.keyspace
         self._epoch = epoch
         self._session = session
         self._completion = completion
@@ -165,13 +163,13 @@ class TableDriver:
     async def _list(self) -> int:
         """Read everything again, at one revision; returns it."""
         self._session.check()
-        prefix = self._keyspace.active + escape(self._keys.name).encode() + b"."
+        prefix = self._keys.keyspace.active + escape(self._keys.name).encode() + b"."
         index = await self._client.scan(prefix, keys_only=True)
         leader = await self._client.get(self._keys.coordinator, revision=index.revision)
         if leader.create_revision != self._epoch.revision:
             raise LeadershipLost(f"table {self._keys.name!r}: epoch {self._epoch.revision} is over")
         for kv in index.kvs:
-            await self._track(self._keyspace.parse_active(kv.key), index.revision)
+            await self._track(self._keys.keyspace.parse_active(kv.key), index.revision)
         self._note_idle()
         self._wake.set()
         return index.revision
@@ -356,18 +354,13 @@ class TableDriver:
             self._metrics.action_failed(slot.tracked.arg.type, error)
             pause = min(FIRST_PAUSE_S * 2**slot.failures, LONGEST_PAUSE_S)
             slot.not_before = now + pause
-            level = logging.WARNING if isinstance(error, DistopError) else logging.ERROR
+            defect = None if isinstance(error, DistopError) else error
+            fields = {"operation": str(slot.tracked.arg.id), "failures": slot.failures, "retry_in_s": pause}
             log.log(
-                level,
+                logging.WARNING if defect is None else logging.ERROR,
                 "operation_action_failed",
-                extra={
-                    **self._fields,
-                    "operation": str(slot.tracked.arg.id),
-                    "failures": slot.failures,
-                    "retry_in_s": pause,
-                    "error": str(error),
-                },
-                exc_info=None if isinstance(error, DistopError) else error,
+                extra={**self._fields, **fields, "error": str(error)},
+                exc_info=defect,
             )
 
     async def _perform(self, tracked: Tracked, action: Action) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -51,61 +52,36 @@ class PrometheusMetrics(Metrics):
         registry = self.registry = CollectorRegistry()
         self._types: set[str] = set()
         self._led = _Led(registry, self._type)
-        self._started = Counter(
-            "distop_operations_started",
-            "Operations whose start was accepted here",
-            ["type"],
-            registry=registry,
+        counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
+        self._started = counter(
+            "distop_operations_started", "Operations whose start was accepted here", ["type"]
         )
-        self._finished = Counter(
-            "distop_operations_finished",
-            "Operations that ended under a leader here",
-            ["type", "outcome"],
-            registry=registry,
+        ended = ["type", "outcome"]
+        self._finished = counter(
+            "distop_operations_finished", "Operations that ended under a leader here", ended
         )
-        self._duration = Histogram(
-            "distop_operation_duration_seconds",
-            "From the start of an operation to its end",
-            ["type", "outcome"],
-            buckets=_DURATION_BUCKETS,
-            registry=registry,
+        took = "From the start of an operation to its end"
+        self._duration = histogram(
+            "distop_operation_duration_seconds", took, ended, buckets=_DURATION_BUCKETS
         )
-        self._lost_races = Counter(
-            "distop_finish_lost_races",
-            "Finishing transactions that lost to another writer and were put on its result",
-            ["type"],
-            registry=registry,
+        lost = "Finishing transactions that lost to another writer and were put on its result"
+        self._lost_races = counter("distop_finish_lost_races", lost, ["type"])
+        failed = "Failures to seal, complete or collect an operation; each is tried again"
+        self._failures = counter("distop_action_failures", failed, ["type", "code"])
+        self._elections = counter("distop_elections", "Campaigns for a table", ["outcome"])
+        self._leaderships_lost = counter(
+            "distop_leaderships_lost", "Leaderships that ended without being given up"
         )
-        self._failures = Counter(
-            "distop_action_failures",
-            "Failures to seal, complete or collect an operation; each is tried again",
-            ["type", "code"],
-            registry=registry,
+        self._incarnations = counter(
+            "distop_incarnations", "Leases begun; a second one means that the first was lost"
         )
-        self._elections = Counter("distop_elections", "Campaigns for a table", ["outcome"], registry=registry)
-        self._leaderships_lost = Counter(
-            "distop_leaderships_lost", "Leaderships that ended without being given up", registry=registry
-        )
-        self._incarnations = Counter(
-            "distop_incarnations",
-            "Leases begun; a second one means that the first was lost",
-            registry=registry,
-        )
-        self._planning = Gauge(
-            "distop_planning", "Starts that are being planned or wait for it", registry=registry
-        )
-        self._calls = Histogram(
-            "distop_etcd_call_seconds",
-            "Calls to etcd until their answer, fail-over to other members included",
-            ["call"],
-            buckets=_CALL_BUCKETS,
-            registry=registry,
-        )
-        self._call_errors = Counter(
-            "distop_etcd_errors", "Calls to etcd without an answer", ["call", "code"], registry=registry
-        )
-        self._watches_broken = Counter(
-            "distop_etcd_watches_broken", "Watch streams that broke and were opened again", registry=registry
+        planned = "Starts that are being planned or wait for it"
+        self._planning = Gauge("distop_planning", planned, registry=registry)
+        answered = "Calls to etcd until their answer, fail-over to other members included"
+        self._calls = histogram("distop_etcd_call_seconds", answered, ["call"], buckets=_CALL_BUCKETS)
+        self._call_errors = counter("distop_etcd_errors", "Calls to etcd without an answer", ["call", "code"])
+        self._watches_broken = counter(
+            "distop_etcd_watches_broken", "Watch streams that broke and were opened again"
         )
         Info("distop_build", "The version that runs", registry=registry).info({"version": version("distop")})
         for outcome in ("won", "lost"):
@@ -195,26 +171,17 @@ class _Led(Collector):
                 kind = self._type(tracked.arg.type)
                 active[kind, tracked.state.decode(errors="replace")] += 1
                 unfinished[kind] += max(0, tracked.total - tracked.done - tracked.jobs.failed)
+        by_state, undone = ["type", "state"], {(kind,): count for kind, count in unfinished.items()}
         yield GaugeMetricFamily("distop_tables_led", "Tables led here", len(led))
-        yield _family(
-            GaugeMetricFamily("distop_operations_active", "Operations led here", labels=["type", "state"]),
-            active,
-        )
-        yield _family(
-            GaugeMetricFamily(
-                "distop_jobs_unfinished", "Jobs without a result, of operations led here", labels=["type"]
-            ),
-            {(kind,): count for kind, count in unfinished.items()},
-        )
-        yield _family(
-            CounterMetricFamily(
-                "distop_jobs_finished", "Results of jobs seen by leaders here", labels=["type", "state"]
-            ),
-            self._jobs,
-        )
+        yield _family(GaugeMetricFamily, "distop_operations_active", "Operations led here", by_state, active)
+        left = "Jobs without a result, of operations led here"
+        yield _family(GaugeMetricFamily, "distop_jobs_unfinished", left, ["type"], undone)
+        seen = "Results of jobs seen by leaders here"
+        yield _family(CounterMetricFamily, "distop_jobs_finished", seen, by_state, self._jobs)
 
 
-def _family(family: Any, values: dict[Any, int]) -> Metric:
+def _family(kind: Any, name: str, text: str, labelled: list[str], values: Mapping[Any, int]) -> Metric:
+    family = kind(name, text, labels=labelled)
     for labels, value in sorted(values.items()):
         family.add_metric(labels, value)
     metric: Metric = family

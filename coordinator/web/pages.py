@@ -38,9 +38,9 @@ from distop.coordinator.web.reads import (
     MAX_ACTIVE,
     WATERMARKS,
     Live,
-    OperationView,
+    OperationPage,
     Overview,
-    TableView,
+    TablePage,
 )
 from distop.errors import DistopError
 from distop.proto import distop_pb2 as pb
@@ -95,7 +95,7 @@ class Pages:
             refresh_ms=LIVE_MS if view.active else CALM_MS,
         )
 
-    def table(self, view: TableView, watermarks: Sequence[pb.Watermark], *, page: int, marks: int) -> str:
+    def table(self, view: TablePage, watermarks: Sequence[pb.Watermark], *, page: int, marks: int) -> str:
         """One table; ``page`` and ``marks`` number the pages of its history and of its watermarks."""
         table = view.table
         options = MessageToDict(table.options)
@@ -143,7 +143,7 @@ class Pages:
             refresh_ms=LIVE_MS if table.running else CALM_MS,
         )
 
-    def operation(self, view: OperationView) -> str:
+    def operation(self, view: OperationPage) -> str:
         """One operation."""
         operation, grid = view.operation, view.grid
         reported = MessageToDict(operation.facts)
@@ -284,7 +284,7 @@ class Pages:
             data_key=operation.name,
         )
 
-    def _tables(self, lines: Sequence[TableView]) -> Html:
+    def _tables(self, lines: Sequence[TablePage]) -> Html:
         rows = [
             (
                 table_link(line.name),

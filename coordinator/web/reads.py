@@ -60,7 +60,7 @@ class Live:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableView:
+class TablePage:
     """One table, as far as it could be read."""
 
     name: str
@@ -72,7 +72,7 @@ class TableView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OperationView:
+class OperationPage:
     """One operation. Once it is over it has no jobs to show, and nothing to explain."""
 
     operation: pb.Operation
@@ -84,7 +84,7 @@ class OperationView:
 class Overview:
     """The first page."""
 
-    tables: Sequence[TableView]
+    tables: Sequence[TablePage]
     next_after: str
     """Where the next page of tables begins; empty on the last one."""
     live: Sequence[Live]
@@ -132,7 +132,7 @@ class Reads:
             recent=recent[:RECENT],
         )
 
-    async def table(self, name: str, *, page: int) -> TableView:
+    async def table(self, name: str, *, page: int) -> TablePage:
         """One table with its running operations and the ``page``-th page of its history.
 
         Raises :class:`~distop.errors.TableNotFound`.
@@ -141,7 +141,7 @@ class Reads:
         members = await self.members()
         return await self._view(table, members, live=LIVE, history=(page + 1) * HISTORY + 1)
 
-    async def operation(self, operation: OperationId) -> OperationView:
+    async def operation(self, operation: OperationId) -> OperationPage:
         """One operation, live or finished.
 
         Raises :class:`~distop.errors.OperationNotFound`.
@@ -155,7 +155,7 @@ class Reads:
             message, grid = seen
             table = await self.tables.GetTable(pb.GetTableRequest(name=operation.table), NO_CONTEXT)
             reason = self._why(table, [Live(message, grid)], await self.members(), None)
-            return OperationView(operation=message, grid=grid, reason=reason)
+            return OperationPage(operation=message, grid=grid, reason=reason)
         kv = await self.client.get(self.client.keyspace.table(operation.table).history(operation))
         if not kv.exists:
             raise OperationNotFound(
@@ -164,7 +164,7 @@ class Reads:
                 details={"operation": str(operation)},
             )
         record = decode(kv.value, HistoryRecord, kv.key)
-        return OperationView(operation=from_history(operation, record, kv.mod_revision))
+        return OperationPage(operation=from_history(operation, record, kv.mod_revision))
 
     async def members(self) -> list[pb.Member]:
         """All live members, coordinators first."""
@@ -214,7 +214,7 @@ class Reads:
 
         return await self._answers.get(("names", after), read, keep_s=SELDOM_S)
 
-    async def _line(self, name: str, members: Sequence[pb.Member]) -> TableView:
+    async def _line(self, name: str, members: Sequence[pb.Member]) -> TablePage:
         """A table's line on the overview; one that cannot be read says so, and the others are shown."""
         try:
             table = await self.tables.GetTable(pb.GetTableRequest(name=name), NO_CONTEXT)
@@ -222,11 +222,11 @@ class Reads:
         except Unavailable:
             raise
         except DistopError as error:
-            return TableView(name=name, reason=_unreadable(error))
+            return TablePage(name=name, reason=_unreadable(error))
 
     async def _view(
         self, table: pb.Table, members: Sequence[pb.Member], *, live: int, history: int
-    ) -> TableView:
+    ) -> TablePage:
         running = [OperationId.parse(name) for name in table.running[:live]]
         shown, errors = await self._live(running)
         finished = await self._history(table, history)
@@ -237,7 +237,7 @@ class Reads:
             last = finished[0] if finished else None
             more = max(0, len(table.running) - live)
             reason = self._why(table, shown, members, last, also_running=more)
-        return TableView(
+        return TablePage(
             name=table.name,
             table=table,
             reason=reason,
