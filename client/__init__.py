@@ -3,8 +3,7 @@
 from distop.client.aio import AsyncClient
 from distop.client.blocking import Client
 from distop.client.models.backlog import Batch, Block, Enqueued, Ordering
-from distop.client.models.cluster import Leader, Member
-from distop.client.models.control import AuditEntry, Pause
+from distop.client.models.cluster import AuditEntry, Leader, Member, Pause
 from distop.client.models.diagnosis import Diagnosis, Finding, Severity
 from distop.client.models.follow_up import FollowUp
 from distop.client.models.indexes import Index

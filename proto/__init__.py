@@ -1,1 +1,1 @@
-"""distop's gRPC API: ``distop.proto`` and the code generated from it, nothing else."""
+"""distop's gRPC API: ``distop.proto``, the code generated from it, and JSON in its text fields."""

@@ -1,7 +1,6 @@
 import datetime
 
 from google.protobuf import duration_pb2 as _duration_pb2
-from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -22,12 +21,12 @@ class OperationState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILED: _ClassVar[OperationState]
     CANCELLED: _ClassVar[OperationState]
 
-class FindingSeverity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+class Severity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
-    FINDING_SEVERITY_UNSPECIFIED: _ClassVar[FindingSeverity]
-    NOTICE: _ClassVar[FindingSeverity]
-    WARNING: _ClassVar[FindingSeverity]
-    ERROR: _ClassVar[FindingSeverity]
+    SEVERITY_UNSPECIFIED: _ClassVar[Severity]
+    NOTICE: _ClassVar[Severity]
+    WARNING: _ClassVar[Severity]
+    ERROR: _ClassVar[Severity]
 OPERATION_STATE_UNSPECIFIED: OperationState
 RUNNING: OperationState
 COMMITTING: OperationState
@@ -35,10 +34,10 @@ ABORTING: OperationState
 SUCCEEDED: OperationState
 FAILED: OperationState
 CANCELLED: OperationState
-FINDING_SEVERITY_UNSPECIFIED: FindingSeverity
-NOTICE: FindingSeverity
-WARNING: FindingSeverity
-ERROR: FindingSeverity
+SEVERITY_UNSPECIFIED: Severity
+NOTICE: Severity
+WARNING: Severity
+ERROR: Severity
 
 class OperationOptions(_message.Message):
     __slots__ = ("deadline", "max_job_attempts", "job_backoff", "attempt_timeout", "max_failed_partitions")
@@ -55,27 +54,27 @@ class OperationOptions(_message.Message):
     def __init__(self, deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_job_attempts: _Optional[int] = ..., job_backoff: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., attempt_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_failed_partitions: _Optional[int] = ...) -> None: ...
 
 class FollowUp(_message.Message):
-    __slots__ = ("type", "object", "argument", "partitions", "options", "then")
+    __slots__ = ("type", "object", "argument_json", "partitions", "options", "then")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     OBJECT_FIELD_NUMBER: _ClassVar[int]
-    ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_JSON_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     THEN_FIELD_NUMBER: _ClassVar[int]
     type: str
     object: str
-    argument: _struct_pb2.Struct
+    argument_json: str
     partitions: _containers.RepeatedScalarFieldContainer[str]
     options: OperationOptions
     then: FollowUp
-    def __init__(self, type: _Optional[str] = ..., object: _Optional[str] = ..., argument: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., partitions: _Optional[_Iterable[str]] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., then: _Optional[_Union[FollowUp, _Mapping]] = ...) -> None: ...
+    def __init__(self, type: _Optional[str] = ..., object: _Optional[str] = ..., argument_json: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., then: _Optional[_Union[FollowUp, _Mapping]] = ...) -> None: ...
 
 class StartOperationRequest(_message.Message):
-    __slots__ = ("table", "type", "object", "argument", "partitions", "options", "request_id", "started_by", "then")
+    __slots__ = ("table", "type", "object", "argument_json", "partitions", "options", "request_id", "started_by", "then")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     OBJECT_FIELD_NUMBER: _ClassVar[int]
-    ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_JSON_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -84,13 +83,13 @@ class StartOperationRequest(_message.Message):
     table: str
     type: str
     object: str
-    argument: _struct_pb2.Struct
+    argument_json: str
     partitions: _containers.RepeatedScalarFieldContainer[str]
     options: OperationOptions
     request_id: str
     started_by: str
     then: FollowUp
-    def __init__(self, table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., partitions: _Optional[_Iterable[str]] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., then: _Optional[_Union[FollowUp, _Mapping]] = ...) -> None: ...
+    def __init__(self, table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument_json: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., then: _Optional[_Union[FollowUp, _Mapping]] = ...) -> None: ...
 
 class JobCounts(_message.Message):
     __slots__ = ("total", "succeeded", "failed", "counting")
@@ -125,7 +124,7 @@ class Pause(_message.Message):
     def __init__(self, by: _Optional[str] = ..., reason: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., scope: _Optional[str] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("name", "table", "type", "object", "instance", "state", "jobs", "request_id", "started_by", "started_at", "finished_at", "error", "facts", "runner", "cancel_requested", "revision", "pause", "max_failed_partitions", "follows", "completion")
+    __slots__ = ("name", "table", "type", "object", "instance", "state", "jobs", "request_id", "started_by", "started_at", "finished_at", "error", "facts_json", "runner", "cancel_requested", "revision", "pause", "max_failed_partitions", "follows", "completion")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -138,7 +137,7 @@ class Operation(_message.Message):
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     FINISHED_AT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
-    FACTS_FIELD_NUMBER: _ClassVar[int]
+    FACTS_JSON_FIELD_NUMBER: _ClassVar[int]
     RUNNER_FIELD_NUMBER: _ClassVar[int]
     CANCEL_REQUESTED_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
@@ -158,7 +157,7 @@ class Operation(_message.Message):
     started_at: _timestamp_pb2.Timestamp
     finished_at: _timestamp_pb2.Timestamp
     error: OperationError
-    facts: _struct_pb2.Struct
+    facts_json: str
     runner: str
     cancel_requested: bool
     revision: int
@@ -166,7 +165,7 @@ class Operation(_message.Message):
     max_failed_partitions: int
     follows: str
     completion: Completion
-    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., instance: _Optional[int] = ..., state: _Optional[_Union[OperationState, str]] = ..., jobs: _Optional[_Union[JobCounts, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., facts: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., runner: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., max_failed_partitions: _Optional[int] = ..., follows: _Optional[str] = ..., completion: _Optional[_Union[Completion, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., instance: _Optional[int] = ..., state: _Optional[_Union[OperationState, str]] = ..., jobs: _Optional[_Union[JobCounts, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., facts_json: _Optional[str] = ..., runner: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., max_failed_partitions: _Optional[int] = ..., follows: _Optional[str] = ..., completion: _Optional[_Union[Completion, _Mapping]] = ...) -> None: ...
 
 class Completion(_message.Message):
     __slots__ = ("attempts", "step", "error", "at", "parked", "skipped")
@@ -287,11 +286,11 @@ class ResumeOperationRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
 class Table(_message.Message):
-    __slots__ = ("name", "location", "format", "options", "created_at", "created_by", "metadata_location", "snapshot_id", "running", "leader", "revision", "pause", "ordering", "next_batch", "next_batch_attempts", "next_batch_error")
+    __slots__ = ("name", "location", "format", "options_json", "created_at", "created_by", "metadata_location", "snapshot_id", "running", "leader", "revision", "pause", "ordering", "next_batch", "next_batch_attempts", "next_batch_error")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
-    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_JSON_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     CREATED_BY_FIELD_NUMBER: _ClassVar[int]
     METADATA_LOCATION_FIELD_NUMBER: _ClassVar[int]
@@ -307,7 +306,7 @@ class Table(_message.Message):
     name: str
     location: str
     format: str
-    options: _struct_pb2.Struct
+    options_json: str
     created_at: _timestamp_pb2.Timestamp
     created_by: str
     metadata_location: str
@@ -320,7 +319,7 @@ class Table(_message.Message):
     next_batch: str
     next_batch_attempts: int
     next_batch_error: OperationError
-    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., metadata_location: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., running: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., ordering: _Optional[_Union[Ordering, _Mapping]] = ..., next_batch: _Optional[str] = ..., next_batch_attempts: _Optional[int] = ..., next_batch_error: _Optional[_Union[OperationError, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options_json: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., metadata_location: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., running: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., ordering: _Optional[_Union[Ordering, _Mapping]] = ..., next_batch: _Optional[str] = ..., next_batch_attempts: _Optional[int] = ..., next_batch_error: _Optional[_Union[OperationError, _Mapping]] = ...) -> None: ...
 
 class Explanation(_message.Message):
     __slots__ = ("table", "mood", "sentence")
@@ -333,18 +332,18 @@ class Explanation(_message.Message):
     def __init__(self, table: _Optional[str] = ..., mood: _Optional[str] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class CreateTableRequest(_message.Message):
-    __slots__ = ("name", "location", "format", "options", "created_by")
+    __slots__ = ("name", "location", "format", "options_json", "created_by")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
-    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_JSON_FIELD_NUMBER: _ClassVar[int]
     CREATED_BY_FIELD_NUMBER: _ClassVar[int]
     name: str
     location: str
     format: str
-    options: _struct_pb2.Struct
+    options_json: str
     created_by: str
-    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., created_by: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options_json: _Optional[str] = ..., created_by: _Optional[str] = ...) -> None: ...
 
 class GetTableRequest(_message.Message):
     __slots__ = ("name",)
@@ -522,7 +521,7 @@ class Finding(_message.Message):
     FIXED_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     code: str
-    severity: FindingSeverity
+    severity: Severity
     table: str
     operation: str
     sentence: str
@@ -530,7 +529,7 @@ class Finding(_message.Message):
     fixable: bool
     fixed: bool
     outcome: str
-    def __init__(self, code: _Optional[str] = ..., severity: _Optional[_Union[FindingSeverity, str]] = ..., table: _Optional[str] = ..., operation: _Optional[str] = ..., sentence: _Optional[str] = ..., remedy: _Optional[str] = ..., fixable: _Optional[bool] = ..., fixed: _Optional[bool] = ..., outcome: _Optional[str] = ...) -> None: ...
+    def __init__(self, code: _Optional[str] = ..., severity: _Optional[_Union[Severity, str]] = ..., table: _Optional[str] = ..., operation: _Optional[str] = ..., sentence: _Optional[str] = ..., remedy: _Optional[str] = ..., fixable: _Optional[bool] = ..., fixed: _Optional[bool] = ..., outcome: _Optional[str] = ...) -> None: ...
 
 class DiagnoseResponse(_message.Message):
     __slots__ = ("findings", "tables", "operations", "done")
@@ -623,10 +622,10 @@ class ListIndexesResponse(_message.Message):
     def __init__(self, indexes: _Optional[_Iterable[_Union[Index, _Mapping]]] = ...) -> None: ...
 
 class Batch(_message.Message):
-    __slots__ = ("name", "type", "argument", "queued_by", "queued_at", "attempts", "operation", "error")
+    __slots__ = ("name", "type", "argument_json", "queued_by", "queued_at", "attempts", "operation", "error")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
-    ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_JSON_FIELD_NUMBER: _ClassVar[int]
     QUEUED_BY_FIELD_NUMBER: _ClassVar[int]
     QUEUED_AT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
@@ -634,13 +633,13 @@ class Batch(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     name: str
     type: str
-    argument: _struct_pb2.Struct
+    argument_json: str
     queued_by: str
     queued_at: _timestamp_pb2.Timestamp
     attempts: int
     operation: str
     error: OperationError
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., argument: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., queued_by: _Optional[str] = ..., queued_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., attempts: _Optional[int] = ..., operation: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., argument_json: _Optional[str] = ..., queued_by: _Optional[str] = ..., queued_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., attempts: _Optional[int] = ..., operation: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ...) -> None: ...
 
 class Block(_message.Message):
     __slots__ = ("batch", "error", "operation", "at")
@@ -685,11 +684,11 @@ class Ordering(_message.Message):
     def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., last: _Optional[str] = ..., running: _Optional[str] = ..., awaiting: _Optional[str] = ..., blocked: _Optional[_Union[Block, _Mapping]] = ..., revision: _Optional[int] = ..., remember: _Optional[int] = ..., forgotten: _Optional[str] = ...) -> None: ...
 
 class EnqueueBatchRequest(_message.Message):
-    __slots__ = ("table", "batch", "type", "argument", "options", "republish", "requested_by", "request_id")
+    __slots__ = ("table", "batch", "type", "argument_json", "options", "republish", "requested_by", "request_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
-    ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_JSON_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     REPUBLISH_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
@@ -697,12 +696,12 @@ class EnqueueBatchRequest(_message.Message):
     table: str
     batch: str
     type: str
-    argument: _struct_pb2.Struct
+    argument_json: str
     options: OperationOptions
     republish: bool
     requested_by: str
     request_id: str
-    def __init__(self, table: _Optional[str] = ..., batch: _Optional[str] = ..., type: _Optional[str] = ..., argument: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., republish: _Optional[bool] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, table: _Optional[str] = ..., batch: _Optional[str] = ..., type: _Optional[str] = ..., argument_json: _Optional[str] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., republish: _Optional[bool] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class EnqueueBatchResponse(_message.Message):
     __slots__ = ("became", "operation", "late")

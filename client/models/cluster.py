@@ -1,17 +1,15 @@
-"""The processes that make up the service, as the client shows them."""
+"""The processes that make up the service; who holds what, and who did what."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Self
 
-from distop.client.transport.convert import from_timestamp
-from distop.proto import distop_pb2 as pb
+from distop.client.models.model import Model
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Member:
+class Member(Model):
     """A live process of the service."""
 
     id: str
@@ -27,22 +25,9 @@ class Member:
     draining: bool = False
     """A coordinator that leads nothing as long as another one can; it still answers calls."""
 
-    @classmethod
-    def from_proto(cls, message: pb.Member) -> Self:
-        return cls(
-            id=message.id,
-            role=message.role,
-            address=message.address,
-            host=message.host,
-            pid=message.pid,
-            started_at=from_timestamp(message.started_at),
-            types=tuple(message.types),
-            draining=message.draining,
-        )
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Leader:
+class Leader(Model):
     """Which coordinator drives a table."""
 
     table: str
@@ -51,6 +36,28 @@ class Leader:
     epoch: int = 0
     """The fencing token: the create revision of the leader's key."""
 
-    @classmethod
-    def from_proto(cls, message: pb.Leader) -> Self:
-        return cls(table=message.table, member=message.member, address=message.address, epoch=message.epoch)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pause(Model):
+    """Somebody holds an operation or a table."""
+
+    by: str = ""
+    reason: str = ""
+    at: datetime | None = None
+    scope: str = ""
+    """What was paused, and is to be resumed: ``operation`` or ``table``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditEntry(Model):
+    """One control action."""
+
+    id: str
+    at: datetime | None = None
+    action: str
+    """Such as ``start``, ``cancel``, ``pause``, ``create-table``."""
+    target: str
+    """What it was done to: an operation, a table, a member."""
+    by: str = ""
+    reason: str = ""
+    request_id: str = ""

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from distop.client.transport.convert import to_struct
-from distop.client.transport.requests import make_request
+from distop.client.transport.connection import make_request
 from distop.errors import InvalidArgument
 from distop.proto import distop_pb2 as pb
+from distop.proto.json_text import to_json
 
 LONGEST_DEADLINE_S = 10 * 365 * 86_400
 
@@ -72,7 +72,7 @@ class FollowUp:
             pb.FollowUp,
             type=self.type,
             object=self.object,
-            argument=to_struct(self.argument, "then.argument"),
+            argument_json=to_json(self.argument, "then.argument"),
             partitions=self.partitions,
             options=operation_options(**self.options),
             then=self.then.to_proto() if self.then is not None else None,

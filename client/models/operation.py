@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum
 from typing import Any, Self
 
-from distop.client.models.control import Pause
-from distop.client.transport.convert import from_struct, from_timestamp, to_struct, to_timestamp
+from distop.client.models.cluster import Pause
+from distop.client.models.model import Model, ModelEnum
 from distop.errors import Cancelled, DistopError, Kind
-from distop.proto import distop_pb2 as pb
 
 
-class OperationState(Enum):
+class OperationState(ModelEnum):
     """Where an operation stands. ``succeeded``, ``failed`` and ``cancelled`` are final."""
 
     RUNNING = "running"
@@ -30,15 +28,6 @@ class OperationState(Enum):
     def final(self) -> bool:
         return self in _FINAL
 
-    @classmethod
-    def from_proto(cls, number: int) -> OperationState:
-        name = pb.OperationState.Name(number) if number in pb.OperationState.values() else ""
-        return cls.__members__.get(name, cls.UNKNOWN)
-
-    def to_proto(self) -> pb.OperationState:
-        unknown = self is OperationState.UNKNOWN
-        return getattr(pb.OperationState, "OPERATION_STATE_UNSPECIFIED" if unknown else self.name)  # type: ignore[no-any-return]
-
 
 _FINAL = frozenset({OperationState.SUCCEEDED, OperationState.FAILED, OperationState.CANCELLED})
 
@@ -51,7 +40,7 @@ class OperationFailed(DistopError):
 
 
 @dataclass(frozen=True, slots=True)
-class JobCounts:
+class JobCounts(Model):
     """How many jobs an operation has, and how many of them are done."""
 
     total: int = 0
@@ -67,7 +56,7 @@ class JobCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class OperationError:
+class OperationError(Model):
     """Why an operation aborts or has failed."""
 
     code: str
@@ -76,7 +65,7 @@ class OperationError:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Completion:
+class Completion(Model):
     """How completing an operation has failed so far."""
 
     attempts: int = 0
@@ -90,33 +79,9 @@ class Completion:
     skipped: int = 0
     """Commit steps that somebody has decided to leave out."""
 
-    @classmethod
-    def from_proto(cls, message: pb.Completion) -> Self:
-        error = message.error
-        return cls(
-            attempts=message.attempts,
-            step=message.step,
-            error=OperationError(error.code, error.message) if error.code or error.message else None,
-            at=from_timestamp(message.at),
-            parked=message.parked,
-            skipped=message.skipped,
-        )
-
-    def to_proto(self) -> pb.Completion:
-        """The inverse of :meth:`from_proto`."""
-        error = self.error
-        return pb.Completion(
-            attempts=self.attempts,
-            step=self.step,
-            error=pb.OperationError(code=error.code, message=error.message) if error else None,
-            at=to_timestamp(self.at),
-            parked=self.parked,
-            skipped=self.skipped,
-        )
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Operation:
+class Operation(Model):
     """An operation as it stood at one etcd revision."""
 
     name: str
@@ -185,65 +150,9 @@ class Operation:
             raise Cancelled(f"{self.name} was cancelled{why}", details=details)
         raise OperationFailed(f"{self.name} failed{why}", details=details)
 
-    @classmethod
-    def from_proto(cls, message: pb.Operation) -> Self:
-        error = message.error if message.HasField("error") else None
-        return cls(
-            name=message.name,
-            table=message.table,
-            type=message.type,
-            object=message.object,
-            instance=message.instance,
-            state=OperationState.from_proto(message.state),
-            jobs=JobCounts(
-                message.jobs.total, message.jobs.succeeded, message.jobs.failed, message.jobs.counting
-            ),
-            request_id=message.request_id,
-            started_by=message.started_by,
-            started_at=from_timestamp(message.started_at),
-            finished_at=from_timestamp(message.finished_at),
-            error=OperationError(error.code, error.message) if error else None,
-            facts=from_struct(message.facts),
-            runner=message.runner,
-            cancel_requested=message.cancel_requested,
-            completion=Completion.from_proto(message.completion) if message.HasField("completion") else None,
-            follows=message.follows,
-            max_failed_partitions=message.max_failed_partitions,
-            pause=Pause.from_proto(message.pause) if message.HasField("pause") else None,
-            revision=message.revision,
-        )
-
-    def to_proto(self) -> pb.Operation:
-        """The inverse of :meth:`from_proto`, for those who stand in for the service in tests."""
-        jobs, error = self.jobs, self.error
-        return pb.Operation(
-            name=self.name,
-            table=self.table,
-            type=self.type,
-            object=self.object,
-            instance=self.instance,
-            state=self.state.to_proto(),
-            jobs=pb.JobCounts(
-                total=jobs.total, succeeded=jobs.succeeded, failed=jobs.failed, counting=jobs.counting
-            ),
-            request_id=self.request_id,
-            started_by=self.started_by,
-            started_at=to_timestamp(self.started_at),
-            finished_at=to_timestamp(self.finished_at),
-            error=pb.OperationError(code=error.code, message=error.message) if error else None,
-            facts=to_struct(self.facts, "facts"),
-            runner=self.runner,
-            cancel_requested=self.cancel_requested,
-            completion=self.completion.to_proto() if self.completion else None,
-            follows=self.follows,
-            max_failed_partitions=self.max_failed_partitions,
-            pause=self.pause.to_proto() if self.pause is not None else None,
-            revision=self.revision,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class JobUpdate:
+class JobUpdate(Model):
     """A job that finished."""
 
     partition: str
@@ -253,7 +162,7 @@ class JobUpdate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OperationUpdate:
+class OperationUpdate(Model):
     """One step in following an operation."""
 
     operation: Operation
@@ -261,11 +170,3 @@ class OperationUpdate:
     """Jobs that finished since the update before. May be cut short; ``operation.jobs`` never is."""
     revision: int = 0
     """Pass it as ``after_revision`` to go on from here."""
-
-    @classmethod
-    def from_proto(cls, message: pb.OperationUpdate) -> Self:
-        return cls(
-            operation=Operation.from_proto(message.operation),
-            jobs=tuple(JobUpdate(job.partition, job.state, job.error) for job in message.jobs),
-            revision=message.revision,
-        )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Self
+from typing import Any
 
-from distop.client.models.control import Pause
+from distop.client.models.cluster import Pause
 from distop.client.models.indexes import Index
-from distop.client.transport.convert import from_struct, from_timestamp
+from distop.client.models.model import Model
 from distop.proto import distop_pb2 as pb
 
 Watermarks = dict[str, dict[str, str]]
@@ -16,7 +16,7 @@ Watermarks = dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
+class Table(Model):
     """A table as it stood at one etcd revision."""
 
     name: str
@@ -41,23 +41,6 @@ class Table:
     revision: int = 0
     """The etcd revision this was read at."""
 
-    @classmethod
-    def from_proto(cls, message: pb.Table) -> Self:
-        return cls(
-            name=message.name,
-            location=message.location,
-            format=message.format,
-            options=from_struct(message.options),
-            created_at=from_timestamp(message.created_at),
-            created_by=message.created_by,
-            metadata_location=message.metadata_location,
-            snapshot_id=message.snapshot_id or None,
-            running=tuple(message.running),
-            leader=message.leader,
-            pause=Pause.from_proto(message.pause) if message.HasField("pause") else None,
-            revision=message.revision,
-        )
-
 
 def watermarks_from_proto(message: pb.GetWatermarksResponse) -> Watermarks:
     """One nested mapping of what travels as rows."""
@@ -68,14 +51,10 @@ def watermarks_from_proto(message: pb.GetWatermarksResponse) -> Watermarks:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Explanation:
+class Explanation(Model):
     """Why a table moves, or does not."""
 
     table: str
     mood: str
     """``idle``, ``moving``, ``waiting``, ``stuck`` or ``failed``."""
     sentence: str
-
-    @classmethod
-    def from_proto(cls, message: pb.Explanation) -> Self:
-        return cls(table=message.table, mood=message.mood, sentence=message.sentence)

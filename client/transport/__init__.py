@@ -1,1 +1,1 @@
-"""Calls that reach the service through any of its coordinators, and values to and from protobuf."""
+"""Reaching the service through whichever of its coordinators answers. Imports no other room."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator, Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import grpc
+from google.protobuf.message import Message
 from grpc.aio import EOF  # type: ignore[attr-defined]  # the stubs lack it
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
-from tenacity.wait import wait_base, wait_random_exponential
 
 from distop.errors import ArgumentTooLarge, DistopError, InvalidArgument, Kind, Unavailable
 from distop.errors.wire import from_rpc_error
@@ -38,7 +39,17 @@ _OPTIONS = [
 ]
 
 Rpc = Callable[[SimpleNamespace], Callable[..., Any]]
-"""Picks a method: ``lambda service: service.operations.GetOperation``."""
+"""Picks a method: ``lambda service: service.GetOperation``."""
+
+M = TypeVar("M", bound=Message)
+
+_STUBS = (
+    distop_pb2_grpc.OperationServiceStub,
+    distop_pb2_grpc.TableServiceStub,
+    distop_pb2_grpc.BacklogServiceStub,
+    distop_pb2_grpc.IndexServiceStub,
+    distop_pb2_grpc.ClusterServiceStub,
+)
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
@@ -131,7 +142,12 @@ class Connection:
         deadline = asyncio.get_running_loop().time() + limit
         attempts = AsyncRetrying(
             retry=retry_if_exception(transient),
-            wait=_NextAddressFirst(len(self._addresses)),
+            # No pause while there are addresses left to try.
+            wait=lambda state: (
+                pause_s(max(0, state.attempt_number - len(self._addresses)))
+                if state.attempt_number >= len(self._addresses)
+                else 0.0
+            ),
             stop=lambda state: self.gives_up(_elapsed(state), limit),
             reraise=True,
         )
@@ -209,13 +225,9 @@ class Connection:
     def _service(self, address: str) -> SimpleNamespace:
         if address not in self._services:
             channel = self._channels[address] = grpc.aio.insecure_channel(address, options=_OPTIONS)
-            self._services[address] = SimpleNamespace(
-                operations=distop_pb2_grpc.OperationServiceStub(channel),
-                tables=distop_pb2_grpc.TableServiceStub(channel),
-                backlog=distop_pb2_grpc.BacklogServiceStub(channel),
-                indexes=distop_pb2_grpc.IndexServiceStub(channel),
-                cluster=distop_pb2_grpc.ClusterServiceStub(channel),
-            )
+            # The methods of all services; no two have the same name.
+            methods = {name: call for stub in _STUBS for name, call in vars(stub(channel)).items()}
+            self._services[address] = SimpleNamespace(**methods)
         return self._services[address]
 
 
@@ -224,12 +236,14 @@ def _elapsed(state: RetryCallState) -> float:
     return (state.seconds_since_start or 0.0) + state.upcoming_sleep
 
 
-class _NextAddressFirst(wait_base):
-    """No pause while there are addresses left to try, then an exponential one with jitter."""
+def pause_s(failures: int) -> float:
+    """Seconds to wait after so many failures: doubled each time, and cut at random."""
+    return min(FIRST_PAUSE_S * 2.0 ** min(failures, 10), LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
 
-    def __init__(self, addresses: int) -> None:
-        self._addresses = addresses
-        self._backoff = wait_random_exponential(FIRST_PAUSE_S, LONGEST_PAUSE_S, min=FIRST_PAUSE_S / 2)
 
-    def __call__(self, retry_state: RetryCallState) -> float:
-        return 0.0 if retry_state.attempt_number < self._addresses else self._backoff(retry_state)
+def make_request(kind: type[M], **fields: Any) -> M:
+    """A request, or :class:`InvalidArgument` if a field cannot be sent (text that is no unicode)."""
+    try:
+        return kind(**fields)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"this cannot be sent: {error}") from None

@@ -123,7 +123,7 @@ class IcebergStep(TransactionalStep):
         )
         facts = _facts(output) | ({"branch": draft.branch} if draft.branch else {})
         if change is not None:
-            # A string: in JSON elsewhere, and in protobuf's Struct, a number would lose its last digits.
+            # A string: JavaScript, such as in a browser, would lose the last digits of a number.
             facts |= {"snapshotId": str(snapshot_id), **change.facts}
         facts |= dropped_metadata(draft)
         return Contribution(

@@ -66,7 +66,7 @@ class Contribution:
     txn: Txn = Txn()
     """Compares that must hold, and what happens then."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """For the history: JSON, numbers beyond 2**53 as strings."""
+    """For the history: JSON. Numbers beyond 2**53 are better strings, for readers in JavaScript."""
     discard: Callable[[], None] = _nothing
     """Takes back what was prepared, once the transaction has *certainly* failed; never called in doubt.
     Never raises."""
@@ -167,7 +167,7 @@ class StepPlan(ABC):
         """
 
     def facts(self, context: FinishContext) -> dict[str, Any]:
-        """For the history, once all its steps are done: JSON, numbers beyond 2**53 as strings."""
+        """For the history, once all its steps are done: JSON. Numbers beyond 2**53 are better strings."""
         return {}
 
 

@@ -10,9 +10,8 @@ from typing import Any
 import grpc.aio
 
 from distop.coordinator.starting.body import check_scope, options_of
-from distop.coordinator.starting.requests import plain
 from distop.coordinator.views.listing import PageToken, check_table, continued_listing, page_of
-from distop.coordinator.views.operations import struct, timestamp
+from distop.coordinator.views.operations import timestamp
 from distop.coordinator.views.tables import ordering_message
 from distop.errors import ArgumentTooLarge, InvalidArgument
 from distop.metastore.backlog.batches import BatchRecord, check_batch, ordering_of
@@ -27,6 +26,7 @@ from distop.metastore.tables.audit import audit_put
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
+from distop.proto.json_text import from_json, to_json
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         keys = self._keys(request.table)
         kind = self._registry.get(check_type(request.type))
         check_scope(kind, "")
-        argument, options = plain(request.argument, "argument"), options_of(request.options)
+        argument, options = from_json(request.argument_json, "argument"), options_of(request.options)
         now = time.time()
         record = BatchRecord(
             type=kind.type,
@@ -150,10 +150,10 @@ def _batch(name: str, record: BatchRecord) -> pb.Batch:
     return pb.Batch(
         name=name,
         type=record.type,
-        argument=struct(record.argument),
+        argument_json=to_json(record.argument, "argument"),
         queued_by=record.queued_by,
         queued_at=timestamp(record.queued_at),
         attempts=record.attempts,
-        error=pb.OperationError(code=record.code, message=record.error),
+        error=pb.OperationError(code=record.code, message=record.error) if record.code else None,
         operation=record.operation,
     )

@@ -54,7 +54,7 @@ class IndexService(distop_pb2_grpc.IndexServiceServicer):
         response = pb.ListIndexesResponse()
         for index in indexes:
             # A table that was rolled back is at a snapshot before the one that is covered.
-            behind = -1 if present is None else max(0, present - index.sequence_number)
+            behind = None if present is None else max(0, present - index.sequence_number)
             response.indexes.append(
                 pb.Index(
                     column=index.column,

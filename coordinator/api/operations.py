@@ -14,9 +14,8 @@ from typing import Any
 import grpc.aio
 
 from distop.coordinator.metrics.counts import Metrics
-from distop.coordinator.starting.body import StartBody, operation_arg
+from distop.coordinator.starting.body import StartBody, operation_arg, seconds
 from distop.coordinator.starting.planner import Planner
-from distop.coordinator.starting.requests import seconds
 from distop.coordinator.state.memory import Memory
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.views.listing import list_operations

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import grpc.aio
 
-from distop.coordinator.starting.requests import plain
 from distop.coordinator.views.listing import PageToken, continued_listing, page_of, table_names
 from distop.coordinator.views.tables import explain, read_table_message
 from distop.errors import (
@@ -42,6 +41,7 @@ from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.dropping import drop_table, finish_drop
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
+from distop.proto.json_text import from_json
 
 log = logging.getLogger(__name__)
 
@@ -221,7 +221,7 @@ def _checked(request: pb.CreateTableRequest) -> TableRecord:
         raise InvalidArgument(
             f"format {file_format!r} is not one of {', '.join(FORMATS)}", details={"field": "format"}
         )
-    options = plain(request.options, "options")
+    options = from_json(request.options_json, "options")
     if unknown := sorted(set(options) - set(OPTIONS)):
         raise InvalidArgument(
             f"unknown option {unknown[0]!r}; known are {', '.join(OPTIONS)}",

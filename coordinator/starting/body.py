@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from distop.coordinator.starting.requests import plain, seconds
+from google.protobuf import duration_pb2
+
 from distop.errors import ArgumentTooLarge, InvalidArgument, UnknownOperationType
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES
 from distop.metastore.operations.starting import StartRequest, digest_of
@@ -18,6 +19,7 @@ from distop.metastore.records.options import JOB_BACKOFF_S, MAX_FOLLOW_UPS, Foll
 from distop.operations.api import DistributedOperation, Plan, Scope
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
+from distop.proto.json_text import from_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,7 @@ class StartBody:
             )
         if request.request_id:
             check_name(request.request_id, "request_id")
-        options, argument = options_of(request.options), plain(request.argument, "argument")
+        options, argument = options_of(request.options), from_json(request.argument_json, "argument")
         then = _follow_up(request.then, registry) if request.HasField("then") else None
         parts = [request.table, request.type, request.object, argument, list(request.partitions), options]
         table = check_name(request.table, "table")
@@ -71,6 +73,11 @@ class StartBody:
         )
         check_scope(kind, body.object)
         return body
+
+
+def seconds(duration: duration_pb2.Duration) -> float:
+    """A duration in seconds. On the wire it may lie far outside of what protobuf's own helpers take."""
+    return float(duration.seconds) + duration.nanos / 1e9
 
 
 def options_of(given: pb.OperationOptions) -> OperationOptions:
@@ -100,7 +107,7 @@ def _follow_up(given: pb.FollowUp, registry: Registry, depth: int = 1) -> Follow
         raise InvalidArgument(
             f"follow-ups are nested more than {MAX_FOLLOW_UPS} deep", details={"field": "then"}
         )
-    argument = plain(given.argument, "then.argument")
+    argument = from_json(given.argument_json, "then.argument")
     try:
         kind = registry.get(check_type(given.type))
         obj = _object(kind, given.object, argument)

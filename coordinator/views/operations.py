@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-from google.protobuf import struct_pb2, timestamp_pb2
+from google.protobuf import timestamp_pb2
 
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import CorruptRecord, OperationNotFound
@@ -22,6 +21,7 @@ from distop.metastore.records.model import (
     decode,
 )
 from distop.proto import distop_pb2 as pb
+from distop.proto.json_text import to_json
 
 _LIVE = {RUNNING: pb.RUNNING, COMMITTING: pb.COMMITTING, ABORTING: pb.ABORTING}
 _ENDED = {"success": pb.SUCCEEDED, "failed": pb.FAILED, "cancelled": pb.CANCELLED}
@@ -34,25 +34,6 @@ def timestamp(seconds: float) -> timestamp_pb2.Timestamp | None:
         return None
     whole = int(seconds)
     return timestamp_pb2.Timestamp(seconds=whole, nanos=int((seconds - whole) * 1e9))
-
-
-def struct(value: dict[str, Any]) -> struct_pb2.Struct:
-    """JSON as a protobuf struct. Integers that a double cannot hold (snapshot ids) become strings."""
-    message = struct_pb2.Struct()
-    message.update({key: _exact(item) for key, item in value.items()})
-    return message
-
-
-def _exact(value: Any) -> Any:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int) and abs(value) > 1 << 53:
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _exact(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_exact(item) for item in value]
-    return value
 
 
 def pause_of(record: PauseRecord, scope: str) -> pb.Pause:
@@ -74,7 +55,7 @@ def from_history(operation: OperationId, record: HistoryRecord, revision: int) -
         started_by=record.started_by,
         started_at=timestamp(record.started_at),
         finished_at=timestamp(record.finished_at),
-        facts=struct(record.facts),
+        facts_json=to_json(record.facts, "facts"),
         follows=record.follows,
         cancel_requested=record.outcome == "cancelled",
         revision=revision,
@@ -115,7 +96,9 @@ def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
             pb.Completion(
                 attempts=completion.attempts,
                 step=completion.step,
-                error=pb.OperationError(code=completion.error_code, message=completion.error),
+                error=pb.OperationError(code=completion.error_code, message=completion.error)
+                if completion.error_code or completion.error
+                else None,
                 at=timestamp(completion.at),
                 parked=completion.parked,
                 skipped=len(completion.skipped),

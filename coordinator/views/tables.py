@@ -8,7 +8,6 @@ from distop.coordinator.views.operations import (
     member_message,
     pause_of,
     read_operation,
-    struct,
     timestamp,
 )
 from distop.coordinator.views.why import Reason, why
@@ -28,6 +27,7 @@ from distop.metastore.records.model import (
     decode_run_ops,
 )
 from distop.proto import distop_pb2 as pb
+from distop.proto.json_text import to_json
 
 EXPLAINED = 3
 """Running operations that are looked at to explain a table; the others are counted."""
@@ -55,7 +55,7 @@ async def read_table_message(client: EtcdClient, name: str, *, revision: int = 0
         name=name,
         location=record.location,
         format=record.format,
-        options=struct(without_secrets(record.options)),
+        options_json=to_json(without_secrets(record.options), "options"),
         created_at=timestamp(record.created_at),
         created_by=record.created_by,
         revision=seen,

@@ -40,6 +40,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId
 from distop.proto import distop_pb2 as pb
+from distop.proto.json_text import from_json
 
 log = logging.getLogger(__name__)
 
@@ -276,8 +277,20 @@ def _static(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
 
 def _plain(message: Message) -> dict[str, Any]:
     """A message of the gRPC API as JSON, zeros and empty texts included."""
-    plain: dict[str, Any] = MessageToDict(message, always_print_fields_with_no_presence=True)
+    plain: dict[str, Any] = _opened(MessageToDict(message, always_print_fields_with_no_presence=True))
     return plain
+
+
+def _opened(value: Any) -> Any:
+    """The same with the values of fields that hold JSON, such as ``facts`` for ``factsJson``."""
+    match value:
+        case dict():
+            text = {key: item for key, item in value.items() if key.endswith("Json")}
+            rest = {key: _opened(item) for key, item in value.items() if key not in text}
+            return rest | {key.removesuffix("Json"): from_json(item, key) for key, item in text.items()}
+        case list():
+            return [_opened(item) for item in value]
+    return value
 
 
 def _told(reason: Reason) -> dict[str, str]:

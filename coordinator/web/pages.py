@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from google.protobuf.json_format import MessageToDict
-
 from distop.coordinator.views.why import Mood, seconds_of, short_name, span
 from distop.coordinator.web.markup import Child, Html, tag
 from distop.coordinator.web.parts import (
@@ -44,6 +42,7 @@ from distop.coordinator.web.reads import (
 )
 from distop.errors import DistopError
 from distop.proto import distop_pb2 as pb
+from distop.proto.json_text import from_json
 
 SMALL_GRID, LARGE_GRID = 240, 2000
 """Cells of an operation's grid among others, and on its own page."""
@@ -98,7 +97,7 @@ class Pages:
     def table(self, view: TablePage, watermarks: Sequence[pb.Watermark], *, page: int, marks: int) -> str:
         """One table; ``page`` and ``marks`` number the pages of its history and of its watermarks."""
         table = view.table
-        options = MessageToDict(table.options)
+        options = from_json(table.options_json, "options")
         nobody = "nobody yet" if table.running else "nobody while it is idle"
         return self._page(
             view.name,
@@ -146,7 +145,7 @@ class Pages:
     def operation(self, view: OperationPage) -> str:
         """One operation."""
         operation, grid = view.operation, view.grid
-        reported = MessageToDict(operation.facts)
+        reported = from_json(operation.facts_json, "facts")
         broken = reported.pop("violations", None) or []
         began, ended = seconds_of(operation.started_at), seconds_of(operation.finished_at)
         error = operation.error

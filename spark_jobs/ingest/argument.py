@@ -120,12 +120,7 @@ def parse_argument(raw: Mapping[str, Any]) -> IngestArgument:
     InvalidArgument
         ``details["field"]`` names the field.
     """
-    given = dict(raw)
-    # Numbers of a protobuf Struct are floats.
-    split_bytes = given.get("split_bytes")
-    if isinstance(split_bytes, float) and split_bytes.is_integer():
-        given["split_bytes"] = int(split_bytes)
-    argument = parse(given, IngestArgument, "ingest")
+    argument = parse(dict(raw), IngestArgument, "ingest")
     _check_source(argument)
     _check_csv(argument)
     _check_columns(argument)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -62,7 +61,7 @@ def parse_kafka(raw: Any) -> KafkaArgument:
     InvalidArgument
         ``details["field"]`` names the field.
     """
-    argument = parse(_with_integers(raw), KafkaArgument, "ingest: kafka", below="kafka")
+    argument = parse(raw, KafkaArgument, "ingest: kafka", below="kafka")
     _check_place(argument)
     for field, offsets in (("from", argument.from_), ("to", argument.to)):
         for partition, offset in offsets.items() if isinstance(offsets, dict) else ():
@@ -102,10 +101,3 @@ def _check_columns(argument: KafkaArgument) -> None:
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise wrong("metadata", f"two columns are called {twice!r}")
-
-
-def _with_integers(raw: Any) -> Any:
-    """Numbers of a protobuf Struct are floats."""
-    if isinstance(raw, Mapping):
-        return {key: _with_integers(value) for key, value in raw.items()}
-    return int(raw) if isinstance(raw, float) and raw.is_integer() else raw

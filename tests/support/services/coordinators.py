@@ -25,6 +25,7 @@ from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.model import LeaderRecord, MemberRecord, decode
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
+from distop.proto.json_text import to_json
 from support.repository import TESTS
 from support.types.probes import PROBES
 from support.waiting import eventually
@@ -57,8 +58,8 @@ class Service:
     async def start(
         self, table: str, kind: str = "noop", argument: dict[str, Any] | None = None, **fields: Any
     ) -> OperationId:
-        request = pb.StartOperationRequest(table=table, type=kind, **fields)
-        request.argument.update(argument or {})
+        argument_json = to_json(argument or {}, "argument")
+        request = pb.StartOperationRequest(table=table, type=kind, argument_json=argument_json, **fields)
         with raising():
             return OperationId.parse((await self.operations.StartOperation(request, timeout=10)).name)
 

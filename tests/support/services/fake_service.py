@@ -12,11 +12,11 @@ from typing import Any
 
 import grpc
 
-from distop.client.transport.convert import from_struct
 from distop.errors import DistopError, OperationNotFound, TableExists, TableNotFound, Unavailable
 from distop.errors.wire import abort
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
+from distop.proto.json_text import from_json
 
 Context = grpc.aio.ServicerContext[Any, Any]
 FINAL = (pb.SUCCEEDED, pb.FAILED, pb.CANCELLED)
@@ -73,7 +73,7 @@ class FakeService(
             if operation.request_id == request.request_id:
                 await self._leave(context)
                 return operation
-        argument = from_struct(request.argument)
+        argument = from_json(request.argument_json, "argument")
         instance = 1 + len(self.world.operations)
         operation = pb.Operation(
             name=f"{request.table}/{request.type}/{instance}",
@@ -214,7 +214,7 @@ class FakeService(
             name=request.name,
             location=request.location,
             format=request.format,
-            options=request.options,
+            options_json=request.options_json,
             created_by=request.created_by,
         )
         table.created_at.FromSeconds(1_700_000_000)

@@ -317,7 +317,7 @@ async def test_an_oversize_argument_is_refused_here(service: tuple[FakeService, 
     ("arguments", "field"),
     [
         ({"argument": {"when": object()}}, "argument.when"),
-        ({"argument": {"a": [1, {"b": 2**53 + 1}]}}, "argument.a[1].b"),
+        ({"argument": {"a": [1, {"b": 2**64}]}}, "argument.a[1].b"),
         ({"deadline_s": 0}, "options.deadline"),
         ({"deadline_s": float("nan")}, "options.deadline"),
         ({"deadline_s": 1e300}, "options.deadline"),

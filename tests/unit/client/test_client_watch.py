@@ -8,7 +8,7 @@ from contextlib import aclosing
 import pytest
 
 from distop.client import AsyncClient, OperationState, OperationUpdate
-from distop.client.calls.follow import follow
+from distop.client.calls.following import follow
 from distop.client.transport.connection import Connection
 from distop.errors import DeadlineExceeded, OperationNotFound, Unavailable
 from distop.metastore.etcd.embedded import free_port

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -156,12 +157,14 @@ async def test_a_listing_that_is_too_old_says_so(service: Service, client: EtcdC
 
 
 async def test_a_table_is_shown_with_what_it_was_made_of(service: Service, client: EtcdClient) -> None:
-    request = pb.CreateTableRequest(name="t", location="/data//flights/", created_by="me")
-    request.options.update({"partitionBy": ["month"], "properties": {"a": "b"}})
+    options = {"partitionBy": ["month"], "properties": {"a": "b"}}
+    request = pb.CreateTableRequest(
+        name="t", location="/data//flights/", created_by="me", options_json=json.dumps(options)
+    )
     made = await service.tables.CreateTable(request)
     assert (made.name, made.location, made.format) == ("t", "file:///data/flights", "iceberg")
     assert made.created_by == "me"
-    assert made.options["partitionBy"][0] == "month"
+    assert json.loads(made.options_json) == options
     assert made.created_at.ToNanoseconds() > 0
     operation = await service.start("t")
     await eventually(lambda: leader_of(client, "t"))
@@ -228,9 +231,7 @@ def start(**fields: Any) -> pb.StartOperationRequest:
 
 
 def with_argument(**argument: Any) -> pb.StartOperationRequest:
-    request = start()
-    request.argument.update(argument)
-    return request
+    return start(argument_json=json.dumps(argument))
 
 
 def with_deadline(seconds: int) -> pb.StartOperationRequest:
@@ -268,8 +269,15 @@ BAD_STARTS: list[tuple[pb.StartOperationRequest, type[DistopError], str]] = [
     (with_deadline(-(2**63)), InvalidArgument, "options.deadline_s"),
     (with_argument(partitions="x"), InvalidArgument, "argument"),
     (with_argument(partitions=-1), InvalidArgument, "partitions"),
-    (with_argument(partitions=float("nan")), InvalidArgument, "argument"),
-    (with_argument(partitions=float("inf")), InvalidArgument, "argument"),
+    (with_argument(partitions=float("nan")), InvalidArgument, "argument.partitions"),
+    (with_argument(partitions=float("inf")), InvalidArgument, "argument.partitions"),
+    (with_argument(partitions=2**64), InvalidArgument, "argument.partitions"),
+    (start(argument_json='{"partitions": 1'), InvalidArgument, "argument"),
+    (start(argument_json="[1]"), InvalidArgument, "argument"),
+    (start(argument_json='{"partitions": 1, "partitions": 2}'), InvalidArgument, "argument"),
+    (start(argument_json='{"x": ' + "[" * 100_000), InvalidArgument, "argument"),
+    (with_argument(fail="\ud800"), InvalidArgument, "argument.fail"),
+    (start(then=pb.FollowUp(type="noop", argument_json="{")), InvalidArgument, "then.argument"),
     (with_argument(fail=["x" * 1_600_000]), ArgumentTooLarge, "argument"),
     (with_argument(fail=["\x00" * 400_000]), ArgumentTooLarge, "argument"),
 ]
@@ -308,9 +316,7 @@ def table(**fields: Any) -> pb.CreateTableRequest:
 
 
 def with_options(**options: Any) -> pb.CreateTableRequest:
-    request = table()
-    request.options.update(options)
-    return request
+    return table(options_json=json.dumps(options))
 
 
 BAD_TABLES = [
@@ -324,7 +330,8 @@ BAD_TABLES = [
     (table(format="csv"), "format"),
     (with_options(partitionby=["x"]), "options.partitionby"),
     (with_options(partitionBy="x"), "options.partitionBy"),
-    (with_options(properties=float("nan")), "options"),
+    (with_options(properties=float("nan")), "options.properties"),
+    (table(options_json="{"), "options"),
     (with_options(properties={"x": "y" * 1_600_000}), "options"),
 ]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from google.protobuf import json_format
 
 from distop.errors import AlreadyExists, IncompatibleOperation, InvalidArgument, OperationNotFound
 from distop.metastore.etcd.client import EtcdClient
@@ -120,7 +120,7 @@ async def test_the_partitions_that_may_fail_are_named_and_the_others_count(
     await mark(client, operation, str(jobs - 1))
     ended = await service.ended(operation)
     assert (ended.state, ended.jobs.succeeded, ended.jobs.failed) == (pb.SUCCEEDED, 1, 102)
-    failed: dict[str, str] = json_format.MessageToDict(ended.facts)["failedPartitions"]
+    failed: dict[str, str] = json.loads(ended.facts_json)["failedPartitions"]
     assert len(failed) == 100
     assert failed["7"].startswith("JOB_FAILED: disk 7 full!")
     assert len(failed["7"]) == 120

@@ -9,12 +9,12 @@ import pytest
 import pytest_asyncio
 
 from distop.commit.steps.contract import VARIABLE, default_registry
-from distop.coordinator.starting.requests import plain
 from distop.errors import DistopError, NotSkippable
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.model import COMMITTING
 from distop.proto import distop_pb2 as pb
+from distop.proto.json_text import from_json
 from support.etcd.jobs import mark_all
 from support.etcd.lossy import LossyClient
 from support.services.coordinators import Service, serving
@@ -76,7 +76,7 @@ async def test_steps_are_executed_in_order_and_once(
     operation = await start(service, client, tmp_path)
     ended = await service.ended(operation)
     assert ended.state == pb.SUCCEEDED
-    assert ended.facts["written"] == 4
+    assert from_json(ended.facts_json, "facts")["written"] == 4
     assert written(tmp_path) == {"0", "1", "2", "last"}
     assert sorted(executions(tmp_path)[:3]) == ["0", "1", "2"]
     assert executions(tmp_path)[3:] == ["last"]
@@ -119,7 +119,7 @@ async def test_skipping_leaves_out_the_one_step(
     await service.resolve(operation, "skip")
     ended = await service.ended(operation)
     assert ended.state == pb.SUCCEEDED
-    assert plain(ended.facts, "facts")["skippedSteps"] == ["probe.write"]
+    assert from_json(ended.facts_json, "facts")["skippedSteps"] == ["probe.write"]
     assert written(tmp_path) == {"0", "2", "last"}
 
 
@@ -144,7 +144,8 @@ async def test_aborting_takes_back_what_was_done(
     await service.resolve(operation, "abort", requested_by="me")
     ended = await service.ended(operation)
     assert (ended.state, ended.error.code) == (pb.FAILED, "COMPLETION_FAILED")
-    assert (ended.facts["stepsUndone"], ended.facts["stepsNotUndone"]) == (4, 0)
+    facts = from_json(ended.facts_json, "facts")
+    assert (facts["stepsUndone"], facts["stepsNotUndone"]) == (4, 0)
     assert written(tmp_path) == set()
     assert await eventually(lambda: nothing_left(client, operation))
 
@@ -160,7 +161,7 @@ async def test_a_log_that_cannot_be_read_does_not_hold_up_the_end(
     await service.resolve(operation, "abort")
     ended = await service.ended(operation)
     assert ended.state == pb.FAILED
-    assert "CorruptRecord" in str(ended.facts["undoError"])
+    assert "CorruptRecord" in str(from_json(ended.facts_json, "facts")["undoError"])
 
 
 async def test_once_steps_may_have_been_executed_it_is_too_late_to_cancel(

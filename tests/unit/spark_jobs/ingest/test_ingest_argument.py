@@ -54,10 +54,6 @@ def test_one_path_may_stand_without_a_list() -> None:
     assert parse_argument({"paths": "/a"}).path_list() == ["/a"]
 
 
-def test_numbers_may_come_as_floats_as_protobuf_sends_them() -> None:
-    assert parse_argument({"paths": "/a", "split_bytes": 4096.0}).split_bytes == 4096
-
-
 def test_options_of_csv_are_refused_for_other_formats() -> None:
     check_format_options({"paths": "/a", "delimiter": ";"}, "csv")
     with pytest.raises(InvalidArgument, match="option of csv") as caught:

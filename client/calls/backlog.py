@@ -1,0 +1,117 @@
+"""Calls about the batches of a table and their order."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Literal
+
+from distop.client.calls.base import PAGE_SIZE, Calls, models
+from distop.client.models.backlog import Batch, Enqueued, Ordering
+from distop.proto.json_text import to_json
+
+
+class BacklogCalls(Calls):
+    """The part of :class:`~distop.client.aio.AsyncClient` about batches and their order."""
+
+    async def enqueue(
+        self,
+        table: str,
+        batch: str,
+        type: str,
+        argument: Mapping[str, Any] | None = None,
+        *,
+        republish: bool = False,
+    ) -> Enqueued:
+        """Queue a batch; it is applied once all batches that sort before it are.
+
+        Safe to repeat: an equal batch that is queued or applied already stays what it is.
+
+        Parameters
+        ----------
+        batch:
+            Its name. Names are ordered byte by byte: "10" comes before "2".
+        type, argument:
+            The operation that applies it.
+        republish:
+            Apply it again if it was applied before; replace it if it is queued with another content.
+
+        Raises
+        ------
+        AlreadyExists
+            It is queued with another content (``BATCH_DIFFERS``).
+        PreconditionFailed
+            It sorts before an applied one, and the table rejects such batches (``BATCH_LATE``).
+        """
+        answer = await self._control(
+            "EnqueueBatch",
+            table=table,
+            batch=batch,
+            type=type,
+            argument_json=to_json(argument or {}, "argument"),
+            republish=republish,
+            request_id=uuid.uuid4().hex,
+        )
+        return Enqueued(
+            table=table, batch=batch, became=answer.became, operation=answer.operation, late=answer.late
+        )
+
+    def backlog(self, table: str, *, page_size: int = PAGE_SIZE) -> AsyncGenerator[Batch, None]:
+        """The batches of a table that wait, in the order in which they will be applied."""
+        return models(self._listed("ListBacklog", "batches", table=table, page_size=page_size), Batch)
+
+    async def ordering(self, table: str) -> Ordering:
+        """How a table is fed, and what it waits for."""
+        return Ordering.from_proto((await self._call("ListBacklog", table=table, page_size=1)).ordering)
+
+    async def set_ordering(
+        self,
+        table: str,
+        *,
+        gate: Literal["open", "closed"] | None = None,
+        validation: bool | None = None,
+        late: Literal["block", "apply", "reject"] | None = None,
+        together: int | None = None,
+        max_attempts: int | None = None,
+        remember: int | None = None,
+    ) -> Ordering:
+        """Change how a table is fed; what is ``None`` stays as it is. See :class:`Ordering`."""
+        reply = await self._control(
+            "SetOrdering",
+            table=table,
+            gate=gate,
+            validation=validation,
+            late=late,
+            together=together,
+            max_attempts=max_attempts,
+            remember=remember,
+            request_id=uuid.uuid4().hex,
+        )
+        return Ordering.from_proto(reply)
+
+    async def open_gate(self, table: str, reason: str = "") -> Ordering:
+        """Let the batches that were collected be applied."""
+        return await self._control_backlog(table, "open", "", reason)
+
+    async def approve(self, table: str, batch: str = "", reason: str = "") -> Ordering:
+        """Let the next batch come. ``batch``: the one that was looked at; no other is approved then."""
+        return await self._control_backlog(table, "approve", batch, reason)
+
+    async def retry_batch(self, table: str, batch: str = "", reason: str = "") -> Ordering:
+        """Try the batch again that blocks the table. ``batch``: no other is meant then."""
+        return await self._control_backlog(table, "retry", batch, reason)
+
+    async def skip_batch(self, table: str, batch: str = "", reason: str = "") -> Ordering:
+        """Leave the batch out that blocks the table, for good. ``batch``: no other is meant then."""
+        return await self._control_backlog(table, "skip", batch, reason)
+
+    async def _control_backlog(self, table: str, action: str, batch: str, reason: str) -> Ordering:
+        reply = await self._control(
+            "ControlBacklog",
+            table=table,
+            action=action,
+            batch=batch,
+            reason=reason,
+            request_id=uuid.uuid4().hex,
+        )
+        return Ordering.from_proto(reply)

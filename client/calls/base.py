@@ -1,0 +1,47 @@
+"""What all calls have in common."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from operator import attrgetter
+from typing import Any
+
+from distop.client.transport.connection import Connection, make_request
+from distop.proto import distop_pb2 as pb
+
+PAGE_SIZE = 200
+
+
+class Calls:
+    """Calls by the names of their methods. The request of ``GetTable`` is a ``GetTableRequest``."""
+
+    identity: str
+    _connection: Connection
+
+    async def _call(self, method: str, *, of: str = "", **fields: Any) -> Any:
+        """The reply of a call. ``of``: the method whose kind of request it takes, if that is another one."""
+        request = make_request(getattr(pb, f"{of or method}Request"), **fields)
+        return await self._connection.call(attrgetter(method), request)
+
+    async def _control(self, method: str, **fields: Any) -> Any:
+        """The reply of a call that is to be known by who made it."""
+        return await self._call(method, requested_by=self.identity, **fields)
+
+    async def _listed(self, method: str, field: str, **fields: Any) -> AsyncGenerator[Any, None]:
+        """What a call lists in ``field``. Pages are fetched as they are needed, all at one revision."""
+        request = make_request(getattr(pb, f"{method}Request"), **fields)
+        while True:
+            page = await self._connection.call(attrgetter(method), request)
+            for message in getattr(page, field):
+                yield message
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+
+async def models(messages: AsyncGenerator[Any, None], kind: Any) -> AsyncGenerator[Any, None]:
+    """The messages as the dataclass that stands for them."""
+    async with aclosing(messages):
+        async for message in messages:
+            yield kind.from_proto(message)

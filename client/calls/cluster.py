@@ -1,0 +1,64 @@
+"""Calls about the processes that make up the service: who is there, what is wrong, who did what."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+from distop.client.calls.base import PAGE_SIZE, Calls, models
+from distop.client.calls.following import diagnose
+from distop.client.models.cluster import AuditEntry, Leader, Member
+from distop.client.models.diagnosis import Diagnosis
+from distop.client.transport.connection import make_request
+from distop.proto import distop_pb2 as pb
+
+
+class ClusterCalls(Calls):
+    """The part of :class:`~distop.client.aio.AsyncClient` about the service itself."""
+
+    async def members(self) -> Sequence[Member]:
+        """The live coordinators and executors."""
+        return [Member.from_proto(member) for member in (await self._call("ListMembers")).members]
+
+    async def leaders(self) -> Sequence[Leader]:
+        """Who drives which table at present. Idle tables have no leader."""
+        return [Leader.from_proto(leader) for leader in (await self._call("ListLeaders")).leaders]
+
+    async def diagnose(
+        self, table: str = "", *, deep: bool = False, fix: bool = False, patience_s: float = 10.0
+    ) -> Diagnosis:
+        """Look for what should not be, in one table or in the whole installation.
+
+        Parameters
+        ----------
+        deep:
+            Also read the manifests of tables, and see whether their files exist.
+        fix:
+            Put right what is safe to put right.
+        patience_s:
+            Seconds that a table may be without a leader, or an operation without a runner.
+        """
+        request = make_request(pb.DiagnoseRequest, table=table, deep=deep, fix=fix)
+        request.patience.FromNanoseconds(int(patience_s * 1e9))
+        return await diagnose(self._connection, request)
+
+    async def drain(self, member: str, reason: str = "", *, undo: bool = False) -> Member:
+        """Let a coordinator give its tables up and get none; it still answers calls.
+
+        Parameters
+        ----------
+        member:
+            Its id, or its address.
+        undo:
+            Let it lead again.
+
+        Raises
+        ------
+        PreconditionFailed
+            It is the last coordinator that is not draining.
+        """
+        reply = await self._control("DrainCoordinator", member=member, reason=reason, undo=undo)
+        return Member.from_proto(reply)
+
+    def audit(self, table: str = "", *, page_size: int = PAGE_SIZE) -> AsyncGenerator[AuditEntry, None]:
+        """Who did what and when, the newest first: of one table, or what concerns the installation."""
+        return models(self._listed("ListAudit", "entries", table=table, page_size=page_size), AuditEntry)

@@ -1,0 +1,119 @@
+"""Following what goes on, whatever happens to the coordinators on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from operator import attrgetter
+from typing import Any
+
+from distop.client.models.diagnosis import Diagnosis, Finding
+from distop.client.models.operation import OperationUpdate
+from distop.client.transport.connection import Connection, pause_s, transient
+from distop.errors import DistopError, Unavailable
+from distop.proto import distop_pb2 as pb
+
+HEARTBEAT_S = 2.0
+"""How often a coordinator shows that it is alive while nothing changes; 2.5 times as long is silence."""
+
+DIAGNOSIS_SILENCE_S = 15.0
+"""Seconds without a sign of life after which the next coordinator is asked for a diagnosis."""
+
+
+async def resumed(
+    connection: Connection, method: str, request: Callable[[], Any], *, silence_s: float
+) -> AsyncGenerator[Any, None]:
+    """The messages of a stream, and of its successors: whoever has seen the last message closes it.
+
+    Parameters
+    ----------
+    request:
+        Makes the request of each stream: how to go on when one broke or fell silent.
+
+    Raises
+    ------
+    Unavailable
+        No coordinator showed any sign of life for the connection's timeout.
+    """
+    loop, failures = asyncio.get_running_loop(), 0
+    alive_at = loop.time()
+    while True:
+        broken: DistopError = Unavailable(f"{connection.address} ended the stream")
+        try:
+            stream = connection.stream(attrgetter(method), request(), silence_s=silence_s)
+            async with aclosing(stream) as messages:
+                async for message in messages:
+                    failures, alive_at = 0, loop.time()
+                    yield message
+            connection.turn()
+        except DistopError as error:
+            if not transient(error):
+                raise
+            broken = error
+        failures += 1
+        pause = pause_s(failures)
+        if connection.gives_up(loop.time() + pause - alive_at, connection.timeout_s):
+            raise broken
+        await asyncio.sleep(pause)
+
+
+async def follow(
+    connection: Connection,
+    name: str,
+    *,
+    after_revision: int = 0,
+    states_only: bool = False,
+    heartbeat_s: float = HEARTBEAT_S,
+) -> AsyncGenerator[OperationUpdate, None]:
+    """The changes of an operation, each once, up to its end.
+
+    Raises
+    ------
+    OperationNotFound
+        There is no such operation.
+    Unavailable
+        See :func:`resumed`.
+    """
+    seen = after_revision or -1
+
+    def request() -> pb.WatchOperationRequest:
+        wanted = pb.WatchOperationRequest(name=name, after_revision=max(seen, 0), states_only=states_only)
+        wanted.heartbeat.FromNanoseconds(int(heartbeat_s * 1e9))
+        return wanted
+
+    stream = resumed(connection, "WatchOperation", request, silence_s=2.5 * heartbeat_s)
+    async with aclosing(stream) as messages:
+        async for message in messages:
+            update = OperationUpdate.from_proto(message)
+            # A heartbeat repeats what was seen; the end is shown whatever its revision.
+            if update.revision > seen or update.operation.done:
+                seen = max(seen, update.revision)
+                yield update
+            if update.operation.done:
+                return
+
+
+async def diagnose(connection: Connection, request: pb.DiagnoseRequest) -> Diagnosis:
+    """Ask a coordinator; when its stream breaks another one begins anew, which does no harm.
+
+    What an earlier one has already put right is not found again, so it is kept from the broken stream.
+    """
+    fixed: dict[tuple[str, str, str, str], Finding] = {}
+    findings: list[Finding] = []
+
+    def begin() -> pb.DiagnoseRequest:
+        for one in findings:
+            if one.fixed:
+                fixed[one.code, one.table, one.operation, one.sentence] = one
+        findings.clear()
+        return request
+
+    stream = resumed(connection, "Diagnose", begin, silence_s=DIAGNOSIS_SILENCE_S)
+    async with aclosing(stream) as messages:
+        async for message in messages:
+            findings += [Finding.from_proto(finding) for finding in message.findings]
+            if message.done:
+                found = (*fixed.values(), *findings)
+                return Diagnosis(findings=found, tables=message.tables, operations=message.operations)
+    raise AssertionError("unreachable: streams follow each other until one is done")

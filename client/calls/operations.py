@@ -1,0 +1,197 @@
+"""Calls about operations: start, look at, follow, hold, cancel, decide."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Literal
+
+from distop.client.calls.base import PAGE_SIZE, Calls, models
+from distop.client.calls.following import follow
+from distop.client.models.follow_up import FollowUp, operation_options
+from distop.client.models.operation import Operation, OperationState, OperationUpdate
+from distop.client.transport.connection import make_request
+from distop.errors import DeadlineExceeded, InvalidArgument
+from distop.proto import distop_pb2 as pb
+from distop.proto.json_text import to_json
+
+
+class OperationCalls(Calls):
+    """The part of :class:`~distop.client.aio.AsyncClient` about operations."""
+
+    _new_request_id: Callable[[], str]
+
+    async def start(
+        self,
+        table: str,
+        type: str,
+        argument: Mapping[str, Any] | None = None,
+        *,
+        object: str = "",
+        partitions: Sequence[str] = (),
+        deadline_s: float | None = None,
+        max_job_attempts: int | None = None,
+        job_backoff_s: float | None = None,
+        attempt_timeout_s: float | None = None,
+        max_failed_partitions: int = 0,
+        then: FollowUp | None = None,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Operation:
+        """Start an operation; return it as it stands then.
+
+        Parameters
+        ----------
+        argument:
+            JSON that the type understands. Whole numbers of up to 64 bits arrive as they are.
+        object:
+            For types with one operation per object: an index, a query.
+        partitions:
+            A subset, for types whose partitions have names. Empty: all.
+        deadline_s:
+            Seconds from the start after which it is aborted.
+        max_job_attempts:
+            How often a job is tried before it is marked failed.
+        job_backoff_s:
+            Seconds before the second attempt at a job; doubled before each further one, up to 30 s.
+        attempt_timeout_s:
+            Seconds after which an attempt is cancelled, and counts as one that failed.
+        max_failed_partitions:
+            How many jobs may fail without failing the operation, which then publishes what the others made;
+            -1: any number. One must succeed.
+        then:
+            What its finish starts in the same transaction, if it succeeds.
+        request_id:
+            Pass the same one to repeat a start from another process: the first answer comes again.
+        timeout_s:
+            Deadline of this call; planning a large source takes the service a while.
+        """
+        if isinstance(partitions, str):
+            raise InvalidArgument("partitions is one string, not several", details={"field": "partitions"})
+        options = operation_options(
+            deadline_s=deadline_s,
+            max_job_attempts=max_job_attempts,
+            job_backoff_s=job_backoff_s,
+            attempt_timeout_s=attempt_timeout_s,
+            max_failed_partitions=max_failed_partitions,
+        )
+        request = make_request(
+            pb.StartOperationRequest,
+            table=table,
+            type=type,
+            object=object,
+            argument_json=to_json(argument or {}, "argument"),
+            partitions=partitions,
+            options=options,
+            request_id=request_id or self._new_request_id(),
+            started_by=self.identity,
+            then=then.to_proto() if then is not None else None,
+        )
+        reply = await self._connection.call(
+            lambda service: service.StartOperation, request, timeout_s=timeout_s
+        )
+        return Operation.from_proto(reply)
+
+    async def get(self, name: str) -> Operation:
+        """An operation as it stands; finished ones too, while their history is kept."""
+        return Operation.from_proto(await self._call("GetOperation", name=name))
+
+    def list(
+        self,
+        table: str = "",
+        *,
+        type: str = "",
+        states: Sequence[OperationState] = (),
+        page_size: int = PAGE_SIZE,
+    ) -> AsyncGenerator[Operation, None]:
+        """Running and finished operations, of one table or of all, newest first within a table.
+
+        Pages are fetched as they are needed, all at one revision.
+        """
+        found = self._listed(
+            "ListOperations",
+            "operations",
+            table=table,
+            type=type,
+            states=[state.name for state in states if state is not OperationState.UNKNOWN],
+            page_size=page_size,
+        )
+        return models(found, Operation)
+
+    async def watch(self, name: str, *, after_revision: int = 0) -> AsyncGenerator[OperationUpdate, None]:
+        """Follow an operation: its present state, then every change up to its end.
+
+        Goes on by itself over broken streams and lost coordinators, and shows no change twice. Gives up when
+        no coordinator has shown a sign of life for ``timeout_s``.
+
+        Parameters
+        ----------
+        after_revision:
+            Begin with the changes after this revision: the ``revision`` of an earlier update.
+        """
+        make_request(pb.WatchOperationRequest, name=name, after_revision=after_revision)
+        async with aclosing(follow(self._connection, name, after_revision=after_revision)) as updates:
+            async for update in updates:
+                yield update
+
+    async def wait(self, name: str, timeout_s: float | None = None) -> Operation:
+        """Wait for the end of an operation; see :meth:`Operation.raise_for_outcome` for its outcome.
+
+        Parameters
+        ----------
+        timeout_s:
+            Seconds; ``None`` waits as long as the service answers. The operation goes on when it has passed.
+        """
+        last = "unknown"
+        try:
+            updates = follow(
+                self._connection, make_request(pb.WatchOperationRequest, name=name).name, states_only=True
+            )
+            async with asyncio.timeout(timeout_s), aclosing(updates):
+                async for update in updates:
+                    last = "parked" if update.operation.parked else update.operation.state.value
+                    if update.operation.done:
+                        return update.operation
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{name} is not over after {timeout_s:g} s, it is {last}",
+                hint="decide about it: distop resolve" if last == "parked" else "wait longer, or cancel it",
+                details={"operation": name},
+            ) from None
+        raise AssertionError("unreachable: a watch ends with the end of its operation")
+
+    async def cancel(self, name: str, reason: str = "") -> Operation:
+        """Ask for an operation to be cancelled; it is over when its state says so."""
+        return Operation.from_proto(await self._control("CancelOperation", name=name, reason=reason))
+
+    async def resolve(
+        self, name: str, action: Literal["retry", "skip", "abort"], reason: str = ""
+    ) -> Operation:
+        """Decide about a parked operation.
+
+        Parameters
+        ----------
+        action:
+            ``retry``: try again, counting anew. ``skip``: leave the commit step out that fails.
+            ``abort``: give the operation up; what its steps did so far is taken back where possible.
+
+        Raises
+        ------
+        PreconditionFailed
+            It is not parked (``NOT_PARKED``), or what failed cannot be skipped (``NOT_SKIPPABLE``).
+        """
+        reply = await self._control("ResolveOperation", name=name, action=action, reason=reason)
+        return Operation.from_proto(reply)
+
+    async def pause(self, name: str, reason: str = "") -> Operation:
+        """Hold an operation: no new jobs, nothing published.
+
+        What is done stays done, and its deadline goes on counting. Pausing what is paused changes nothing;
+        ``pause`` of the answer says who holds it.
+        """
+        return Operation.from_proto(await self._control("PauseOperation", name=name, reason=reason))
+
+    async def resume(self, name: str, reason: str = "") -> Operation:
+        """Let an operation go on. Its table may still hold it: see ``pause`` of the answer."""
+        return Operation.from_proto(await self._control("ResumeOperation", name=name, reason=reason))

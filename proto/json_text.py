@@ -1,0 +1,93 @@
+"""JSON in the text fields of the API (``argument_json``, ``options_json``, ``facts_json``), on both sides.
+
+Numbers are what was written: a whole number stays one, however large (up to 64 bits, as stored in etcd).
+Refused is what JSON does not know, or readers understand differently: NaN, keys that stand twice, text that
+is no unicode.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from distop.errors import InvalidArgument
+
+MAX_DEPTH = 100
+"""Deepest nesting. A limit of ours, so that every reader can follow."""
+
+_LEAST, _MOST = -(2**63), 2**64 - 1
+
+
+def to_json(value: Mapping[str, Any], field: str) -> str:
+    """A JSON object as text; nothing at all for an empty one.
+
+    Raises
+    ------
+    InvalidArgument
+        Something in it is not JSON, or is nested too deep. ``details["field"]`` is the path of the culprit.
+    """
+    _check(value, field, 0)
+    return json.dumps(value, default=dict, ensure_ascii=False, allow_nan=False) if value else ""
+
+
+def from_json(text: str, field: str) -> dict[str, Any]:
+    """The inverse of :func:`to_json`, for text that anybody may have written. Raises as that does."""
+    if not text:
+        return {}
+    try:
+        value = json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise _refused(field, f"is no JSON: {error or 'it is nested too deep'}") from None
+    if not isinstance(value, dict):
+        raise _refused(field, "is no JSON object")
+    _check(value, field, 0)
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} stands twice")
+    return found
+
+
+def _check(value: Any, path: str, depth: int) -> None:
+    match value:
+        case None | bool():
+            return
+        case str():
+            _check_text(value, path)
+        case int():
+            if not _LEAST <= value <= _MOST:
+                raise _refused(path, "is an integer of more than 64 bits; send a string")
+        case float():
+            if not math.isfinite(value):
+                raise _refused(path, f"is {value}, which JSON does not know")
+        case Mapping() | list() | tuple():
+            if depth >= MAX_DEPTH:
+                raise _refused(path, f"is nested more than {MAX_DEPTH} deep")
+            if isinstance(value, Mapping):
+                for key, item in value.items():
+                    if not isinstance(key, str):
+                        raise _refused(path, f"has the key {key!r}, which is no string")
+                    _check_text(key, path)
+                    _check(item, f"{path}.{key}", depth + 1)
+            else:
+                for index, item in enumerate(value):
+                    _check(item, f"{path}[{index}]", depth + 1)
+        case _:
+            raise _refused(path, f"is a {type(value).__name__}, which is not JSON")
+
+
+def _check_text(value: str, path: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise _refused(path, "is not valid unicode") from None
+
+
+def _refused(path: str, why: str) -> InvalidArgument:
+    return InvalidArgument(f"{path} {why}", details={"field": path})

@@ -1,0 +1,40 @@
+"""JSON that callers send arrives as it was written, and comes back so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distop.client import AsyncClient
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.model import HistoryRecord, OperationArg, decode, encode
+from support.services.coordinators import config_of, running
+
+NUMBERS = {"int": 2**53 + 1, "negative": -(2**63), "unsigned": 2**64 - 1, "float": 3.0, "list": [1, 2.5]}
+
+
+async def test_large_integers_survive_from_the_start_to_every_reader(
+    etcd_config: EtcdConfig, client: EtcdClient
+) -> None:
+    """O4: of arguments, of options, of a queued batch and of facts."""
+
+    def same(value: Any) -> bool:
+        # 3.0 == 3, but they are not the same.
+        return repr(sorted(value.items())) == repr(sorted(NUMBERS.items()))
+
+    async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
+        await sdk.create_table("t", "/tmp/nowhere", options={"properties": NUMBERS})
+        assert same((await sdk.get_table("t")).options["properties"])
+        started = await sdk.start("t", "friend", NUMBERS)
+        kv = await client.get(client.keyspace.operation(OperationId.parse(started.name)).arg)
+        assert same(decode(kv.value, OperationArg, kv.key).argument)
+        again = await sdk.start("t", "friend", NUMBERS, request_id=started.request_id)
+        assert again.name == started.name
+        await sdk.set_ordering("t", gate="closed")
+        await sdk.enqueue("t", "b", "noop", NUMBERS)
+        assert [same(batch.argument) async for batch in sdk.backlog("t")] == [True]
+        ended = OperationId("t", "friend", 7)
+        record = HistoryRecord(outcome="success", facts=NUMBERS)
+        await client.put(client.keyspace.table("t").history(ended), encode(record))
+        assert same((await sdk.get(str(ended))).facts)
