@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Annotated, Literal
 
 import typer
 
 from distop.cli.options.bundles import command
-from distop.cli.options.parsing import parse_assignments, parse_object
+from distop.cli.options.common import JsonArgument, Limit, Reason, TableName
 from distop.cli.options.session import Connected
 
 PANEL = "Ordered batches"
@@ -17,28 +16,18 @@ app = typer.Typer()
 group = typer.Typer(no_args_is_help=True, help="Batches of a table, applied strictly in order.")
 app.add_typer(group, name="backlog", rich_help_panel=PANEL)
 
-Table = Annotated[str, typer.Argument(metavar="TABLE")]
 Meant = Annotated[
     str, typer.Argument(metavar="[BATCH]", help="The one that is meant; no other is decided about then.")
 ]
-Reason = Annotated[str, typer.Option(help="Shown in the audit trail.")]
 
 
 @command(group)
 def add(
+    argument: JsonArgument,
     session: Connected,
-    table: Table,
+    table: TableName,
     batch: Annotated[str, typer.Argument(metavar="BATCH", help="Ordered byte by byte: '10' before '2'.")],
     type: Annotated[str, typer.Option(metavar="TYPE", help="The operation that applies it.")] = "ingest",
-    arg: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--arg", metavar="KEY=VALUE", help="Part of the argument; JSON, or else text. Repeatable."
-        ),
-    ] = None,
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE|-|JSON", help="The argument as a JSON object.")
-    ] = None,
     republish: Annotated[
         bool, typer.Option("--republish", help="Also if it was applied before, or is queued otherwise.")
     ] = False,
@@ -47,31 +36,29 @@ def add(
 
     Example: distop backlog add flights 2013-01-02 --arg paths='["/landing/2013-01-02"]'
     """
-    argument = (parse_object(json, "json") if json is not None else {}) | parse_assignments(arg or ())
-    session.out.enqueued(session.client.enqueue(table, batch, type, argument, republish=republish))
+    session.out.show(session.client.enqueue(table, batch, type, argument, republish=republish))
 
 
 @command(group)
 def ls(
     session: Connected,
-    table: Table,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many; 0: all.")] = 100,
+    table: TableName,
+    limit: Limit = 100,
 ) -> None:
     """List the batches that wait, in the order in which they will be applied."""
-    found = list(islice(session.client.backlog(table), limit + 1 if limit else None))
-    session.out.backlog(found[:limit] if limit else found, bool(limit) and len(found) > limit)
+    session.listed("backlog", session.client.backlog(table), limit)
 
 
 @command(group)
-def show(session: Connected, table: Table) -> None:
+def show(session: Connected, table: TableName) -> None:
     """Show how a table is fed, and what it waits for."""
-    session.out.ordering(session.client.ordering(table))
+    session.out.show(session.client.ordering(table))
 
 
 @command(group)
 def set(
     session: Connected,
-    table: Table,
+    table: TableName,
     gate: Annotated[
         Literal["open", "closed"] | None, typer.Option(help="closed: collect batches until it is opened.")
     ] = None,
@@ -94,7 +81,7 @@ def set(
     ] = None,
 ) -> None:
     """Change how a table is fed; what is not given stays as it is."""
-    session.out.ordering(
+    session.out.show(
         session.client.set_ordering(
             table,
             gate=gate,
@@ -108,24 +95,24 @@ def set(
 
 
 @command(group)
-def open(session: Connected, table: Table, reason: Reason = "") -> None:
+def open(session: Connected, table: TableName, reason: Reason = "") -> None:
     """Open the gate: what was collected is applied."""
-    session.out.ordering(session.client.open_gate(table, reason))
+    session.out.show(session.client.open_gate(table, reason))
 
 
 @command(group)
-def approve(session: Connected, table: Table, batch: Meant = "", reason: Reason = "") -> None:
+def approve(session: Connected, table: TableName, batch: Meant = "", reason: Reason = "") -> None:
     """Let the next batch come, after a look at the last one."""
-    session.out.ordering(session.client.approve(table, batch, reason))
+    session.out.show(session.client.approve(table, batch, reason))
 
 
 @command(group)
-def retry(session: Connected, table: Table, batch: Meant = "", reason: Reason = "") -> None:
+def retry(session: Connected, table: TableName, batch: Meant = "", reason: Reason = "") -> None:
     """Try the batch again that blocks the table."""
-    session.out.ordering(session.client.retry_batch(table, batch, reason))
+    session.out.show(session.client.retry_batch(table, batch, reason))
 
 
 @command(group)
-def skip(session: Connected, table: Table, batch: Meant = "", reason: Reason = "") -> None:
+def skip(session: Connected, table: TableName, batch: Meant = "", reason: Reason = "") -> None:
     """Leave the batch out that blocks the table, for good."""
-    session.out.ordering(session.client.skip_batch(table, batch, reason))
+    session.out.show(session.client.skip_batch(table, batch, reason))

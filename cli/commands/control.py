@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Annotated
 
 import typer
 
 from distop.cli.options.bundles import command
+from distop.cli.options.common import Limit, Reason
 from distop.cli.options.session import Connected
 
 PANEL = "Control"
@@ -17,7 +17,6 @@ app = typer.Typer()
 Target = Annotated[
     str, typer.Argument(metavar="OPERATION|TABLE", help="Such as flights/ingest/17, or flights.")
 ]
-Reason = Annotated[str, typer.Option(help="Shown with it, and in the audit trail.")]
 IsTable = Annotated[bool, typer.Option("--table", help="It is a table, although it looks like an operation.")]
 
 
@@ -35,18 +34,18 @@ def pause(session: Connected, target: Target, reason: Reason = "", table: IsTabl
     nothing. Deadlines go on counting. Pausing twice is fine: the first reason stays.
     """
     if table or not _names_operation(target):
-        session.out.table(session.client.pause_table(target, reason))
+        session.out.show(session.client.pause_table(target, reason))
     else:
-        session.out.operation(session.client.pause(target, reason))
+        session.out.show(session.client.pause(target, reason))
 
 
 @command(app, rich_help_panel=PANEL)
 def resume(session: Connected, target: Target, reason: Reason = "", table: IsTable = False) -> None:
     """Let an operation or a table go on that was paused. Resuming twice is fine."""
     if table or not _names_operation(target):
-        session.out.table(session.client.resume_table(target, reason))
+        session.out.show(session.client.resume_table(target, reason))
     else:
-        session.out.operation(session.client.resume(target, reason))
+        session.out.show(session.client.resume(target, reason))
 
 
 @command(app, rich_help_panel=PANEL)
@@ -73,8 +72,7 @@ def audit(
         str,
         typer.Argument(metavar="[TABLE]", help="Without: tables made and dropped, coordinators drained."),
     ] = "",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many; 0: all.")] = 100,
+    limit: Limit = 100,
 ) -> None:
     """Show who did what and when, the newest first."""
-    found = list(islice(session.client.audit(table), limit + 1 if limit else None))
-    session.out.audit(found[:limit] if limit else found, bool(limit) and len(found) > limit)
+    session.listed("audit", session.client.audit(table), limit)

@@ -42,5 +42,5 @@ def doctor(
     found = session.client.diagnose(
         table, deep=deep, fix=fix, patience_s=parse_duration(patience, "patience")
     )
-    session.out.diagnosis(found)
+    session.out.show(found)
     return SOMETHING_WRONG if found.wrong else 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from enum import Enum
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import typer
 
 from distop.cli.options.bundles import Bundle, command
-from distop.cli.options.parsing import parse_assignments, parse_duration, parse_limit, parse_object
+from distop.cli.options.common import JsonArgument, Limit, Reason, TableName, Wait
+from distop.cli.options.parsing import parse_assignments, parse_duration, parse_limit
 from distop.cli.options.session import Connected, Session
 from distop.errors import InvalidArgument, PreconditionFailed
 
@@ -78,9 +78,7 @@ class StartOptions:
         request_id: Annotated[
             str | None, typer.Option(help="Makes the command safe to repeat: the same id starts nothing new.")
         ] = None,
-        wait: Annotated[
-            bool, typer.Option("--wait/--no-wait", help="Show progress until it is over.")
-        ] = False,
+        wait: Wait = False,
     ) -> None:
         self.deadline_s = parse_duration(deadline, "deadline") if deadline is not None else None
         self.attempts = attempts
@@ -103,19 +101,11 @@ Starting = Annotated[StartOptions, Bundle(StartOptions)]
 
 @command(app, rich_help_panel=PANEL)
 def start(
+    argument: JsonArgument,
     options: Starting,
     session: Connected,
-    table: Annotated[str, typer.Argument(metavar="TABLE")],
+    table: TableName,
     type: Annotated[str, typer.Argument(metavar="TYPE", help="Such as ingest or noop.")],
-    arg: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--arg", metavar="KEY=VALUE", help="Part of the argument; JSON, or else text. Repeatable."
-        ),
-    ] = None,
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE|-|JSON", help="The argument as a JSON object.")
-    ] = None,
     object: Annotated[
         str, typer.Option(metavar="NAME", help="For types with one operation per object: an index, a query.")
     ] = "",
@@ -127,7 +117,6 @@ def start(
 
     Example: distop start flights ingest --arg paths=/data/2013-01 --deadline 10m --wait
     """
-    argument = (parse_object(json, "json") if json is not None else {}) | parse_assignments(arg or ())
     _start(session, options, table, type, argument, object=object, partitions=partition or ())
 
 
@@ -135,7 +124,7 @@ def start(
 def ingest(
     options: Starting,
     session: Connected,
-    table: Annotated[str, typer.Argument(metavar="TABLE")],
+    table: TableName,
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files, folders, globs or URLs.")],
     format: Annotated[
         Literal["csv", "jsonl", "parquet"] | None, typer.Option(help="Default: what the file names say.")
@@ -167,21 +156,19 @@ def ls(
     table: Annotated[str, typer.Argument(metavar="[TABLE]", help="Only of this table.")] = "",
     state: Annotated[list[State] | None, typer.Option(help="Only in this state. Repeatable.")] = None,
     type: Annotated[str, typer.Option(metavar="TYPE", help="Only of this type.")] = "",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many; 0: all.")] = 100,
+    limit: Limit = 100,
 ) -> None:
     """List operations, running and finished, the newest of a table first."""
     from distop.client import OperationState
 
     states = [OperationState(wanted.value) for wanted in state or ()]
-    found = list(islice(session.client.list(table, type=type, states=states), limit + 1 if limit else None))
-    more = bool(limit) and len(found) > limit
-    session.out.operations(found[:limit] if limit else found, more)
+    session.listed("operations", session.client.list(table, type=type, states=states), limit)
 
 
 @command(app, rich_help_panel=PANEL)
 def show(session: Connected, operation: Name) -> None:
     """Show one operation."""
-    session.out.operation(session.client.get(operation))
+    session.out.show(session.client.get(operation))
 
 
 @command(app, rich_help_panel=PANEL)
@@ -199,8 +186,8 @@ def watch(session: Connected, operation: Name) -> None:
 def cancel(
     session: Connected,
     operation: Name,
-    reason: Annotated[str, typer.Option(help="Shown with the operation.")] = "",
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until it is over.")] = False,
+    reason: Reason = "",
+    wait: Wait = False,
 ) -> None:
     """Ask for an operation to be cancelled.
 
@@ -208,7 +195,7 @@ def cancel(
     """
     asked = session.client.cancel(operation, reason)
     if not wait or asked.done:
-        session.out.operation(asked)
+        session.out.show(asked)
         if asked.done:
             _check_cancelled(asked)
         return
@@ -228,8 +215,8 @@ def resolve(
             "back what can be taken back."
         ),
     ],
-    reason: Annotated[str, typer.Option(help="Shown with the operation.")] = "",
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until it is over.")] = False,
+    reason: Reason = "",
+    wait: Wait = False,
 ) -> None:
     """Decide about an operation that is parked because completing it kept failing.
 
@@ -237,7 +224,7 @@ def resolve(
     """
     session.client.resolve(operation, action, reason)
     if not wait:
-        session.out.operation(session.client.get(operation))
+        session.out.show(session.client.get(operation))
         return
     with _leaving_it_running(session, operation):
         ended = session.out.progress(session.client.watch(operation))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
 from typing import Annotated, Any
 
 import typer
 
 from distop.cli.options.bundles import command, expanded
+from distop.cli.options.common import Limit, Reason, TableName
 from distop.cli.options.parsing import parse_object, parse_properties, parse_schema, split_list
 from distop.cli.options.session import Connected, Session
 
@@ -17,9 +17,6 @@ PANEL = "Tables and cluster"
 app = typer.Typer()
 group = typer.Typer(invoke_without_command=True)
 app.add_typer(group, name="tables", rich_help_panel=PANEL)
-
-Name = Annotated[str, typer.Argument(metavar="TABLE")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many; 0: all.")]
 
 
 def tables(ctx: typer.Context, session: Connected) -> None:
@@ -86,17 +83,17 @@ def create(
         "audit": parse_object(audit, "audit") if audit is not None else None,
     }
     given = {key: value for key, value in options.items() if value}
-    session.out.table(session.client.create_table(name, location, format=format, options=given))
+    session.out.show(session.client.create_table(name, location, format=format, options=given))
 
 
 @command(group)
 def drop(
     session: Connected,
-    table: Name,
+    table: TableName,
     purge: Annotated[
         bool, typer.Option("--purge", help="Remove its files, too: everything below its location.")
     ] = False,
-    reason: Annotated[str, typer.Option(help="Shown in the audit trail.")] = "",
+    reason: Reason = "",
 ) -> None:
     """Forget a table with its watermarks, history and backlog. Refused while operations run.
 
@@ -108,22 +105,22 @@ def drop(
 
 
 @command(group)
-def show(session: Connected, table: Name) -> None:
+def show(session: Connected, table: TableName) -> None:
     """Show one table, and its indexes."""
     found = session.client.get_table(table)
-    session.out.table(replace(found, indexes=tuple(session.client.indexes(table))))
+    session.out.show(replace(found, indexes=tuple(session.client.indexes(table))))
 
 
 @command(app, rich_help_panel=PANEL)
-def why(session: Connected, table: Name) -> None:
+def why(session: Connected, table: TableName) -> None:
     """Say in one line why a table moves, or does not."""
-    session.out.explanation(session.client.explain(table))
+    session.out.show(session.client.explain(table))
 
 
 @command(app, rich_help_panel=PANEL)
 def watermarks(
     session: Connected,
-    table: Name,
+    table: TableName,
     source: Annotated[str, typer.Option(metavar="NAME", help="Only of this source.")] = "",
 ) -> None:
     """Show how far each source of a table has been ingested."""
@@ -137,5 +134,4 @@ def members(session: Connected) -> None:
 
 
 def _list(session: Session, limit: int) -> None:
-    found = list(islice(session.client.list_tables(), limit + 1 if limit else None))
-    session.out.tables(found[:limit] if limit else found, bool(limit) and len(found) > limit)
+    session.listed("tables", session.client.list_tables(), limit)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from distop.cli.options.bundles import Bundle
 from distop.cli.output import Format, Output, make_output
+from distop.cli.output.base import Listing
 
 if TYPE_CHECKING:
     from distop.client import Client
@@ -47,6 +50,12 @@ class Session:
         from distop.client import Client
 
         return Client(self._address, timeout_s=self._timeout_s)
+
+    def listed(self, what: Listing, items: Iterator[Any], limit: int) -> None:
+        """Show the first ``limit`` items; 0: all."""
+        found = list(islice(items, limit + 1 if limit else None))
+        more = bool(limit) and len(found) > limit
+        self.out.listed(what, found[:limit] if limit else found, more)
 
     def close(self) -> None:
         if "client" in vars(self):

@@ -7,44 +7,32 @@ stderr. JSON is one document per command, and one a line for what goes on (``wat
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from distop.errors import DistopError
 
 if TYPE_CHECKING:
-    from distop.client import (
-        AuditEntry,
-        Batch,
-        Diagnosis,
-        Enqueued,
-        Explanation,
-        Leader,
-        Member,
-        Operation,
-        OperationUpdate,
-        Ordering,
-        Table,
-        Watermarks,
-    )
+    from distop.client import Leader, Member, Operation, OperationUpdate, Watermarks
 
 Format = Literal["table", "json"]
+Listing = Literal["operations", "tables", "audit", "backlog"]
 
 
 class Output(ABC):
     """How a command tells its result."""
 
     @abstractmethod
-    def operation(self, operation: Operation) -> None:
-        """One operation."""
+    def show(self, result: Any) -> None:
+        """One result of the client: an operation, a table, a diagnosis, ..."""
+
+    @abstractmethod
+    def listed(self, what: Listing, items: Sequence[Any], more: bool) -> None:
+        """Several of a kind; ``more``: the list was cut short."""
 
     @abstractmethod
     def started(self, operation: Operation) -> None:
         """An operation that was started and is not waited for."""
-
-    @abstractmethod
-    def operations(self, operations: list[Operation], more: bool) -> None:
-        """A list of operations; ``more``: it was cut short."""
 
     @abstractmethod
     def updates(self, updates: Iterable[OperationUpdate]) -> Operation:
@@ -55,44 +43,12 @@ class Output(ABC):
         """Wait for an operation to end, show that it moves, show the end; return it."""
 
     @abstractmethod
-    def table(self, table: Table) -> None:
-        """One table."""
-
-    @abstractmethod
-    def tables(self, tables: list[Table], more: bool) -> None:
-        """A list of tables."""
-
-    @abstractmethod
     def watermarks(self, watermarks: Watermarks) -> None:
         """How far each source of a table is."""
 
     @abstractmethod
     def members(self, members: Iterable[Member], leaders: Iterable[Leader]) -> None:
         """Who is there, and what each leads."""
-
-    @abstractmethod
-    def diagnosis(self, diagnosis: Diagnosis) -> None:
-        """What the doctor has found."""
-
-    @abstractmethod
-    def audit(self, entries: list[AuditEntry], more: bool) -> None:
-        """Who did what and when."""
-
-    @abstractmethod
-    def enqueued(self, answer: Enqueued) -> None:
-        """What became of a batch that was published."""
-
-    @abstractmethod
-    def backlog(self, batches: list[Batch], more: bool) -> None:
-        """Batches that wait."""
-
-    @abstractmethod
-    def ordering(self, ordering: Ordering) -> None:
-        """How a table is fed."""
-
-    @abstractmethod
-    def explanation(self, explanation: Explanation) -> None:
-        """Why a table moves, or does not."""
 
     @abstractmethod
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from distop.cli.output.base import Output
+from distop.cli.output.base import Listing, Output
 from distop.cli.output.progress import follow
 from distop.cli.output.style import (
     SEVERITY_STYLES,
@@ -55,7 +55,27 @@ class HumanOutput(Output):
         self._out = _console(sys.stdout)
         self._err = _console(sys.stderr)
 
-    def operation(self, operation: Operation) -> None:
+    def show(self, result: Any) -> None:
+        show: Mapping[type, Callable[[Any], None]] = {
+            Operation: self._operation,
+            Table: self._table,
+            Diagnosis: self._diagnosis,
+            Enqueued: self._enqueued,
+            Ordering: self._ordering,
+            Explanation: self._explanation,
+        }
+        show[type(result)](result)
+
+    def listed(self, what: Listing, items: Sequence[Any], more: bool) -> None:
+        lists: Mapping[Listing, Callable[[Any, bool], None]] = {
+            "operations": self._operations,
+            "tables": self._tables,
+            "audit": self._audit,
+            "backlog": self._backlog,
+        }
+        lists[what](items, more)
+
+    def _operation(self, operation: Operation) -> None:
         error = f"{operation.error.code}: {operation.error.message}" if operation.error else ""
         took = duration(operation.duration_s) if operation.done else duration(_since(operation.started_at))
         asked = " (cancel requested)" if operation.cancel_requested and not operation.done else ""
@@ -92,7 +112,7 @@ class HumanOutput(Output):
         self._out.print(printable(operation.name))
         self.note(f"started; follow it with: distop watch {operation.name}")
 
-    def operations(self, operations: list[Operation], more: bool) -> None:
+    def _operations(self, operations: Sequence[Operation], more: bool) -> None:
         grid = _grid("OPERATION", "STATE", "JOBS", "STARTED", "TOOK", "BY", "ERROR")
         for operation in operations:
             grid.add_row(
@@ -114,10 +134,10 @@ class HumanOutput(Output):
 
     def progress(self, updates: Iterable[OperationUpdate]) -> Operation:
         ended = follow(self._err, updates)
-        self.operation(ended)
+        self._operation(ended)
         return ended
 
-    def table(self, table: Table) -> None:
+    def _table(self, table: Table) -> None:
         options = [(name, _text(value)) for name, value in sorted(table.options.items())]
         self._pairs(
             [
@@ -136,7 +156,7 @@ class HumanOutput(Output):
             ]
         )
 
-    def tables(self, tables: list[Table], more: bool) -> None:
+    def _tables(self, tables: Sequence[Table], more: bool) -> None:
         grid = _grid("TABLE", "LOCATION", "FORMAT", "RUNNING", "LED BY", "SNAPSHOT")
         for table in tables:
             grid.add_row(
@@ -175,7 +195,7 @@ class HumanOutput(Output):
             )
         self._list(grid, "no members", more=False)
 
-    def diagnosis(self, diagnosis: Diagnosis) -> None:
+    def _diagnosis(self, diagnosis: Diagnosis) -> None:
         for one in diagnosis.findings:
             mark = "fixed" if one.fixed else one.severity.value
             style = "green" if one.fixed else SEVERITY_STYLES[one.severity]
@@ -187,7 +207,7 @@ class HumanOutput(Output):
         looked = f"{diagnosis.tables:,} tables and {diagnosis.operations:,} operations"
         self.note(f"looked at {looked}" + ("" if diagnosis.findings else ": everything is as it should be"))
 
-    def audit(self, entries: list[AuditEntry], more: bool) -> None:
+    def _audit(self, entries: Sequence[AuditEntry], more: bool) -> None:
         grid = _grid("WHEN", "WHO", "WHAT", "TO", "WHY")
         for entry in entries:
             grid.add_row(
@@ -199,7 +219,7 @@ class HumanOutput(Output):
             )
         self._list(grid, "nothing yet", more)
 
-    def enqueued(self, answer: Enqueued) -> None:
+    def _enqueued(self, answer: Enqueued) -> None:
         self._out.print(f"{printable(answer.batch)}: {answer.became}")
         if answer.operation:
             self.note(f"by {answer.operation}")
@@ -208,7 +228,7 @@ class HumanOutput(Output):
                 f"it is late, and blocks the table: distop backlog retry|skip {answer.table} {answer.batch}"
             )
 
-    def backlog(self, batches: list[Batch], more: bool) -> None:
+    def _backlog(self, batches: Sequence[Batch], more: bool) -> None:
         grid = _grid("BATCH", "TYPE", "QUEUED", "BY", "FAILED", "OPERATION")
         for batch in batches:
             grid.add_row(
@@ -221,7 +241,7 @@ class HumanOutput(Output):
             )
         self._list(grid, "no batch waits", more)
 
-    def ordering(self, ordering: Ordering) -> None:
+    def _ordering(self, ordering: Ordering) -> None:
         block = ordering.blocked
         blocked = f"batch {block.batch}: {block.error.code}: {block.error.message}" if block else ""
         self._pairs(
@@ -241,7 +261,7 @@ class HumanOutput(Output):
             ]
         )
 
-    def explanation(self, explanation: Explanation) -> None:
+    def _explanation(self, explanation: Explanation) -> None:
         self._out.print(printable(f"{explanation.table}: {explanation.sentence}"), soft_wrap=True)
 
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:

@@ -4,44 +4,32 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from distop.cli.output.base import Output
+from distop.cli.output.base import Listing, Output
 from distop.cli.output.exits import exit_code
 from distop.errors import DistopError
 
 if TYPE_CHECKING:
-    from distop.client import (
-        AuditEntry,
-        Batch,
-        Diagnosis,
-        Enqueued,
-        Explanation,
-        Leader,
-        Member,
-        Operation,
-        OperationUpdate,
-        Ordering,
-        Table,
-        Watermarks,
-    )
+    from distop.client import Leader, Member, Operation, OperationUpdate, Watermarks
 
 
 class JsonOutput(Output):
     """For programs."""
 
-    def operation(self, operation: Operation) -> None:
-        _print(operation)
+    def show(self, result: Any) -> None:
+        shown = plain(result)
+        _print(shown | {"wrong": result.wrong} if hasattr(result, "wrong") else shown)
+
+    def listed(self, what: Listing, items: Sequence[Any], more: bool) -> None:
+        _print(items)
 
     def started(self, operation: Operation) -> None:
         _print(operation)
-
-    def operations(self, operations: list[Operation], more: bool) -> None:
-        _print(operations)
 
     def updates(self, updates: Iterable[OperationUpdate]) -> Operation:
         for update in updates:
@@ -55,12 +43,6 @@ class JsonOutput(Output):
         _print(last)
         return last
 
-    def table(self, table: Table) -> None:
-        _print(table)
-
-    def tables(self, tables: list[Table], more: bool) -> None:
-        _print(tables)
-
     def watermarks(self, watermarks: Watermarks) -> None:
         _print(watermarks)
 
@@ -69,24 +51,6 @@ class JsonOutput(Output):
         for leader in leaders:
             led.setdefault(leader.member, []).append(leader.table)
         _print([plain(member) | {"leads": led.get(member.id, [])} for member in members])
-
-    def diagnosis(self, diagnosis: Diagnosis) -> None:
-        _print(plain(diagnosis) | {"wrong": diagnosis.wrong})
-
-    def audit(self, entries: list[AuditEntry], more: bool) -> None:
-        _print(entries)
-
-    def enqueued(self, answer: Enqueued) -> None:
-        _print(answer)
-
-    def backlog(self, batches: list[Batch], more: bool) -> None:
-        _print(batches)
-
-    def ordering(self, ordering: Ordering) -> None:
-        _print(ordering)
-
-    def explanation(self, explanation: Explanation) -> None:
-        _print(explanation)
 
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
         _print(facts)
