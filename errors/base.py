@@ -70,6 +70,13 @@ class DistopError(Exception):
         return _rebuild, (type(self), self.message, self.hint, self.details), vars(self)
 
 
+def error_class(code: str, root: type[DistopError] = DistopError) -> type[DistopError] | None:
+    """The class of this code, among all that are loaded."""
+    if vars(root).get("code") == code:
+        return root
+    return next((found for child in root.__subclasses__() if (found := error_class(code, child))), None)
+
+
 def _rebuild(cls: type[DistopError], message: str, hint: str, details: dict[str, str]) -> DistopError:
     return cls(message, hint=hint, details=details)
 

@@ -7,12 +7,12 @@ other side the same class is built again. See https://google.aip.dev/193.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from grpc_status import rpc_status
 
 from distop.errors import (
     AlreadyExists,
@@ -26,12 +26,11 @@ from distop.errors import (
     PreconditionFailed,
     Unavailable,
 )
+from distop.errors.base import error_class
 
 DOMAIN = "distop"
 RETRY_DELAY_S = 1
 """What ``RetryInfo`` advises."""
-
-_STATUS_KEY = "grpc-status-details-bin"
 
 # gRPC drops a reply whose metadata exceed 8 KiB, and the message travels twice: percent-encoded (up to three
 # bytes for one) and, like the rest, in base64 (four for three). At worst these limits make 7.3 KiB.
@@ -63,7 +62,8 @@ def to_status(error: DistopError) -> status_pb2.Status:
     info.metadata["retryable"] = "true" if error.retryable else "false"
     if error.hint:
         info.metadata["hint"] = _cut(error.hint, _HINT_BYTES)
-    status = status_pb2.Status(code=_status_code(error).value[0], message=_cut(error.message, _MESSAGE_BYTES))
+    code: int = grpc.StatusCode[error.kind.grpc_status].value[0]
+    status = status_pb2.Status(code=code, message=_cut(error.message, _MESSAGE_BYTES))
     status.details.add().Pack(info)
     if error.retryable:
         advice = error_details_pb2.RetryInfo()
@@ -74,10 +74,8 @@ def to_status(error: DistopError) -> status_pb2.Status:
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: DistopError) -> NoReturn:
     """End a call of a ``grpc.aio`` server with this error."""
-    status = to_status(error)
-    await context.abort(
-        _status_code(error), status.message, trailing_metadata=((_STATUS_KEY, status.SerializeToString()),)
-    )
+    status = rpc_status.to_status(to_status(error))
+    await context.abort(status.code, status.details, trailing_metadata=status.trailing_metadata)
 
 
 def from_rpc_error(error: grpc.RpcError, *, address: str = "") -> DistopError:
@@ -95,13 +93,13 @@ def from_rpc_error(error: grpc.RpcError, *, address: str = "") -> DistopError:
     """
     call: Any = error  # what gRPC raises is also the call, which grpc.RpcError does not show
     status, message = call.code(), call.details() or ""
-    info = _error_info(call.trailing_metadata())
+    info = _error_info(call)
     if info is None:
         return _from_plain(status, message, address or "its address")
     details = dict(info.metadata)
     hint, retryable = details.pop("hint", ""), details.pop("retryable", "false") == "true"
     kind = _KINDS.get(status.name, Kind.INTERNAL)
-    known = class_of(info.reason)
+    known = error_class(info.reason)
     rebuilt = (known or _GENERAL.get(kind, DistopError))(message, hint=hint, details=details)
     own: dict[str, Any] = {"retryable": retryable}
     if known is None:
@@ -142,32 +140,16 @@ def _with(error: DistopError, **own: Any) -> DistopError:
     return error
 
 
-def _status_code(error: DistopError) -> grpc.StatusCode:
-    return grpc.StatusCode[error.kind.grpc_status]
-
-
-def _error_info(metadata: Any) -> error_details_pb2.ErrorInfo | None:
+def _error_info(call: Any) -> error_details_pb2.ErrorInfo | None:
+    try:
+        status = rpc_status.from_call(call)
+    except (DecodeError, ValueError):  # whoever answered says two things at once
+        return None
     info = error_details_pb2.ErrorInfo()
-    for key, value in metadata or ():
-        if key == _STATUS_KEY:
-            try:
-                for detail in status_pb2.Status.FromString(value).details:
-                    if detail.Unpack(info) and info.domain == DOMAIN:
-                        return info
-            except DecodeError:
-                return None
+    for detail in status.details if status is not None else ():
+        if detail.Unpack(info) and info.domain == DOMAIN:
+            return info
     return None
-
-
-def class_of(code: str) -> type[DistopError] | None:
-    """The class whose code it is; ``None`` if this version has none."""
-    return next((kind for kind in _family(DistopError) if vars(kind).get("code") == code), None)
-
-
-def _family(kind: type[DistopError]) -> Iterator[type[DistopError]]:
-    yield kind
-    for child in kind.__subclasses__():
-        yield from _family(child)
 
 
 def _cut(text: str, limit: int) -> str:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from distop.errors.wire import class_of
+from distop.errors.base import error_class
 from distop.metastore.backlog.batches import BatchRecord, OrderingRecord
 from distop.metastore.etcd.txn import KeyValue, Put
 from distop.metastore.records.model import ErrorRecord, encode
@@ -126,6 +126,6 @@ def failure_of(error: ErrorRecord | None, failed: Mapping[str, str]) -> Failure:
     code = error.code
     if code == "JOB_FAILED" and failed:
         code = next(iter(failed.values())).partition(":")[0].strip() or code
-    kind = class_of(code)
+    kind = error_class(code)
     passes = code in _MISHAPS or kind is None or kind.retryable
     return Failure(error.code, error.message, passes=passes)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
+from contextlib import suppress
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
@@ -21,3 +26,32 @@ def settle_heap() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+def event_of(told: threading.Event) -> asyncio.Event:
+    """An event of the running loop that is set once ``told`` is, by any thread."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def wait() -> None:
+        told.wait()
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(stop.set)
+
+    threading.Thread(target=wait, name="distop-stop", daemon=True).start()
+    return stop
+
+
+def settle_from_thread(future: asyncio.Future[T], outcome: T | BaseException) -> None:
+    """Give a future its result, or its error, from a thread that is not its loop's."""
+
+    def settle() -> None:
+        if future.done():
+            return
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+            future.exception()  # whether or not anybody waits
+        else:
+            future.set_result(outcome)
+
+    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        future.get_loop().call_soon_threadsafe(settle)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from distop.errors import DistopError, InvalidArgument, JobFailed
+from distop.executor.host.loop import settle_from_thread
 from distop.executor.ledger.ledger import Ledger, LocalPort
 from distop.executor.task.frame_task import FrameResult, run_frame_job
 from distop.executor.task.task import TaskSummary, Work, run_task
@@ -242,15 +243,15 @@ class LocalFrame:
 
     def _run(self) -> None:
         try:
-            frame = self._work.operation.frame(None, self._work.arg)
-            results = self._computed(frame)
+            outcome: list[FrameResult] | DistopError = self._computed(
+                self._work.operation.frame(None, self._work.arg)
+            )
         except (LaunchFailed, InvalidArgument, JobFailed) as error:
-            self._tell(error)
+            outcome = error
         except Exception as error:
             log.warning("frame_failed", exc_info=True)
-            self._tell(LaunchFailed(f"a task failed: {error}"))
-        else:
-            self._tell(results)
+            outcome = LaunchFailed(f"a task failed: {error}")
+        settle_from_thread(self._ended, outcome)
 
     def _computed(self, frame: Sequence[Iterable[Any]]) -> list[FrameResult]:
         """All partitions, in daemons: what hangs in user code ends with the process."""
@@ -279,14 +280,3 @@ class LocalFrame:
         if failures:
             raise failures[0]
         return [results[index] for index in range(len(results))]
-
-    def _tell(self, outcome: list[FrameResult] | DistopError) -> None:
-        def settle() -> None:
-            if isinstance(outcome, list):
-                self._ended.set_result(outcome)
-            else:
-                self._ended.set_exception(outcome)
-                self._ended.exception()  # whether or not anybody waits
-
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(settle)

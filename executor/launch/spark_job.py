@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from distop.errors import DistopError, InvalidArgument, JobFailed
+from distop.executor.host.loop import settle_from_thread
 from distop.executor.launch.launch import Launch, LauncherBroken, LaunchFailed
 
 if TYPE_CHECKING:
@@ -68,13 +69,12 @@ class SparkJob(ABC, Generic[T]):
         try:
             self._context.setJobGroup(self._name, self._name)
             self._context.setLocalProperty("spark.scheduler.pool", self._pool)
-            result = self._collect()
+            outcome: T | DistopError = self._collect()
         except (InvalidArgument, JobFailed, LaunchFailed) as error:
-            self._tell(None, error)
+            outcome = error
         except Exception as error:
-            self._tell(None, self._failure(error))
-        else:
-            self._tell(result)
+            outcome = self._failure(error)
+        settle_from_thread(self._ended, outcome)
 
     @abstractmethod
     def _collect(self) -> T:
@@ -90,19 +90,6 @@ class SparkJob(ABC, Generic[T]):
         _, _, cause = reason.partition("Traceback (most recent call last):")
         log.warning("spark_job_failed", extra={"group": self._name, "error": reason[: 10 * MAX_REASON]})
         return LaunchFailed(f"Spark gave up: {(cause or reason)[-MAX_REASON:]}")
-
-    def _tell(self, result: T | None, error: DistopError | None = None) -> None:
-        def settle() -> None:
-            if self._ended.done():
-                return
-            if error is not None:
-                self._ended.set_exception(error)
-                self._ended.exception()  # whether or not anybody waits
-            elif result is not None:
-                self._ended.set_result(result)
-
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(settle)
 
 
 def _is_alive(context: Any) -> bool:

@@ -11,9 +11,8 @@ from distop.errors import DeadlineExceeded
 from distop.executor.host.loop import event_loop
 from distop.executor.launch.launch import LauncherBroken
 from distop.executor.runner.runner import RunnerOptions
-from distop.executor.runner.service import ExecutorConfig, serve
+from distop.executor.runner.service import ExecutorConfig, serve_until_told
 from distop.executor.runner.types import ServedTypes
-from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId
 from distop.operations import DistributedOperation
@@ -55,12 +54,14 @@ def run_hosted(
     DistopError
         What ``wait`` raises, or what keeps this program from etcd.
     """
+    options = RunnerOptions(max_operations=1, lease_ttl_s=lease_ttl_s, rest_s=REST_S, only=operation)
+    config = ExecutorConfig(etcd=etcd, runner=options)
     stop, failed = threading.Event(), list[BaseException]()
 
     def run() -> None:
         try:
             with asyncio.Runner(loop_factory=event_loop) as runner:
-                runner.run(_serve(operation, kind, session, etcd, lease_ttl_s, stop))
+                runner.run(serve_until_told(config, ServedTypes.only(kind), session, stop))
         except BaseException as error:
             failed.append(error)
 
@@ -76,27 +77,3 @@ def run_hosted(
     finally:
         stop.set()
         thread.join(STOP_S)
-
-
-async def _serve(
-    operation: OperationId,
-    kind: DistributedOperation,
-    session: SparkSession | None,
-    etcd: EtcdConfig,
-    lease_ttl_s: int,
-    told: threading.Event,
-) -> None:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-
-    def heed() -> None:
-        told.wait()
-        loop.call_soon_threadsafe(stop.set)
-
-    threading.Thread(target=heed, name="distop-stop", daemon=True).start()
-    options = RunnerOptions(max_operations=1, lease_ttl_s=lease_ttl_s, rest_s=REST_S, only=operation)
-    config = ExecutorConfig(etcd=etcd, runner=options)
-    client = EtcdClient(etcd)
-    try:
-        await serve(client, config, ServedTypes.only(kind), stop, session=session)
-    finally:
-        await client.close()

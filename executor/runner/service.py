@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from distop.errors import DistopError, EtcdDenied, require
-from distop.executor.host.loop import event_loop, settle_heap
+from distop.executor.host.loop import event_loop, event_of, settle_heap
 from distop.executor.host.place import Place
 from distop.executor.host.scratch_sweep import keep_swept
 from distop.executor.launch.launch import Launcher, LauncherBroken, LocalLauncher
@@ -72,7 +72,7 @@ def _run(
 ) -> int:
     with asyncio.Runner(loop_factory=event_loop) as runner:
         try:
-            runner.run(_serve_until_told(config, types, session, stop))
+            runner.run(serve_until_told(config, types, session, stop))
         except LauncherBroken as error:
             log.error("executor_broken", extra={"error": str(error)})
             return 1
@@ -82,23 +82,17 @@ def _run(
     return 0
 
 
-async def _serve_until_told(
+async def serve_until_told(
     config: ExecutorConfig,
     types: ServedTypes,
     session: SparkSession | None,
     told: threading.Event | None,
 ) -> None:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    """Serve until ``told``, or (in the main thread) until a signal comes. Raises as :func:`serve`."""
+    stop = asyncio.Event() if told is None else event_of(told)
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-    if told is not None:
-
-        def wait() -> None:
-            told.wait()
-            loop.call_soon_threadsafe(stop.set)
-
-        threading.Thread(target=wait, name="distop-stop", daemon=True).start()
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
     client = EtcdClient(config.etcd)
     try:
         await serve(client, config, types, stop, session=session)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from distop.errors import CorruptRecord, DistopError, EtcdUnavailable
+from distop.errors.base import error_class
 from distop.executor.host.place import PROTOCOL
 from distop.metastore.operations.jobs import Mark, Outcome
 from distop.metastore.records.structs import ready
@@ -212,11 +213,5 @@ def failed(numbers: list[int], error: DistopError) -> Failed:
 
 def error_of(message: Failed) -> DistopError:
     """The error that a message stands for; one of an unknown code counts as "etcd does not answer"."""
-    kind = _by_code(DistopError, message.code) or EtcdUnavailable
+    kind = error_class(message.code) or EtcdUnavailable
     return kind(message.message, hint=message.hint)
-
-
-def _by_code(root: type[DistopError], code: str) -> type[DistopError] | None:
-    if root.__dict__.get("code") == code:
-        return root
-    return next((kind for child in root.__subclasses__() if (kind := _by_code(child, code))), None)

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from distop.errors import AttemptTimeout, InvalidArgument, JobFailed
+from distop.errors import InvalidArgument, JobFailed
 from distop.executor.task.session import Port, Session
 from distop.executor.task.task import TaskJob, Work, told
 from distop.metastore.crashpoints import reached
@@ -86,7 +86,7 @@ def run_frame_job(
             _check_in_time(job)
             value = success_record(attempt, result, time.time(), run=work.run_token)
         except Exception as error:
-            _clean(work, job)
+            job.clean(work.operation)
             if not job.unwanted:
                 if not isinstance(error, InvalidArgument | JobFailed):
                     _check_in_time(job)  # whatever it raises when it is told to stop: this is why
@@ -104,14 +104,4 @@ def run_frame_job(
 
 def _check_in_time(job: TaskJob) -> None:
     if job.expired:
-        longest = job.operation.options.attempt_timeout_s
-        raise AttemptTimeout(f"an attempt at job {job.partition} took longer than {longest:g} s")
-
-
-def _clean(work: Work, job: TaskJob) -> None:
-    try:
-        work.operation.cancel_job_and_cleanup(job)
-    except Exception:
-        # Nothing is lost: what an attempt leaves is private to it, and is swept after the operation.
-        log.warning("job_cleanup_failed", extra={"partition": job.partition}, exc_info=True)
-    job.remove_scratch(done=False)
+        raise job.timeout()

@@ -105,6 +105,25 @@ class TaskJob(JobContext):
         elif self._folder is not None and not self._resumable:
             self._scratch.remove(self.operation.id, self.partition, self.attempt)
 
+    def clean(self, operation: DistributedOperation) -> None:
+        """Have the attempt's files removed, once."""
+        if self.cleaned:
+            return
+        self.cleaned = True
+        reached("job.clean.before")
+        try:
+            operation.cancel_job_and_cleanup(self)
+            reached("job.clean.after")
+        except Exception:
+            # Nothing is lost: what an attempt leaves is private to it, and is swept after the operation.
+            log.warning("job_cleanup_failed", extra={"partition": self.partition}, exc_info=True)
+        self.remove_scratch(done=False)
+
+    def timeout(self) -> AttemptTimeout:
+        """The error of an attempt that has expired."""
+        longest = self.operation.options.attempt_timeout_s
+        return AttemptTimeout(f"an attempt at job {self.partition} took longer than {longest:g} s")
+
     def load_checkpoint(self) -> bytes | None:
         return self._checkpoint
 
@@ -220,12 +239,12 @@ class Task:
                     result = self.work.operation.start_or_resume_job(job)
                 reached("job.after")
                 if job.expired:
-                    raise _timeout(job)
+                    raise job.timeout()
                 value = success_record(job.attempt, result or {}, self.clock())
             except Exception as error:
                 # Whatever it raises when it is told to stop: this is why.
                 late = job.expired and not isinstance(error, InvalidArgument | JobFailed)
-                if not self._goes_on(job, _timeout(job) if late else error, tries):
+                if not self._goes_on(job, job.timeout() if late else error, tries):
                     return
             else:
                 self._mark(job, value)
@@ -255,7 +274,7 @@ class Task:
     def _end_process(self, job: TaskJob, tries: int) -> None:
         """From the timer's thread: the task's own hangs in a job."""
         if tries <= self._most_tries:
-            self._count_try(job, _timeout(job))
+            self._count_try(job, job.timeout())
         if self.hung is not None:
             self.hung()
 
@@ -273,7 +292,7 @@ class Task:
         fields = {"operation": str(job.operation.id), "partition": job.partition, "attempt": job.attempt}
         if job.unwanted:
             log.info("job_cancelled", extra=fields)
-            self._clean(job)
+            job.clean(self.work.operation)
             if job.claim and not self.session.over:
                 # Only our own clock may have said that it is lost: then it keeps others waiting, us too.
                 self.session.release(job.partition, job.claim)
@@ -281,12 +300,12 @@ class Task:
         permanent = isinstance(error, InvalidArgument | JobFailed | Cancelled)
         if operation.can_fail and (permanent or tries >= self._most_tries):
             log.warning("job_failed", extra=fields, exc_info=error)
-            self._clean(job)
+            job.clean(self.work.operation)
             self._give_up(job, told(error))
             return False
         log.warning("job_attempt_failed", extra=fields | {"tries": tries}, exc_info=error)
         if not operation.resumable:
-            self._clean(job)
+            job.clean(self.work.operation)
         if operation.can_fail:
             self._count_try(job, error)
         if job.claim:
@@ -331,24 +350,11 @@ class Task:
             fields |= {"outcome": verdict.outcome.value, "reason": verdict.reason}
             log.info("attempt_does_not_count", extra=fields)
             if verdict.outcome is not Outcome.UNKNOWN:
-                self._clean(job)
+                job.clean(self.work.operation)
 
     def _count(self, verdict: Verdict) -> None:
         name = verdict.outcome.value
         setattr(self.summary, name, getattr(self.summary, name) + 1)
-
-    def _clean(self, job: TaskJob) -> None:
-        if job.cleaned:
-            return
-        job.cleaned = True
-        reached("job.clean.before")
-        try:
-            self.work.operation.cancel_job_and_cleanup(job)
-            reached("job.clean.after")
-        except Exception:
-            # Nothing is lost: what an attempt leaves is private to it, and is swept after the operation.
-            log.warning("job_cleanup_failed", extra={"partition": job.partition}, exc_info=True)
-        job.remove_scratch(done=False)
 
 
 def told(error: Exception) -> str:
@@ -356,11 +362,6 @@ def told(error: Exception) -> str:
     if isinstance(error, DistopError):
         return f"{error.code}: {error.message}"
     return f"{JobCrashed.code}: {type(error).__name__}: {error}"
-
-
-def _timeout(job: TaskJob) -> AttemptTimeout:
-    longest = job.operation.options.attempt_timeout_s
-    return AttemptTimeout(f"an attempt at job {job.partition} took longer than {longest:g} s")
 
 
 def run_task(
