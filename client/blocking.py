@@ -139,7 +139,7 @@ class Client:
         except concurrent.futures.CancelledError:
             raise PreconditionFailed("the client was closed during the call") from None
         except KeyboardInterrupt:
-            # Whoever catches it may use the client again: the call must be over by then.
+            # A program that catches it may use the client again: the call must be over by then.
             future.cancel()
             unwound.wait(_CANCEL_S)
             raise

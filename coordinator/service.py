@@ -242,7 +242,7 @@ async def serve(config: CoordinatorConfig, on_ready: Callable[[Coordinator], Non
 
 
 def run(config: CoordinatorConfig) -> int:
-    """Run a coordinator in this process until it is told to stop; the exit code."""
+    """Run a coordinator in this process until SIGTERM or SIGINT; the exit code."""
     runner: Callable[..., None] = asyncio.run
     if find_spec("uvloop"):
         import uvloop

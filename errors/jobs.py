@@ -34,4 +34,4 @@ class JobResultTooLarge(JobFailed):
     """The result of a job is larger than its record may be."""
 
     code = "JOB_RESULT_TOO_LARGE"
-    default_hint = "write large facts beside the job's data, and report where they are"
+    default_hint = "write large facts into a file, and report its path"

@@ -1,4 +1,4 @@
-"""Executors: the runner beside a Spark driver, the sidecar on a worker, and what tasks run."""
+"""Executors: the runner in a Spark driver, the sidecar on a worker, and what tasks run."""
 
 from __future__ import annotations
 

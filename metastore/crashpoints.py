@@ -12,7 +12,7 @@ again each time, so that processes that run already can be armed. Actions:
 - ``sleep:7``: the whole process is stopped (SIGSTOP) for 7 seconds, all its threads included.
 
 ``name=die@3`` fires the third time this process comes by. With ``DISTOP_CRASH_ONCE`` set to a folder a point
-fires once altogether, whoever reaches it first: the others go on, as does whoever takes over from the dead.
+fires once altogether, in the first process to reach it: the others go on, as does its successor.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _fire(name: str, action: str) -> None:
     elif action == "lost":
         raise OutcomeUnknown(f"the answer was lost at crash point {name}")
     else:
-        # Whoever is stopped cannot wake itself.
+        # A stopped process cannot wake itself.
         seconds, pid = action.partition(":")[2], os.getpid()
         waker = ["/bin/sh", "-c", f"sleep {seconds}; kill -CONT {pid}"]
         # The process outlives this function, and is left to init when ours dies meanwhile.

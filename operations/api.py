@@ -32,7 +32,7 @@ class Scope(Enum):
     PER_OBJECT = "per_object"
     """One per object: an index, a query."""
     EITHER = "either"
-    """One at a time without an object; and beside it one per object, if callers name them."""
+    """One at a time without an object; and at the same time one per object, if callers name them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class DistributedOperation(ABC):
     builds_index: ClassVar[bool] = False
     """Whether its objects are indexes of the table, and its files belong to them."""
     sees_active: ClassVar[bool] = False
-    """Whether ``plan`` is to be told of the table's other operations."""
+    """Whether ``plan`` gets the list of the table's other operations."""
     hosted: ClassVar[bool] = False
     """Whether only the program that starts an operation can run it; executors leave it alone."""
 
@@ -162,7 +162,7 @@ class DistributedOperation(ABC):
         """
 
     def frame(self, session: Any, operation: OperationArg) -> Any:
-        """Of a dynamic plan: the DataFrame whose partitions are the jobs. Called beside the Spark driver.
+        """Of a dynamic plan: the DataFrame whose partitions are the jobs. Called in the Spark driver.
 
         Each job then finds the rows of its partition in ``job.rows()``. It may be computed more than once,
         and be cut differently each time: what counts is one computation as a whole.

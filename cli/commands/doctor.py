@@ -34,7 +34,7 @@ def doctor(
     """Look for what should not be, and say what to do.
 
     Operations that nobody drives, keys and files without an owner, watermarks that do not match the rows,
-    clocks, etcd without room. What may pass by itself is looked at again before it is told.
+    clocks, etcd without room. What may pass by itself is looked at again before it is reported.
 
     Exit code 22 when something is wrong (and was not put right). Notices do not count, nor does an
     etcd that might lose data when it is killed.

@@ -44,7 +44,7 @@ def landing(
 ) -> None:
     """Publish the batches that land in a folder: every folder below it with a _SUCCESS file.
 
-    Runs until it is told to end (SIGTERM, Ctrl-C); may be killed and started again at any time.
+    Runs until SIGTERM or Ctrl-C; may be killed and started again at any time.
     """
     from distop.spark_jobs.landing.folder import Landing
     from distop.spark_jobs.landing.tables import Landings

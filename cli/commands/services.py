@@ -254,7 +254,7 @@ def _ended(out: Output, service: str, code: int) -> int:
 
 
 def end_with(parent: int) -> None:
-    """Be told to end (SIGTERM) when this parent dies."""
+    """Get SIGTERM when this parent dies."""
     if sys.platform != "linux":
         return
     set_parent_death_signal = 1

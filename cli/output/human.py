@@ -41,7 +41,7 @@ from distop.client import (
 from distop.errors import DistopError
 
 _WIDE = 10_000
-"""Columns where there is no terminal: whoever reads a pipe wants whole names."""
+"""Columns where there is no terminal: readers of a pipe want whole names."""
 
 
 _MOST_FAILED = 20

@@ -84,7 +84,7 @@ def transient(error: BaseException) -> bool:
 
 
 class Connection:
-    """Several coordinators, one of which is called until it fails; then the next one is.
+    """Several coordinators. One is called until it fails; then the next one is.
 
     Every call here is safe to repeat, so a call whose reply was lost is simply made again. Belongs to one
     event loop.

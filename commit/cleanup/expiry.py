@@ -2,7 +2,7 @@
 
 Only files that nothing but expired snapshots refers to are removed, after the transaction that forgot these
 snapshots. No later commit can refer to them again: what it takes over comes from snapshots that are still
-there. So whoever removes them may be slow, be paused, die half-way, or do it twice.
+there. So the process that removes them may be slow, be paused, die half-way, or do it twice.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ NOTHING = Published(frozenset())
 def published(
     operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, JobRecord]
 ) -> Published | None:
-    """What was published, or ``None`` if that cannot be told.
+    """What was published, or ``None`` if that is not known.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
 
     To be called when no attempt of it runs any more. Idempotent; folders that do not exist are swept. Does
     nothing when the operation succeeded and the records of some of its jobs are gone: then a sweep came
-    this far before, and what is left to remove can no longer be told from what is published.
+    this far before, and what is left to remove can no longer be distinguished from what is published.
     """
     if operation.builds_index:
         io = file_io(operation.location, recorded_properties(operation), operation.storage)

@@ -1,8 +1,8 @@
 """One file as a commit step sees it: on a local disk, in an object store, on any file system of fsspec.
 
-What a file holds is told by its size and a checksum, never by its being there (C5). The checksum is the MD5
-of the content: a job computes it while it writes, and object stores that are written to in one piece know it
-as the ETag, so that most files there need not be read again to be sure of them.
+What a file holds is recognised by its size and a checksum, never by its being there (C5). The checksum is the
+MD5 of the content: a job computes it while it writes, and object stores that are written to in one piece know
+it as the ETag, so that most files there need not be read again to be sure of them.
 """
 
 from __future__ import annotations

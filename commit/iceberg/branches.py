@@ -2,7 +2,7 @@
 
 A branch begins at what the table holds when the first operation writes to it. Its snapshots carry the
 watermarks they would move; those of the table move when the branch is published, in the same transaction
-(C8): nobody who reads the table is told of rows that are not there.
+(C8): no watermark speaks of rows that readers of the table do not see.
 """
 
 from __future__ import annotations

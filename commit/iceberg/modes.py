@@ -60,7 +60,7 @@ class IcebergOverwritePartitions(IcebergStep):
             return
         then = None if self.expected is None else draft.file.snapshot(self.expected)
         if self.expected is not None and then is None:
-            # Expired: what was there can no longer be told.
+            # Expired: what was there is no longer known.
             raise head_conflict(self._arg, self.expected, current)
         changed = changed_since(draft, layout, keys, then)
         if changed is not None:

@@ -1,8 +1,8 @@
 """What one build of an index is to do: fixed when it starts, the same for every job, runner and leader.
 
 The plan does not list the data files: there may be a hundred thousand, and etcd holds it. It names the list
-of manifests of one snapshot, which never changes, and where the sorted file names are cut. Whoever needs
-the files works them out from that, and finds the same ones.
+of manifests of one snapshot, which never changes, and where the sorted file names are cut. A process that
+needs the files works them out from that, and finds the same ones.
 """
 
 from __future__ import annotations

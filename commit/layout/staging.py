@@ -55,12 +55,12 @@ def kept_folders(table_format: str) -> tuple[str, ...]:
 
 
 def passing_folders(table_format: str) -> tuple[str, ...]:
-    """Folders of which nothing is needed once the operation has ended."""
+    """Folders that are not needed once the operation has ended."""
     return () if table_format == ICEBERG else (PRIVATE,)
 
 
 def passing_folders_of(operation: OperationArg) -> tuple[str, ...]:
-    """Folders of an operation of which nothing is needed once it has ended."""
+    """Folders of an operation that are not needed once it has ended."""
     if operation.argument.get(RULES):
         return (PRIVATE,)
     return passing_folders(format_of(operation))

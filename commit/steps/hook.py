@@ -1,7 +1,7 @@
 """The commit step that calls code of yours.
 
 Nobody can see from outside what it has done, so it is called again whenever that is in doubt: after a crash,
-a lost reply, a change of leaders. It is told a token, the same each time, to recognise a repeat by.
+a lost reply, a change of leaders. It gets a token, the same each time, to recognise a repeat by.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class HookArgument(StepArgument):
 
 @dataclass(frozen=True, kw_only=True)
 class HookCall:
-    """What a hook is told."""
+    """What a hook gets."""
 
     token: str
     """The same in every call for this operation."""

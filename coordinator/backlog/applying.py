@@ -81,7 +81,7 @@ def _failed(
 ) -> tuple[OrderingRecord, list[Op]]:
     ops: list[Op] = []
     alone = len(arg.batches) > 1
-    # A cancellation is of no batch: whoever cancelled decides what becomes of the first one.
+    # A cancellation is of no batch: the person who cancelled decides about the first one.
     spent = failure.code == Cancelled.code if alone else not failure.passes
     for _, kv, record in entries:
         attempts = record.attempts + (not alone)

@@ -53,7 +53,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 15.0
 """Pause before a batch that has failed is tried again, doubled each time."""
 
 LOOK_AGAIN_S = 30.0
-"""How often a drainer looks without having been told to: what it waits for may be in nobody's power."""
+"""How often a drainer looks without an event: what it waits for may be in nobody's power."""
 
 
 class Drainer:

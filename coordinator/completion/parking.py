@@ -16,7 +16,7 @@ from distop.metastore.records.model import CompletionRecord, ResolveRecord
 log = logging.getLogger(__name__)
 
 MAX_COMMIT_ATTEMPTS = 5
-"""Failed attempts at completing an operation after which it is parked, unless told otherwise."""
+"""Failed attempts at completing an operation after which it is parked, by default."""
 
 MAX_ERROR_LENGTH = 4000
 """Characters kept of an error's text: what a hook says must not make its operation too large to end."""

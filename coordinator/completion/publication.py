@@ -2,7 +2,7 @@
 
 Two kinds of commit step meet here. *Transactional* ones are prepared on a base and become part of the
 finishing transaction. *External* ones are worked out once, logged as a whole, and executed after that:
-whoever leads the table next finds the log and goes on, verifying each step before it is executed again.
+the next leader of the table finds the log and goes on, verifying each step before it is executed again.
 """
 
 from __future__ import annotations

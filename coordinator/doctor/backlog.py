@@ -73,7 +73,7 @@ def check_pauses(seen: TableSeen) -> list[Finding]:
             )
         elif entry.exists and not pause.exists:
             found.append(_held_by_nobody(seen, entry, what, operation, pause.key))
-    for key, entry in entries.items():  # of operations of which no key stands
+    for key, entry in entries.items():  # of operations that have no key
         try:
             gone = space.parse_active(space.active + key.removeprefix(space.paused))
         except (CorruptRecord, InvalidName, ValueError):
@@ -214,6 +214,6 @@ def _blocked(seen: TableSeen, ordering: OrderingRecord, names: set[str]) -> Iter
 
 
 def _looked_at(seen: TableSeen, does: str, compares: tuple[Compare, ...], *ops: Op) -> Change:
-    """Put right, and a leader is told to look."""
+    """Put right, and a leader is asked to look."""
     table = unchanged(seen.table)
     return Change(does, Txn((table, *compares), (Put(seen.backlog_index.key, b"{}"), *ops)))

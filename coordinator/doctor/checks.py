@@ -94,7 +94,7 @@ def _operation(seen: TableSeen, one: OperationSeen) -> Iterator[Finding]:
         gone: tuple[Op, ...] = (Delete(one.active.key),)
         yield seen.finding(
             "INDEX_WITHOUT_OPERATION",
-            sentence=f"the index of active operations names {name}, of which no key stands",
+            sentence=f"the index of active operations names {name}, which has no key",
             remedy=f"{DOCTOR} removes the entry; until then a coordinator leads the table for nothing",
             fix=Change(
                 "removed the index entry",

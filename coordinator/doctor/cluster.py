@@ -11,11 +11,11 @@ from distop.coordinator.views.why import span
 from distop.metastore.etcd.health import EtcdHealth, EtcdMember
 
 SKEW_S = 5.0
-"""Seconds that clocks of hosts may differ before it is told. A member's key is written within a second or two
-of the time that its record names, unless etcd was away."""
+"""Seconds that clocks of hosts may differ before it is reported. A member's key is written within a second or
+two of the time that its record names, unless etcd was away."""
 
 FULL = 0.8
-"""Share of the quota in use from which on it is told."""
+"""Share of the quota in use from which on it is reported."""
 
 _LOSSY = re.compile(r"3\.5\.[0-2](\D|$)")
 

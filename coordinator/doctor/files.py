@@ -98,8 +98,8 @@ def check_staged(
     files:
         Of each folder of ``unowned``.
     view:
-        Folders of unknown operations are told only after a deep look, since they may be those of operations
-        that are older than the history that is kept.
+        Folders of unknown operations are reported only after a deep look, since they may be those of
+        operations that are older than the history that is kept.
     now:
         Seconds since the Unix epoch.
     """

@@ -106,8 +106,8 @@ class Finding:
     subject: str = ""
     """What tells it from others of the same code, table and operation: a key, a folder."""
     persists_s: float = 0.0
-    """How long it must be seen before it is told. What is read of etcd at one revision is certain at once;
-    what passes by itself (a fail-over, a runner on its way) is not."""
+    """How long it must be seen before it is reported. What is read of etcd at one revision is certain at
+    once; what passes by itself (a fail-over, a runner on its way) is not."""
     fix: Fix | None = None
 
     @property

@@ -1,6 +1,6 @@
 """Whether operations go on, and if not, why (checklist U1). Pure: a snapshot and the time in, findings out.
 
-Most of these pass by themselves (a fail-over, a runner on its way), so they are told only when they last.
+Most of these pass by themselves (a fail-over, a runner on its way), so they are reported only when they last.
 """
 
 from __future__ import annotations

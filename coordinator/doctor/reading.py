@@ -39,7 +39,7 @@ _WORDS = frozenset(
 
 @dataclass(slots=True)
 class OperationSeen:
-    """An operation of which at least one key stands, or its index entry."""
+    """An operation that has at least one key, or its index entry."""
 
     id: OperationId
     keys: OperationKeys

@@ -1,7 +1,7 @@
-"""Looking at a live system, and looking again before anything is told.
+"""Looking at a live system, and looking again before anything is reported.
 
 What etcd shows at one revision is certain. Files are read at another moment than etcd, and leaders and
-runners come and go: such a suspicion is told only when it is met in every look for as long as it says
+runners come and go: such a suspicion is reported only when it is met in every look for as long as it says
 (:attr:`Finding.persists_s`). A table where nothing is suspected is looked at once.
 """
 
@@ -44,7 +44,7 @@ LOOK_EVERY_S = 0.5
 """Pause between two looks at a table where something is suspected."""
 
 HEARTBEAT_S = 1.0
-"""How often at least the caller is told how far it is."""
+"""How often at least the caller hears how far it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ class Doctor:
                 await names.put("")
 
     async def _names(self) -> AsyncGenerator[str, None]:
-        """Tables that have keys of their own, and those of which only an index speaks."""
+        """Tables that have keys of their own, and those that only an index names."""
         revision = await self._client.revision()
         indexed = await indexed_tables(self._client, revision)
         async with aclosing(names_with_keys(self._client, revision)) as names:

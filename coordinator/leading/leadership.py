@@ -1,8 +1,8 @@
 """Which tables this coordinator leads: placement decides who tries, etcd decides who is.
 
 Only tables with work have a leader. Everybody follows the index of active operations and the set of live
-members; whoever rendezvous hashing prefers for a table campaigns for it. A leader stays until its table has
-been idle for a while, so that bursts of small operations do not pay for an election each.
+members; the member that rendezvous hashing prefers for a table campaigns for it. A leader stays until its
+table has been idle for a while, so that bursts of small operations do not pay for an election each.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class PrometheusMetrics(Metrics):
             self._types.add(name)
         return name
 
-    # -- what is told --------------------------------------------------------------------------------
+    # -- what is set --------------------------------------------------------------------------------
 
     def etcd_client(self, config: EtcdConfig) -> EtcdClient:
         return _MeteredClient(config, self._calls, self._call_errors, self._watches_broken)

@@ -1,6 +1,6 @@
 """Ends of operations that this coordinator leads, told from memory to those who wait for them here.
 
-The leader of a table hears of everything that is written to it. Whoever waits for the end of a small
+The leader of a table hears of everything that is written to it. A caller that waits for the end of a small
 operation at the same coordinator need not open a watch of his own, which would take as long as the operation
 itself. Nothing depends on it: who hears nothing here looks into etcd.
 """

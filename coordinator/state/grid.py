@@ -17,7 +17,7 @@ LEVELS = 4
 """Shades of a cell that stands for several jobs: the share of them that is done, in quarters."""
 
 MAX_FAILURES = 100
-"""Failures of which the text is kept."""
+"""How many failures keep their text."""
 
 MAX_DYNAMIC = 10_000_000
 """Largest number of a job of a dynamic plan, whose number nobody has checked: far more than etcd holds."""

@@ -1,4 +1,4 @@
-"""What the leaders of one coordinator remember of their tables, for whoever asks the same coordinator.
+"""What the leaders of one coordinator remember of their tables, for callers of the same coordinator.
 
 Nothing depends on it. What is remembered may be wrong or missing: then etcd is asked.
 """

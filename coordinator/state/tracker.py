@@ -48,7 +48,7 @@ class Tracked:
     """The executor that runs it; ``?`` if its record cannot be read."""
     cancel_requested: bool = False
     pause: PauseRecord | None = None
-    """Who has paused it, as far as :meth:`apply_put` and :meth:`apply_delete` were told."""
+    """Who has paused it, as far as :meth:`apply_put` and :meth:`apply_delete` have seen."""
     table_pause: PauseRecord | None = None
     """Who has paused its table: set by those who know, since that key is not one of its own."""
     cancel_text: str = "cancelled on request"

@@ -26,7 +26,7 @@ class Mood(IntEnum):
     IDLE = 0
     MOVING = 1
     WAITING = 2
-    """Work is there, and whoever should take it up has not done so yet."""
+    """Work is there, and no process has taken it up yet."""
     STUCK = 3
     """It will not move before somebody does something about it."""
     FAILED = 4

@@ -1,7 +1,7 @@
 """Where the sidecar of a host lives: a private folder per user, etcd and protocol.
 
 Tasks and sidecars find each other by this path alone, so it follows from what they both know. The folder is
-readable by its owner only; whoever can connect to the socket may mark jobs.
+readable by its owner only; every process that can connect to the socket may mark jobs.
 """
 
 from __future__ import annotations

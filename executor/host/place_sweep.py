@@ -1,7 +1,7 @@
 """Removing the folders of installations that are dead: nothing serves there, and nothing has for long.
 
 A folder with scratch in it may be resumed from, so it is given a week; any other one holds a log and empty
-locks, and is made again by whoever needs it.
+locks, and is made again when it is needed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _remove(place: Place) -> bool:
             if lock is None:
                 return False
             locks.append(lock)
-        # At once, and under a name that nobody looks for: whoever comes now makes a new one.
+        # At once, and under a name that nobody looks for: the next process makes a new one.
         condemned = place.folder.with_name(f"{_CONDEMNED}{place.folder.name}-{os.getpid()}")
         os.rename(place.folder, condemned)
         shutil.rmtree(condemned, ignore_errors=True)

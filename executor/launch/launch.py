@@ -168,7 +168,7 @@ class LocalLauncher:
 
 
 class LocalTasks:
-    """The threads of one launch. Big jobs are taken one by one from a common heap by whoever is free."""
+    """The threads of one launch. Big jobs are taken one by one from a common heap by the next free thread."""
 
     def __init__(self, ledger: Ledger, launch: Launch, slots: int) -> None:
         self._loop = asyncio.get_running_loop()

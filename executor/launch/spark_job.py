@@ -22,7 +22,8 @@ MAX_REASON = 400
 """Characters kept of what Spark says."""
 
 CANCEL_AFTER_S = 0.3
-"""Tasks are told by push and end by themselves; what has not ended by then is cancelled in Spark as well."""
+"""Tasks are cancelled by push and end by themselves; what has not ended by then is cancelled in Spark as
+well."""
 
 _LONGEST_CANCEL_S = 2.0
 

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Submitter(Protocol):
-    """Whoever sends marks, and is told what became of them (on the event loop; must not block)."""
+    """The sender of marks, which hears what became of them (on the event loop; must not block)."""
 
     def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
         """Verdicts, each with the number and the mark it was submitted with."""
@@ -116,7 +116,7 @@ class MarkBatcher:
         return True
 
     async def close(self) -> None:
-        """Give up what is not answered; nobody is told."""
+        """Give up what is not answered; no sender hears of it."""
         self._closed = True
         for task in self._sending:
             task.cancel()

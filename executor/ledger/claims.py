@@ -27,7 +27,7 @@ from distop.metastore.records.model import ClaimRecord, decode
 log = logging.getLogger(__name__)
 
 CLAIM_WAIT_S = 20.0
-"""How long a request for a claim waits for the attempt that has it, before the task is told to ask again."""
+"""How long a request for a claim waits for the attempt that has it, before the task has to ask again."""
 
 _Key = tuple[bytes, int, str]
 
@@ -36,7 +36,7 @@ _NOBODY_YET = Busy("", KeyValue.missing(b""), 0)
 
 
 class Claimant(Protocol):
-    """Whoever claims. Called on the event loop; must not block."""
+    """The holder of a claim. Called on the event loop; must not block."""
 
     closed: bool
     """Whether it is gone, so that a claim made for it must be given back."""

@@ -38,7 +38,7 @@ class Ledger:
         self.desk = ClaimDesk(client)
 
     async def close(self) -> None:
-        """Stop everything that is under way; nobody is told."""
+        """Stop everything that is under way; no caller hears of it."""
         await self.oversight.close()
         await self.batcher.close()
         await self.desk.close()

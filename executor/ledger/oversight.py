@@ -1,4 +1,4 @@
-"""Watching over runs: whoever works for one is told the moment it is not held any more.
+"""Watching over runs: those who work for one hear at once when it is not held any more.
 
 Level-triggered: the present state is read first and again whenever history was lost, so no event whose loss
 could leave a task working for nothing. One watch for a run, however many tasks work for it here.
@@ -31,14 +31,14 @@ _RETRY_S = 0.5
 
 
 class RunListener(Protocol):
-    """Whoever works for a run. Called on the event loop; must not block."""
+    """A worker for a run. Called on the event loop; must not block."""
 
     def run_over(self, run: Run, reason: str) -> None:
         """The run is not held any more. Told once; the listener is forgotten with it."""
 
 
 class ClaimListener(Protocol):
-    """Whoever holds claims. Called on the event loop; must not block."""
+    """A holder of claims. Called on the event loop; must not block."""
 
     def claims_listed(self, run: Run, claims: dict[str, KeyValue], revision: int) -> None:
         """All claims of the run that stand at ``revision``: partition to key (without its value)."""
@@ -106,7 +106,7 @@ class Oversight:
                 watched.task.cancel()
 
     async def close(self) -> None:
-        """Stop watching; nobody is told anything more."""
+        """Stop watching; nobody hears anything more."""
         tasks = [watched.task for watched in self._watched.values() if watched.task is not None]
         tasks += [self._following] if self._following is not None else []
         self._watched.clear()
@@ -185,7 +185,7 @@ class Oversight:
         start, end = keys.runner, keys.state + b"\0"
         if watched.claims is not None:
             # Claimed jobs are few and long. Their claims are read after the state and watched from before
-            # it: a change in between is told twice, none is missed.
+            # it: a change in between is reported twice, none is missed.
             standing = await self._client.scan(keys.prefix, keys_only=True)
             watched.claims.claims_listed(run, _claims(run, standing.kvs), standing.revision)
             start, end = keys.prefix, prefix_end(keys.prefix)

@@ -130,7 +130,7 @@ class OperationRun:
             fruitless = 0 if len(left) < len(unfinished) else fruitless + 1
             unfinished = left
             if unfinished and fruitless and await is_paused(self._ledger.client, self.run.keys):
-                # Whoever sees to the tasks may hear of it before we do. It is no fault of the jobs.
+                # The sidecar of the tasks may hear of it before we do. It is no fault of the jobs.
                 self.cancel(PAUSED)
                 break
             if unfinished and fruitless >= MAX_LAUNCHES and self._work.operation.can_fail:
@@ -202,7 +202,7 @@ class OperationRun:
         return Mark(partition, attempt, failure_record(attempt, LaunchFailed.code, reason, self._clock()))
 
     def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
-        """See ``Submitter``. Whoever was first with a job, it has a result."""
+        """See ``Submitter``. The job has a result, its own or that of another attempt."""
         self._given_up_left -= len(answers)
         if self._given_up is not None and self._given_up_left <= 0 and not self._given_up.done():
             self._given_up.set_result(None)

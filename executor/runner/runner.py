@@ -212,7 +212,7 @@ class Runner:
             self._doubt()
 
     def _heed_pauses(self, news: Snapshot | WatchBatch) -> None:
-        """What is held is not taken; runs under way are told by the watch over them."""
+        """What is held is not taken; runs under way hear of it from the watch over them."""
         self._pauses.apply(news)
         self._doubt()
 

@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
             for message in self._frames.feed(data):
                 self._handle(message)
         except (CorruptRecord, InvalidArgument, KeyError) as error:
-            # Whoever is there does not speak our language; nothing it says can be relied on.
+            # The peer does not speak our protocol; nothing it says can be relied on.
             log.warning("connection_garbled", extra={"error": str(error)})
             self.close()
 

@@ -1,4 +1,4 @@
-"""Finding the sidecar of this host, or starting one: exactly one, whoever asks first."""
+"""Finding the sidecar of this host, or starting one: exactly one, however many tasks ask at the same time."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 It holds the lease of the host's claims, gathers marks into groups, and tells tasks the moment their work is
 not wanted any more. Tasks talk to it over a Unix socket (see ``wire.py``). It keeps nothing that could be
-lost: a mark is answered once etcd has it, and whoever got no answer sends it again, to this sidecar or the
-next one.
+lost: a mark is answered once etcd has it, and a task that got no answer sends it again, to this sidecar or
+the next one.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Attach(_Message, frozen=True):
-    """Names a run: from now on ``run`` stands for it on this connection, and its end is told."""
+    """Names a run: from now on ``run`` stands for it on this connection, and its end is reported."""
 
     run: int
     operation: str

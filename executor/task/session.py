@@ -46,7 +46,7 @@ class Port(Protocol):
         """End: the session wants to hear nothing more."""
 
     def submit(self, session: Session[Any], number: int, mark: Mark) -> None:
-        """Send a mark, soon; the session is told its verdict under ``number``."""
+        """Send a mark, soon; the session gets its verdict under ``number``."""
 
     def flush(self) -> None:
         """The session waits for its verdicts now: hold no mark back."""
@@ -141,7 +141,7 @@ class Session(Generic[T]):
         self._port.release(self, partition, claim)
 
     def count_try(self, partition: str, attempt: str, error: str) -> None:
-        """Note in etcd that an attempt has failed, for whoever goes on should this process die."""
+        """Note in etcd that an attempt has failed, for the process that goes on should this one die."""
         self._port.count_try(self, partition, attempt, error)
 
     def owns(self, claim: int) -> bool:
@@ -189,7 +189,7 @@ class Session(Generic[T]):
             self._news.notify_all()
 
     def unanswered(self, numbers: list[int], error: DistopError) -> None:
-        """Marks that could not be answered. Whoever waits for them gets the error."""
+        """Marks that could not be answered. Callers that wait for them get the error."""
         with self._news:
             for number in numbers:
                 self._waiting.pop(number, None)

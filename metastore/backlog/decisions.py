@@ -1,8 +1,8 @@
 """Changes of how a table is fed: its settings, and what somebody decides about its batches.
 
 Each is one transaction that compares ``.ordering`` as read, writes the audit entry along with it, and leaves
-the id of the request there. So whoever repeats a request, after a lost reply or by another coordinator, hears
-that it was done, whatever was changed since; and it is done, and told, once.
+the id of the request there. So a caller that repeats a request, after a lost reply or by another coordinator,
+hears that it was done, whatever was changed since; and it is done, and told, once.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 leaves the backlog in the very transaction that publishes it, so the one that is popped is the one that was
 applied, whatever arrived meanwhile (checklist B3).
 
-``_backlog.<table>`` says that a leader should look. Whoever changes anything that may let a batch go on
+``_backlog.<table>`` says that a leader should look. Every change that may let a batch go on
 writes it in the same transaction; the leader removes it, unless it was written since, once there is nothing
 it can do. There is no event whose loss could strand a batch (B5).
 """

@@ -3,7 +3,7 @@
 Several endpoints with fail-over, TLS and users, a deadline on every call, reads at a revision, paged scans,
 and an honest answer about writes: a transaction either has a result, or certainly did not happen
 (:class:`~distop.errors.EtcdUnavailable`), or nobody knows (:class:`~distop.errors.OutcomeUnknown`). A write
-is never sent twice by this module: whoever sends it knows how to read back what it meant.
+is never sent twice by this module: its caller knows how to read back what it meant.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ class EtcdClient:
         metadata = [*(await self._metadata(self.config.timeout_s) or ()), ("hasleader", "true")]
         watching = self._stubs().watch
         call: grpc.aio.StreamStreamCall[Any, Any] = watching.Watch(metadata=metadata, wait_for_ready=False)
-        # Whoever reads the stream meets the same error, with its details.
+        # The reader of the stream meets the same error, with its details.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             await call.write(request)
         return call

@@ -39,7 +39,7 @@ class EtcdConfig:
     user: str = ""
     password: str = field(default="", repr=False)
     password_file: str = ""
-    """Path of the file that the password was read from, if it was; other processes are told this instead."""
+    """Path of the file that the password was read from, if it was; other processes get this instead."""
     ca_cert: str = ""
     """Path of the CA certificate (PEM). Set: TLS is spoken. With TLS and without it, the CAs of the system
     are trusted."""

@@ -234,7 +234,7 @@ class EtcdProcess:
 
     def launch(self) -> None:
         """Start it and do not wait: a member of several answers once most of them are there."""
-        if not _bindable(self.port):  # the health check would be answered by whoever holds it
+        if not _bindable(self.port):  # the health check would be answered by the process that holds it
             raise EtcdStartFailed(f"port {self.port} is taken", hint="choose another one")
         if self.binary.lossy:
             _log.warning("etcd.lossy_version: etcd %s %s", self.binary.version, LOSSY_WARNING)

@@ -1,4 +1,4 @@
-"""How etcd itself is: versions, room, alarms. For whoever looks after it; nothing else depends on it."""
+"""How etcd itself is: versions, room, alarms. For operators; nothing else depends on it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class EtcdHealth:
 
 
 async def read_health(config: EtcdConfig) -> EtcdHealth:
-    """Ask every endpoint of a configuration; one that does not answer is told as such."""
+    """Ask every endpoint of a configuration; one that does not answer is reported as such."""
     members = await asyncio.gather(*(_member(config, endpoint) for endpoint in config.endpoints))
     answering = tuple(member.endpoint for member in members if not member.error)
     alarms: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
 """Watching keys: a stream that resumes by revision, and a list-and-watch that never misses a state.
 
-Level-triggered code needs two things from a watch: that it is told *something changed* and that it can
+Level-triggered code needs two things from a watch: that it hears *something changed* and that it can
 always begin again from the present state. :func:`watch` gives the first and resumes by itself; when the
 history it needs is gone it raises :class:`~distop.errors.Compacted`. :func:`follow` gives the second.
 """

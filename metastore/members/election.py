@@ -2,8 +2,8 @@
 
 The names are those of etcd's own ``concurrency`` package; two things differ. The fence is public: an
 :class:`Epoch` is a compare to put into one's own transaction, not a boolean to believe in. And there is no
-queue of waiters: whoever should lead (see the coordinator's placement) tries, and tries again when the key
-is gone, so nobody can hold a leadership that it was handed while its session was already dead (etcd
+queue of waiters: the member that should lead (see the coordinator's placement) tries, and tries again when
+the key is gone, so nobody can hold a leadership that it was handed while its session was already dead (etcd
 issue 19597).
 """
 

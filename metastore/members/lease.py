@@ -66,8 +66,8 @@ class LeaseSession:
     def alive(self) -> bool:
         """Whether the lease certainly still stands in etcd, by this process's own clock.
 
-        Once it was seen not to, it never is again: whoever saw it has stopped acting, and nobody would tell
-        him to begin again if a renewal that was under way came through after all.
+        Once it was seen not to, it never is again: the process that saw it has stopped acting, and nobody
+        would tell him to begin again if a renewal that was under way came through after all.
         """
         if self.lease_id and self._clock() >= self.deadline:
             self.lost.set()

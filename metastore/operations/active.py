@@ -11,7 +11,7 @@ async def active_operations(client: EtcdClient, keys: TableKeys) -> list[Operati
     """Their arguments.
 
     Raises :class:`~distop.errors.CorruptRecord` if one was started by a version that this one does not
-    understand: whoever asks would take its files for nobody's.
+    understand: the caller would take its files for nobody's.
     """
     prefix = keys.keyspace.active + escape(keys.name).encode() + b"."
     found = []

@@ -156,7 +156,7 @@ async def save_checkpoint(
     if len(value) > MAX_CHECKPOINT_BYTES:
         raise InvalidArgument(
             f"the checkpoint takes {len(value):,} bytes, at most {MAX_CHECKPOINT_BYTES:,} are kept",
-            hint="save large progress beside the data, and where it is as the checkpoint",
+            hint="save large progress in a file, and its path as the checkpoint",
         )
     if claim <= 0:
         raise InvalidArgument("only a claimed job has checkpoints", details={"field": "claim"})

@@ -28,7 +28,7 @@ REMOVED_AT_ONCE = 2000
 
 
 class DynamicRun:
-    """A run's hold on what counts. Belongs to whoever holds the run.
+    """A run's hold on what counts. Belongs to the holder of the run.
 
     All methods answer ``False`` when the run is over: then nothing was written, and nothing ever will be.
     """
@@ -91,7 +91,7 @@ class DynamicRun:
         return await self._write(sealed, "seal")
 
     async def note(self, tasks: int, done: int) -> bool:
-        """Tell whoever looks how far Spark is. Nothing depends on it."""
+        """Record how far Spark is, for display. Nothing depends on it."""
         noted = RunRecord(token=self.run.token, tasks=tasks, done=done)
         return noted == self._record or await self._write(encode(noted), "note")
 

@@ -1,4 +1,5 @@
-"""How often a job was tried: counted in etcd, so that it is known after the death of whoever tried it.
+"""How often a job was tried: counted in etcd, so that it is known after the death of the process that tried
+it.
 
 Only failures that are followed by another try are written, so a job that succeeds costs nothing.
 """

@@ -13,7 +13,7 @@ import msgspec
 from distop.errors import InvalidArgument
 from distop.metastore.records.model import StepRecord
 
-# Sorted keys make equal steps equal bytes, whoever made them.
+# Sorted keys make equal steps equal bytes, whichever process made them.
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 

@@ -1,8 +1,8 @@
 """Dropping a table: gone for everybody in one transaction, its keys in bounded bites after that.
 
 ``_dropped.<table>`` is the tombstone: it says that the rest has not gone yet, and whether files are to go,
-too. It is the last key to go, so whoever repeats the call, or makes a table of that name, finishes what was
-begun.
+too. It is the last key to go, so a repeat of the call, or the creation of a table of that name, finishes what
+was begun.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BITE = 2000
 LOOK_EVERY_S = 0.05
 
 WAIT_S = 8.0
-"""How long the last operations of the table may take to be tidied up, before the caller is told to repeat."""
+"""How long the last operations of the table may take to be tidied up, before the caller has to repeat."""
 
 Purge = Callable[[DropRecord], Awaitable[None]]
 """Removes the files of a table. Safe to repeat."""

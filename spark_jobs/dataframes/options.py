@@ -76,7 +76,7 @@ def write_options(given: Mapping[str, str], *, overwrite: bool) -> WriteOptions:
     Parameters
     ----------
     overwrite:
-        Whether Spark was told ``mode("overwrite")``, or a streaming query's output mode is ``complete``.
+        Whether Spark has ``mode("overwrite")``, or a streaming query's output mode is ``complete``.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def write_options(given: Mapping[str, str], *, overwrite: bool) -> WriteOptions:
     options = _Options(given, {**_spelled(_COMMON | _WRITE | _SPARKS)})
     mode: Mode = options.choice("mode", get_args(Mode), "overwrite" if overwrite else "append")
     if overwrite and not mode.startswith("overwrite"):
-        raise _invalid("mode", f"Spark was told to overwrite, and the option mode says {mode}")
+        raise _invalid("mode", f"Spark has mode overwrite, and the option mode says {mode}")
     on_conflict: OnConflict | None = options.choice("onConflict", get_args(OnConflict), None)
     if on_conflict is not None and mode in ("error_if_exists", "ignore"):
         raise _invalid("onConflict", f"mode {mode} goes by whether the table holds data, not by who wrote it")

@@ -1,7 +1,7 @@
 """Publishing a write once, and giving one up: what Spark's driver tells a coordinator.
 
-Everything goes by request ids. A start under a request id happens once, whoever sends it and however often;
-so the first answer to one is a fence between all who use it:
+Everything goes by request ids. A start under a request id happens once, however often it is sent, and by
+however many processes; so the first answer to one is a fence between all who use it:
 
 - Two attempts at the same thing (a batch of a stream before and after its driver was killed) have the same
   request id. The first one that starts is the one; the other finds it, and gives its own files up.

@@ -69,7 +69,7 @@ def find_snapshot(client: Client, options: ReadOptions) -> TableSnapshot:
 
 
 def _indexes(client: Client, table: str) -> list[IndexRecord]:
-    """The table's indexes. If they cannot be told, the table is read without them."""
+    """The table's indexes. If they are not known, the table is read without them."""
     try:
         found = client.indexes(table)
     except DistopError as error:

@@ -93,7 +93,7 @@ class History:
             at = snapshot.parent_snapshot_id
         if at != start:
             raise PreconditionFailed(
-                f"what was published to {self.metadata.location} since snapshot {start} cannot be told: "
+                f"what was published to {self.metadata.location} since snapshot {start} is not known: "
                 "it was rolled back, or has expired",
                 hint="begin a new query, with a new checkpoint",
                 details={"snapshot": str(start)},

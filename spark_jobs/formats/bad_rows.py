@@ -25,7 +25,7 @@ PIECE_ROWS = 512
 
 
 class Unconvertible(Exception):
-    """Some of the rows cannot be converted. Its text says why, as told to the user.
+    """Some of the rows cannot be converted. Its text says why, in words for the user.
 
     Parameters
     ----------

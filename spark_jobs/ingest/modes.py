@@ -75,7 +75,7 @@ def check_object(request: PlanRequest, argument: IngestArgument) -> None:
     ):
         raise invalid(
             "object",
-            f"ingest {request.object!r} cannot run beside others: only what appends to an Iceberg table may",
+            f"ingest {request.object!r} cannot run beside others: only appends to an Iceberg table can",
             "leave the object out: it then waits for its turn",
         )
 

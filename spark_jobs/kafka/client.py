@@ -132,7 +132,7 @@ class Cluster:
 
     def error_of(self, error: KafkaError, what: str) -> DistopError:
         """The error that an error of the client means."""
-        # What has happened to connections is told to a callback, which is called from here only.
+        # What has happened to connections is reported to a callback, which is called from here only.
         self.consumer.poll(0)
         denied = _DENIED.intersection([error.name(), *self._reasons])
         if denied:

@@ -2,8 +2,8 @@
 
 What a caller gives is kept in etcd, where operators read it, and acts in processes that have rights of their
 own. So settings are taken from a list, which has none that runs a program or loads a library. A secret is
-referred to, and only what was put there for this purpose can be: otherwise whoever may start an operation
-could have any variable of the coordinator sent to a server of his own.
+referred to, and only what was put there for this purpose can be: otherwise everyone who may start an
+operation could have any variable of the coordinator sent to a server of his own.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def consumer_settings(servers: str, config: Config) -> dict[str, Any]:
         "socket.nagle.disable": True,
         # What is to be read is there already. A longer request only holds up that for the next partition.
         "fetch.wait.max.ms": 50,
-        # What it would say of brokers that are away, ten times a second, is told to a callback as well.
+        # What it would say of brokers that are away, ten times a second, is reported to a callback as well.
         "log_level": 2,
     }
     ours = {

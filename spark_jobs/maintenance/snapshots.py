@@ -120,7 +120,7 @@ class ExpireSnapshots(DistributedOperation):
 
 
 class RemoveOrphans(DistributedOperation):
-    """Finds files below the table's location that nothing refers to, and removes them if told to."""
+    """Finds files below the table's location that nothing refers to, and removes them if asked to."""
 
     type = "remove_orphans"
     effect = Effect.CLEANS

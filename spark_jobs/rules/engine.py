@@ -33,7 +33,7 @@ _REFUSED = {
 
 
 class BadExpression(ValueError):
-    """An expression that cannot be taken. Its text says why, as told to the user."""
+    """An expression that cannot be taken. Its text says why, in words for the user."""
 
 
 class NotEvaluable(Exception):

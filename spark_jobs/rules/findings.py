@@ -1,4 +1,4 @@
-"""What jobs found when they checked rules, and how it is told.
+"""What jobs found when they checked rules, and how it is reported.
 
 A job's record in etcd has room for some counts. The rows themselves stand in a report of the job, beside the
 data; what all jobs have found is put together when the operation ends.

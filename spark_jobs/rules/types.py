@@ -56,7 +56,9 @@ def misfit(column: str, source: IcebergType, target: str) -> str:
             for condition in conditions:
                 if (found := condition(column, source, wanted)) is not None:
                     return f"({column} IS NOT NULL AND ({found}))"
-    raise NoSuchRule(f"whether a value of type {source} fits {target!r} cannot be told; known are {KNOWN}")
+    raise NoSuchRule(
+        f"whether a value of type {source} fits {target!r} is not known; known types are {KNOWN}"
+    )
 
 
 def _integer(column: str, source: IcebergType, target: str) -> str | None:

@@ -23,7 +23,8 @@ class Verdict(TransactionalStep):
     """Refuses to finish an operation whose rows break rules; otherwise only adds facts.
 
     It stands before the steps that publish, and is worked out from the results of all jobs, which are fixed
-    by then: so what is published has passed, whoever completes the operation and however often.
+    by then: so what is published has passed, however often and by however many leaders the operation is
+    completed.
     """
 
     def prepare(self, context: FinishContext) -> Contribution:

@@ -1,6 +1,6 @@
 """Reading a table: which data files a snapshot consists of, and their rows.
 
-Whoever reads a table plans the same way::
+All readers of a table plan the same way::
 
     snapshot = open_snapshot(head.metadata_location, storage)
     for file in snapshot.plan_files("day >= '2013-02-01'"):

@@ -174,7 +174,7 @@ def test_samples_are_bounded(tmp_path: Path) -> None:
         (RuleArgument(check="id > 0", unique="id"), "one of"),
         (RuleArgument(type="int"), "one of"),
         (RuleArgument(column="nope", type="int"), "no column 'nope'"),
-        (RuleArgument(column="u", type="int"), "cannot be told"),
+        (RuleArgument(column="u", type="int"), "is not known"),
         (RuleArgument(column="id", type="decimal(5,9)"), "precision"),
         (RuleArgument(not_null=["id", ""]), "no column"),
         (RuleArgument(unique=["id", "id"]), "twice"),
