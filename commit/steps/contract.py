@@ -131,7 +131,7 @@ class ExternalStep(ABC):
 
     @abstractmethod
     def verify(self, context: StepContext) -> StepState:
-        """Whether it is done: told by content, never by mere existence (C5).
+        """Whether it is done: decided by content, never by mere existence (C5).
 
         Raises
         ------
