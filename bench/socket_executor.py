@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from distop.executor.host.loop import event_loop
-from distop.executor.host.place import Place
+from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import Launch, LaunchedFrame, NeedsSpark, pack
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.runner.runner import Runner, RunnerOptions
@@ -104,7 +104,7 @@ class SocketLauncher:
         self._config, self._results = config, results
 
     async def start(self) -> None:
-        place = Place.of(self._config.endpoints, self._config.prefix)
+        place = SidecarFolder.of(self._config.endpoints, self._config.prefix)
         self._client = await asyncio.to_thread(SidecarClient, place, self._config.to_env())
 
     def launch(self, launch: Launch) -> SocketTasks:

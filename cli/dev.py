@@ -24,6 +24,7 @@ from distop.cli.output.base import Output
 from distop.cli.output.logs import Level, LogFormat
 from distop.client import AsyncClient
 from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, PreconditionFailed, Unavailable
+from distop.executor.host.sidecar_folder import SidecarFolder, take_lock
 from distop.executor.runner.service import require_spark
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import HOURLY_COMPACTION, EtcdProcess, free_port
@@ -261,9 +262,7 @@ def _connection(etcd: EtcdProcess) -> EtcdConfig:
 
 def _end_sidecar(etcd: EtcdConfig) -> None:
     """End the sidecar that Spark's tasks have started; by itself it would wait a while for more of them."""
-    from distop.executor.host.place import Place, take_lock
-
-    place = Place.of(etcd.endpoints, etcd.prefix)
+    place = SidecarFolder.of(etcd.endpoints, etcd.prefix)
     try:
         lock = take_lock(place.serving_lock)
         if lock is not None:  # nobody serves

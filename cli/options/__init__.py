@@ -1,1 +1,4 @@
-"""Options that commands share, how their values are parsed, and the session they lead to."""
+"""Options that commands share, how their values are parsed, and the session they lead to.
+
+Imports the room ``output``.
+"""

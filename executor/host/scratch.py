@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from distop.errors import Cancelled
-from distop.executor.host.place import Place
+from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.structs import ready
 
@@ -52,7 +52,7 @@ class Scratch:
         Where its sidecar is, which removes what attempts that were killed have left.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: SidecarFolder) -> None:
         self._place = place
 
     def private(self, operation: OperationId, partition: str, attempt: str) -> Path:

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from distop.errors import CorruptRecord, DistopError, InvalidName
-from distop.executor.host.place import SCRATCH_OWNER
 from distop.executor.host.scratch import kept_by, private_to, read_note
+from distop.executor.host.sidecar_folder import SCRATCH_OWNER
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue

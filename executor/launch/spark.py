@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from distop.executor.host.place import Place
+from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import Launch, LauncherBroken, pack
 from distop.executor.launch.settings import SETTINGS, with_retries
 from distop.executor.launch.spark_frame import SparkFrame
@@ -73,7 +73,7 @@ class SparkLauncher:
         if context.getConf().get(unix := "spark.python.unix.domain.socket.enabled", "false") != "true":
             log.warning("spark_tasks_are_slow", extra={"hint": f"make the session with {unix}=true"})
         if (context.master or "").startswith("local"):
-            place = Place.of(self._etcd.endpoints, self._etcd.prefix)
+            place = SidecarFolder.of(self._etcd.endpoints, self._etcd.prefix)
             self._sidecar = await asyncio.to_thread(dial, place, self._etcd.to_env())
 
     def launch(self, launch: Launch) -> SparkTasks:

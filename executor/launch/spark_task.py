@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from distop.executor.host.place import Place
 from distop.executor.host.scratch import Scratch
+from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.sidecar.client import SidecarClient, client_of_this_process
 from distop.executor.task.task import TaskSummary, Work, decode_arg, run_task
 from distop.metastore.etcd.config import PASSWORD_FILE, EtcdConfig
@@ -60,7 +60,7 @@ class SparkTask:
         arg = decode_arg(self.arg_value)
         # The password's file need not be here, as long as the host has a sidecar.
         config = EtcdConfig.from_env({**self.etcd, PASSWORD_FILE: ""})
-        place = Place.of(config.endpoints, config.prefix)
+        place = SidecarFolder.of(config.endpoints, config.prefix)
         work = Work(
             operation=_registry(self.types).get(arg.type),
             arg=arg,

@@ -1,1 +1,4 @@
-"""What the jobs of one host need of etcd, on one event loop: claims, runs, and marks in groups."""
+"""What the jobs of one host need of etcd, on one event loop: claims, the watch over runs, marks in groups.
+
+From outside: nothing. Imports the room ``task``, whose sessions it serves.
+"""

@@ -19,7 +19,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.etcd.watch import Event, watch
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.operations.claims import Busy, Claimed, claim, release_claim, save_checkpoint
+from distop.metastore.operations.claims import Claimed, Occupied, claim, release_claim, save_checkpoint
 from distop.metastore.operations.jobs import Outcome, Verdict
 from distop.metastore.operations.runs import Run
 from distop.metastore.records.model import ClaimRecord, decode
@@ -32,7 +32,7 @@ CLAIM_WAIT_S = 20.0
 _Key = tuple[bytes, int, str]
 
 # Not asked yet, for want of a lease.
-_NOBODY_YET = Busy("", KeyValue.missing(b""), 0)
+_NOBODY_YET = Occupied("", KeyValue.missing(b""), 0)
 
 
 class Claimant(Protocol):
@@ -92,7 +92,7 @@ class ClaimDesk:
 
     async def claim(
         self, run: Run, claimant: Claimant, partition: str, attempt: str, *, held: int = 0
-    ) -> Claimed | Busy | Verdict:
+    ) -> Claimed | Occupied | Verdict:
         """Claim a job, waiting :data:`CLAIM_WAIT_S` for an attempt that has it.
 
         ``held`` is a claim that the attempt has from an earlier incarnation of this host's sidecar, and
@@ -193,14 +193,14 @@ class ClaimDesk:
 
     async def _claim_or_wait(
         self, run: Run, partition: str, attempt: str, held: int
-    ) -> tuple[Claimed | Busy | Verdict, LeaseSession | None]:
+    ) -> tuple[Claimed | Occupied | Verdict, LeaseSession | None]:
         deadline = asyncio.get_running_loop().time() + CLAIM_WAIT_S
-        answer: Claimed | Busy | Verdict = _NOBODY_YET
+        answer: Claimed | Occupied | Verdict = _NOBODY_YET
         while True:
             # Only waiting is cut short, never a transaction: what it did must be known.
             try:
                 async with asyncio.timeout_at(deadline):
-                    if isinstance(answer, Busy) and answer is not _NOBODY_YET:
+                    if isinstance(answer, Occupied) and answer is not _NOBODY_YET:
                         self._release_if_nobodys(run, partition, answer.standing)
                         await self._until_changed(run, partition, answer.revision)
                     await self._renewed.wait()
@@ -216,7 +216,7 @@ class ClaimDesk:
                 answer = _NOBODY_YET
                 if session is self._session:
                     self.lease_lost()  # etcd knew before our own clock did
-            if not isinstance(answer, Busy):
+            if not isinstance(answer, Occupied):
                 return answer, session
 
     async def _until_changed(self, run: Run, partition: str, revision: int) -> None:

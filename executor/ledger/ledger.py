@@ -20,7 +20,7 @@ from distop.executor.ledger.claims import ClaimDesk
 from distop.executor.ledger.oversight import Oversight
 from distop.executor.task.session import ANSWER_TIMEOUT_S, Ownership, Session
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.operations.claims import Busy, Claimed
+from distop.metastore.operations.claims import Claimed, Occupied
 from distop.metastore.operations.jobs import Mark, Outcome, Verdict
 from distop.metastore.operations.runs import Run
 from distop.metastore.operations.tries import count_try
@@ -98,7 +98,7 @@ class LocalPort:
             if isinstance(answer, Claimed):
                 found = answer.checkpoint
                 return Ownership(answer.claim, found.value if found.exists else None)
-            if not isinstance(answer, Busy):
+            if not isinstance(answer, Occupied):
                 return answer
         return Verdict(Outcome.GONE, session.over)
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from enum import Enum
 
 from distop.errors import DistopError
-from distop.executor.host.place import Place
 from distop.executor.host.scratch import Scratch
+from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import (
     Launch,
     Launched,
@@ -74,7 +74,7 @@ class OperationRun:
         """Why the run is over; empty while it is held."""
         self._ledger, self._launcher = ledger, launcher
         config = ledger.client.config
-        scratch = Scratch(Place.of(config.endpoints, config.prefix))
+        scratch = Scratch(SidecarFolder.of(config.endpoints, config.prefix))
         self._work = Work(operation=operation, arg=taken.arg, run_token=taken.run.token, scratch=scratch)
         self._clock, self._rng = clock, rng
         self._ended = asyncio.Event()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from distop.errors import DistopError, EtcdDenied, require
 from distop.executor.host.loop import event_loop, event_of, settle_heap
-from distop.executor.host.place import Place
 from distop.executor.host.scratch_sweep import keep_swept
+from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import Launcher, LauncherBroken, LocalLauncher
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.runner.runner import Runner, RunnerOptions
@@ -127,7 +127,7 @@ async def serve(
     """
     ledger = Ledger(client)
     launcher = make_launcher(ledger, config, session)
-    place = Place.of(config.etcd.endpoints, config.etcd.prefix)
+    place = SidecarFolder.of(config.etcd.endpoints, config.etcd.prefix)
     sweep: asyncio.Task[None] | None = None
     try:
         # Before anything speaks to etcd: Spark's Python code forks to start a JVM, and gRPC, once it is in

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from distop.errors import CorruptRecord, DistopError
-from distop.executor.host.place import Place
+from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.sidecar import wire
 from distop.executor.sidecar.dial import SidecarUnavailable, dial
 from distop.executor.sidecar.pending import Asked, KnownRun, Sent
@@ -49,7 +49,7 @@ class SidecarClient:
         Where a sidecar that must be started finds etcd, as of ``EtcdConfig.to_env``.
     """
 
-    def __init__(self, place: Place, environment: Mapping[str, str]) -> None:
+    def __init__(self, place: SidecarFolder, environment: Mapping[str, str]) -> None:
         self.place, self._environment = place, dict(environment)
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
@@ -376,11 +376,11 @@ def _number(message: wire.FromSidecar) -> int:
     return int(getattr(message, "number", 0))
 
 
-_clients: dict[tuple[int, Place], SidecarClient] = {}
+_clients: dict[tuple[int, SidecarFolder], SidecarClient] = {}
 _clients_lock = threading.Lock()
 
 
-def client_of_this_process(place: Place, environment: Mapping[str, str]) -> SidecarClient:
+def client_of_this_process(place: SidecarFolder, environment: Mapping[str, str]) -> SidecarClient:
     """The connection of this process, made when it is first asked for.
 
     By process id: Spark forks its workers, and a connection cannot be shared with a child.

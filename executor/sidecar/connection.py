@@ -126,8 +126,8 @@ class Connection(asyncio.Protocol):
                 checkpoint = found.value if found.exists else None
                 until = self._ledger.desk.owned_until
                 self._reply(wire.Claimed(asked.number, answer.claim, checkpoint, until))
-            case claims.Busy():
-                self._reply(wire.Busy(asked.number, answer.holder))
+            case claims.Occupied():
+                self._reply(wire.Occupied(asked.number, answer.holder))
             case Verdict():
                 self._reply(wire.Refused(asked.number, answer.outcome, answer.reason))
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from distop.errors import Unavailable
-from distop.executor.host.place import Place, take_lock
+from distop.executor.host.sidecar_folder import SidecarFolder, take_lock
 from distop.metastore.etcd.config import PASSWORD, PASSWORD_FILE, USER
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class SidecarUnavailable(Unavailable):
     default_hint = "look at the file 'log' in the sidecar's folder"
 
 
-def dial(place: Place, environment: Mapping[str, str]) -> socket.socket:
+def dial(place: SidecarFolder, environment: Mapping[str, str]) -> socket.socket:
     """A connection to the sidecar of this host, which is started if there is none.
 
     Raises
@@ -54,7 +54,7 @@ def dial(place: Place, environment: Mapping[str, str]) -> socket.socket:
     child: subprocess.Popen[bytes] | None = None
     try:
         while True:
-            place.prepare()  # each time: see place_sweep
+            place.prepare()  # each time: see folder_sweep
             if (connection := _connect(place)) is not None:
                 break
             if lock is None:
@@ -75,7 +75,7 @@ def dial(place: Place, environment: Mapping[str, str]) -> socket.socket:
     return connection
 
 
-def start_sidecar(place: Place, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def start_sidecar(place: SidecarFolder, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a sidecar that outlives this process and its process group, and ends by itself when idle.
 
     Raises
@@ -106,7 +106,7 @@ def start_sidecar(place: Place, environment: Mapping[str, str]) -> subprocess.Po
     return child
 
 
-def _connect(place: Place) -> socket.socket | None:
+def _connect(place: SidecarFolder) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(str(place.socket))

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distop.errors import DistopError
+from distop.executor.host.folder_sweep import sweep_folders
 from distop.executor.host.loop import event_loop, settle_heap
-from distop.executor.host.place import Place, take_lock
-from distop.executor.host.place_sweep import sweep_places
 from distop.executor.host.scratch_sweep import keep_swept
+from distop.executor.host.sidecar_folder import SidecarFolder, take_lock
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.sidecar.connection import Connection
 from distop.metastore.crashpoints import reached
@@ -59,8 +59,12 @@ class SidecarConfig:
     """How long marks under way may take when it is asked to end."""
 
     @property
-    def place(self) -> Place:
-        return Place(self.folder) if self.folder else Place.of(self.etcd.endpoints, self.etcd.prefix)
+    def place(self) -> SidecarFolder:
+        return (
+            SidecarFolder(self.folder)
+            if self.folder
+            else SidecarFolder.of(self.etcd.endpoints, self.etcd.prefix)
+        )
 
 
 @dataclass
@@ -81,7 +85,7 @@ class Sidecar:
         place.socket.unlink(missing_ok=True)  # of a predecessor that was killed; its lock is ours now
         server = await loop.create_unix_server(self._connected, str(place.socket), backlog=128)
         lease = asyncio.create_task(self._keep_lease(client), name="sidecar-lease")
-        dead = asyncio.create_task(asyncio.to_thread(sweep_places, place), name="sidecar-places")
+        dead = asyncio.create_task(asyncio.to_thread(sweep_folders, place), name="sidecar-places")
         sweep = asyncio.create_task(keep_swept(client, place.scratch), name="sidecar-scratch")
         reached("sidecar.middle")
         place.pid_file.write_text(f"{os.getpid()}\n")

@@ -13,7 +13,7 @@ import msgspec
 
 from distop.errors import CorruptRecord, DistopError, EtcdUnavailable
 from distop.errors.base import error_class
-from distop.executor.host.place import PROTOCOL
+from distop.executor.host.sidecar_folder import PROTOCOL
 from distop.metastore.operations.jobs import Mark, Outcome
 from distop.metastore.records.structs import ready
 
@@ -100,7 +100,7 @@ class Claimed(_Message, frozen=True):
     """As of :class:`Renewed`."""
 
 
-class Busy(_Message, frozen=True):
+class Occupied(_Message, frozen=True):
     """Another attempt owned the job all the while; ask again."""
 
     number: int
@@ -152,8 +152,8 @@ class Renewed(_Message, frozen=True):
 
 
 FromTask: TypeAlias = Attach | Detach | Marks | Claim | Release | Save | Tried
-FromSidecar: TypeAlias = Verdicts | Claimed | Busy | Refused | Done | Failed | Over | ClaimLost | Renewed
-Answer: TypeAlias = Claimed | Busy | Refused | Done | Failed
+FromSidecar: TypeAlias = Verdicts | Claimed | Occupied | Refused | Done | Failed | Over | ClaimLost | Renewed
+Answer: TypeAlias = Claimed | Occupied | Refused | Done | Failed
 
 _encoder = msgspec.msgpack.Encoder()
 

@@ -32,7 +32,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class Occupied:
     """Another attempt owns the job."""
 
     holder: str
@@ -68,7 +68,7 @@ def adopt_txn(run: Run, partition: str, record: ClaimRecord, claim: int, lease: 
 
 async def claim(
     client: EtcdClient, run: Run, partition: str, record: ClaimRecord, lease: int, *, held: int = 0
-) -> Claimed | Busy | Verdict:
+) -> Claimed | Occupied | Verdict:
     """Claim a job for an attempt, or move a claim it has to another lease.
 
     Parameters
@@ -108,7 +108,7 @@ async def claim(
             return Verdict(Outcome.GONE, "its claim is lost")
         owner = decode(standing.value, ClaimRecord, key)
         if owner.attempt != record.attempt:
-            return Busy(owner.attempt, standing, result.revision)
+            return Occupied(owner.attempt, standing, result.revision)
         # Our own, from a copy whose reply was lost. Under another lease if another sidecar sent that one.
         held = standing.create_revision
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from chaos.kinds import KINDS, STEPS
-from distop.executor.host.place import BASE_VARIABLE, Place
+from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder
 from distop.metastore.crashpoints import ONCE_VARIABLE, VARIABLE, record_name
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -49,7 +49,7 @@ class Service:
     env: dict[str, str]
     log: Path
     proxy: Proxy
-    place: Place | None = None
+    place: SidecarFolder | None = None
     """Where the sidecar of a runner is."""
     starts: int = 0
     process: subprocess.Popen[bytes] | None = None
@@ -155,7 +155,7 @@ class Cluster:
         command = [sys.executable, "-m", "chaos.service_main", role, where, str(TTL_S)]
         place = None
         if role == "executor":
-            place = Place.of(config.endpoints, config.prefix, environ={BASE_VARIABLE: str(base)})
+            place = SidecarFolder.of(config.endpoints, config.prefix, environ={BASE_VARIABLE: str(base)})
         service = Service(name, command, env, self.logs / f"{name}.log", proxy, place)
         self.services.append(service)
         service.start()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from distop.client import OperationState
-from distop.executor.host.place import BASE_VARIABLE
+from distop.executor.host.sidecar_folder import BASE_VARIABLE
 from distop.metastore.etcd.config import EtcdConfig
 from support.etcd.lossy import LossyClient
 from support.services.executing import Child, executor_process, place_in, short_folder, sidecar_pid

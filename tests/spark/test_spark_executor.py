@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from distop.executor.host.place import BASE_VARIABLE, Place
+from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.operations.jobs import FAILED, SUCCESS
@@ -46,7 +46,7 @@ class Served:
     """An executor that is up, and how to reach it."""
 
     etcd: EtcdConfig
-    place: Place
+    place: SidecarFolder
     process: Child
 
 

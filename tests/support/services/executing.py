@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from distop.executor.host.place import BASE_VARIABLE, Place
+from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder
 from distop.executor.launch.launch import LocalLauncher
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.runner.runner import Runner, RunnerOptions
@@ -243,12 +243,12 @@ def short_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def place_in(folder: Path, etcd: EtcdConfig) -> Place:
+def place_in(folder: Path, etcd: EtcdConfig) -> SidecarFolder:
     """Where the sidecar is for processes whose ``DISTOP_RUNTIME_DIR`` is ``folder``."""
-    return Place.of(etcd.endpoints, etcd.prefix, environ={BASE_VARIABLE: str(folder)}).prepare()
+    return SidecarFolder.of(etcd.endpoints, etcd.prefix, environ={BASE_VARIABLE: str(folder)}).prepare()
 
 
-def sidecar_pid(place: Place) -> int:
+def sidecar_pid(place: SidecarFolder) -> int:
     """The process that serves there; 0: none."""
     try:
         return int(place.pid_file.read_text())
@@ -258,7 +258,7 @@ def sidecar_pid(place: Place) -> int:
 
 @asynccontextmanager
 async def sidecar_process(
-    etcd: EtcdConfig, place: Place, folder: Path, *, idle_exit_s: float = 60.0, ttl_s: int = TTL_S
+    etcd: EtcdConfig, place: SidecarFolder, folder: Path, *, idle_exit_s: float = 60.0, ttl_s: int = TTL_S
 ) -> AsyncIterator[Child]:
     """A sidecar as a process, at a place of the test's; ready, so that no task starts another one."""
     given = ["--folder", str(place.folder), "--lease-ttl", str(ttl_s), "--idle-exit", str(idle_exit_s)]

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from distop.executor.host.place import Place
 from distop.executor.host.scratch import Scratch
+from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.sidecar.client import SidecarClient
 from distop.executor.task.task import TaskSummary, Work, run_task
 from distop.metastore.etcd.config import EtcdConfig
@@ -34,7 +34,7 @@ REGISTRY = Registry(WORK_TYPES.split(","))
 
 
 @pytest.fixture
-def place(etcd_config: EtcdConfig) -> Iterator[Place]:
+def place(etcd_config: EtcdConfig) -> Iterator[SidecarFolder]:
     """Where sidecars of this test serve. Those that tests made tasks start are ended."""
     with short_folder() as folder:
         place = place_in(folder, etcd_config)
@@ -49,7 +49,7 @@ async def session(client: LossyClient) -> AsyncIterator[LeaseSession]:
         yield session
 
 
-def end_sidecar(place: Place, number: signal.Signals = signal.SIGTERM) -> int:
+def end_sidecar(place: SidecarFolder, number: signal.Signals = signal.SIGTERM) -> int:
     """Signal the sidecar that serves there; its pid."""
     pid = sidecar_pid(place)
     if pid:
@@ -59,7 +59,7 @@ def end_sidecar(place: Place, number: signal.Signals = signal.SIGTERM) -> int:
 
 
 @contextmanager
-def connected(place: Place, etcd: EtcdConfig) -> Iterator[SidecarClient]:
+def connected(place: SidecarFolder, etcd: EtcdConfig) -> Iterator[SidecarClient]:
     """A worker's connection, as of a process of its own."""
     client = SidecarClient(place, etcd.to_env())
     try:
@@ -68,7 +68,7 @@ def connected(place: Place, etcd: EtcdConfig) -> Iterator[SidecarClient]:
         client.close()
 
 
-def work_of(taken: Taken, place: Place) -> Work:
+def work_of(taken: Taken, place: SidecarFolder) -> Work:
     operation, scratch = REGISTRY.get(taken.arg.type), Scratch(place)
     return Work(operation=operation, arg=taken.arg, run_token=taken.run.token, scratch=scratch)
 
@@ -79,7 +79,7 @@ def task(client: SidecarClient, taken: Taken, name: str = "a") -> asyncio.Future
     return loop.run_in_executor(pool, run_task, client, work_of(taken, client.place), taken.unfinished, name)
 
 
-def worker_process(etcd: EtcdConfig, place: Place, folder: Path, taken: Taken) -> Child:
+def worker_process(etcd: EtcdConfig, place: SidecarFolder, folder: Path, taken: Taken) -> Child:
     """A worker as a process of its own, which runs all jobs."""
     arg = folder / "arg.json"
     arg.write_bytes(taken.arg_value)

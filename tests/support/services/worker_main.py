@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from distop.executor.host.place import Place
 from distop.executor.host.scratch import Scratch
+from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.sidecar.client import client_of_this_process
 from distop.executor.task.task import Work, decode_arg, run_task
 from distop.metastore.etcd.config import EtcdConfig
@@ -15,7 +15,7 @@ from distop.operations import Registry
 
 def main(folder: str, arg_file: str, token: str) -> int:
     arg = decode_arg(Path(arg_file).read_bytes())
-    place = Place(Path(folder))
+    place = SidecarFolder(Path(folder))
     work = Work(operation=Registry().get(arg.type), arg=arg, run_token=int(token), scratch=Scratch(place))
     client = client_of_this_process(place, EtcdConfig.from_env().to_env())
     run_task(client, work, arg.partition_names(), "w")

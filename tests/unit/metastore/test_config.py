@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distop.errors import InvalidArgument
-from distop.executor.host.place import Place
+from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.spark_task import SparkTask
 from distop.executor.sidecar.dial import SidecarUnavailable, start_sidecar
 from distop.metastore.etcd.config import EtcdConfig
@@ -63,4 +63,4 @@ def test_a_sidecar_without_a_password_is_not_started(tmp_path: Path, monkeypatch
     monkeypatch.delenv("DISTOP_ETCD_PASSWORD", raising=False)
     monkeypatch.delenv("DISTOP_ETCD_PASSWORD_FILE", raising=False)
     with pytest.raises(SidecarUnavailable, match="no password to start one with"):
-        start_sidecar(Place(tmp_path), ENDPOINT)
+        start_sidecar(SidecarFolder(tmp_path), ENDPOINT)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from distop.executor.host.place import BASE_VARIABLE, Place
 from distop.executor.host.scratch import Scratch
 from distop.executor.host.scratch_sweep import sweep_scratch
+from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder
 from distop.executor.launch.launch import LocalLauncher
 from distop.executor.runner import service
 from distop.executor.runner.types import ServedTypes
@@ -48,7 +48,7 @@ def scratching(folder: Path, hold_at: int) -> dict[str, object]:
     return {"folder": str(folder), "steps": 4, "scratch": True, "hold_at": hold_at}
 
 
-async def killed_half_way(etcd: EtcdConfig, place: Place, folder: Path, taken: Taken) -> list[Path]:
+async def killed_half_way(etcd: EtcdConfig, place: SidecarFolder, folder: Path, taken: Taken) -> list[Path]:
     """Kill worker and sidecar of a host while its job holds; what is on its disk then."""
     held = len(traces(folder, "holds"))
     async with sidecar_process(etcd, place, folder) as sidecar:
@@ -60,13 +60,13 @@ async def killed_half_way(etcd: EtcdConfig, place: Place, folder: Path, taken: T
     return on_disk(place)
 
 
-def on_disk(place: Place) -> list[Path]:
+def on_disk(place: SidecarFolder) -> list[Path]:
     """The folders of attempts."""
     return sorted(place.scratch.glob("*/*/[ak]*-*"))
 
 
 async def test_a_job_is_resumed_on_its_host_with_its_scratch(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     """O9, O14: worker and sidecar are killed; the next sidecar keeps the folder, the next attempt goes on
     with it, and when it is done nothing is left."""
@@ -85,7 +85,7 @@ async def test_a_job_is_resumed_on_its_host_with_its_scratch(
 
 
 async def test_a_job_begins_elsewhere_from_its_checkpoint_and_back_here_without_the_old_scratch(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     """O14: what is on the first host's disk is older than the checkpoint by then."""
     arg = await start_operation(client, "owned", scratching(tmp_path, 2), exclusive=True)
@@ -112,7 +112,7 @@ async def test_a_job_begins_elsewhere_from_its_checkpoint_and_back_here_without_
 
 
 async def test_scratch_that_nobody_needs_is_swept_and_the_rest_is_kept(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     """O14: gone, finished, reassigned, of a dead run; kept: of this run, to be resumed, of nobody known."""
     scratch = Scratch(place)
@@ -172,7 +172,7 @@ async def test_a_runner_asks_etcd_about_scratch_when_its_spark_is_there(
 
 
 async def test_jobs_in_threads_have_scratch_too(client: LossyClient, tmp_path: Path) -> None:
-    place = Place.of(client.config.endpoints, client.config.prefix)
+    place = SidecarFolder.of(client.config.endpoints, client.config.prefix)
     arg = await start_operation(client, "owned", scratching(tmp_path, 2), exclusive=True)
     async with runner(client):
         await eventually(lambda: traces(tmp_path, "holds"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distop.executor.host.place import Place
+from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.task.task import TaskSummary
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
@@ -41,7 +41,7 @@ def owned(folder: Path, **argument: int) -> dict[str, object]:
 
 
 async def test_a_claimed_job_leaves_neither_claim_nor_checkpoint(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     arg = await start_operation(client, "owned", owned(tmp_path), jobs=2, exclusive=True)
     taken = await take(client, arg, session)
@@ -53,7 +53,7 @@ async def test_a_claimed_job_leaves_neither_claim_nor_checkpoint(
 
 
 async def test_a_second_attempt_waits_for_the_owner_and_learns_that_it_is_done(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
     taken = await take(client, arg, session)
@@ -68,7 +68,7 @@ async def test_a_second_attempt_waits_for_the_owner_and_learns_that_it_is_done(
 
 
 async def test_a_worker_that_dies_frees_its_job_and_the_next_one_resumes(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     """O9: without waiting for a lease that the sidecar goes on renewing."""
     arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
@@ -86,7 +86,7 @@ async def test_a_worker_that_dies_frees_its_job_and_the_next_one_resumes(
 
 
 async def test_an_owner_whose_sidecar_slept_past_its_lease_saves_and_marks_nothing(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     """O10, O13"""
     arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
@@ -118,7 +118,7 @@ async def test_an_owner_whose_sidecar_slept_past_its_lease_saves_and_marks_nothi
 
 
 async def test_a_job_whose_sidecar_was_halted_past_its_lease_is_done_once_by_another_host(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     """O9, O10: nobody can push to it, and yet it is cancelled: its own clock says that its claim is over.
     When the sidecar wakes up it saves and marks nothing."""
@@ -151,7 +151,7 @@ async def test_a_job_whose_sidecar_was_halted_past_its_lease_is_done_once_by_ano
 
 
 async def test_a_deaf_owner_whose_sidecar_was_halted_saves_nothing_and_loses(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     """O10: it never looks whether it is cancelled; its next save tells it, and its claim is another's."""
     arg = await start_operation(client, "owned", owned(tmp_path, deaf_at=2), jobs=1, exclusive=True)
@@ -180,7 +180,7 @@ async def test_a_claim_moves_to_the_next_sidecar(
     client: LossyClient,
     session: LeaseSession,
     etcd_config: EtcdConfig,
-    place: Place,
+    place: SidecarFolder,
     tmp_path: Path,
     end: Callable[[Child], None],
 ) -> None:
@@ -208,7 +208,7 @@ async def test_a_claim_moves_to_the_next_sidecar(
 
 
 async def test_a_claim_that_is_taken_away_cancels_its_job(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     """O9: the loser is cancelled by push, then tries for the job again."""
     arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from distop.executor.host.place import Place
+from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.sidecar import wire
 from distop.executor.sidecar.client import SidecarClient
 from distop.executor.sidecar.connection import HIGH_WATER
@@ -46,7 +46,7 @@ from support.waiting import eventually
 
 
 async def test_marks_jobs_of_several_connections(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     operations = [await start_operation(client, jobs=700, table=f"t{n}") for n in range(3)]
     takens = [await take(client, arg, session) for arg in operations]
@@ -58,7 +58,7 @@ async def test_marks_jobs_of_several_connections(
 
 
 async def test_the_first_mark_wins_and_the_other_attempt_cleans_up(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     """O11, P1: as with Spark's speculation."""
     arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0"]}, jobs=1)
@@ -75,7 +75,7 @@ async def test_the_first_mark_wins_and_the_other_attempt_cleans_up(
 
 
 async def test_one_sidecar_starts_however_many_tasks_come_first(
-    etcd_config: EtcdConfig, place: Place
+    etcd_config: EtcdConfig, place: SidecarFolder
 ) -> None:
     with ThreadPoolExecutor(6) as pool:
         clients = list(pool.map(lambda _: SidecarClient(place, etcd_config.to_env()), range(6)))
@@ -89,7 +89,7 @@ async def test_one_sidecar_starts_however_many_tasks_come_first(
 
 
 async def test_a_sidecar_that_tasks_started_ends_when_nobody_is_connected(
-    etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     async with sidecar_process(etcd_config, place, tmp_path, idle_exit_s=1.0) as sidecar:
         with connected(place, etcd_config):
@@ -105,7 +105,7 @@ async def sidecars(client: LossyClient) -> list[MemberRecord]:
 
 
 async def test_a_sidecar_is_a_member_and_its_successor_is_another_one(
-    client: LossyClient, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     """O13: the key of the dead one goes with its lease, that of one that was ended at once."""
 
@@ -127,7 +127,7 @@ async def test_a_sidecar_is_a_member_and_its_successor_is_another_one(
 
 
 async def test_a_sidecar_that_leaves_claims_behind_is_no_member_any_more(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     """O13: although its lease stands until its successor has taken them."""
     argument = {"folder": str(tmp_path), "steps": 2, "hold_at": 1}
@@ -143,7 +143,7 @@ async def test_a_sidecar_that_leaves_claims_behind_is_no_member_any_more(
 
 
 async def test_tasks_go_on_when_their_sidecar_is_killed(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     """Marks without an answer are sent again to the next sidecar, which the task starts."""
     arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["2"]}, jobs=900)
@@ -164,7 +164,7 @@ async def test_tasks_go_on_when_their_sidecar_is_killed(
 
 
 async def test_a_sealed_operation_reaches_its_tasks_at_once(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     """O9, O15: by push."""
     arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0"]}, jobs=3)
@@ -179,7 +179,7 @@ async def test_a_sealed_operation_reaches_its_tasks_at_once(
 
 
 async def test_a_runner_that_is_gone_cancels_its_tasks(
-    client: LossyClient, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     """O9: ownership moves."""
     arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0"]}, jobs=1)
@@ -193,7 +193,7 @@ async def test_a_runner_that_is_gone_cancels_its_tasks(
 
 
 async def test_a_flood_is_not_read_faster_than_etcd_takes_it(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder
 ) -> None:
     """A connection that sends without waiting for answers fills the socket, not the sidecar."""
     count = 50_000
@@ -226,7 +226,7 @@ async def test_a_flood_is_not_read_faster_than_etcd_takes_it(
 
 
 async def test_without_etcd_a_sidecar_serves_and_its_tasks_wait(
-    client: LossyClient, etcd_config: EtcdConfig, place: Place
+    client: LossyClient, etcd_config: EtcdConfig, place: SidecarFolder
 ) -> None:
     unreachable = EtcdConfig(endpoints=("127.0.0.1:1",), prefix=etcd_config.prefix, timeout_s=0.2)
     with connected(place, unreachable) as worker:
@@ -234,7 +234,7 @@ async def test_without_etcd_a_sidecar_serves_and_its_tasks_wait(
 
 
 async def test_a_task_whose_connection_is_lost_for_good_ends(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     """Rather than go on with what it could never mark. Its attempt cleans up."""
     arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["1"]}, jobs=3)
@@ -255,20 +255,22 @@ async def test_a_task_whose_connection_is_lost_for_good_ends(
     assert files(tmp_path) == [f"{records['0'].attempt}.out"]
 
 
-async def test_a_place_that_others_may_write_to_is_refused(etcd_config: EtcdConfig, place: Place) -> None:
+async def test_a_place_that_others_may_write_to_is_refused(
+    etcd_config: EtcdConfig, place: SidecarFolder
+) -> None:
     place.folder.chmod(0o755)
     with pytest.raises(Exception, match="not a folder of this user alone"):
         SidecarClient(place, etcd_config.to_env())
 
 
-async def test_a_sidecar_that_cannot_start_is_reported(etcd_config: EtcdConfig, place: Place) -> None:
+async def test_a_sidecar_that_cannot_start_is_reported(etcd_config: EtcdConfig, place: SidecarFolder) -> None:
     broken = {**etcd_config.to_env(), "DISTOP_ETCD": "nonsense"}
     with pytest.raises(SidecarUnavailable, match="no sidecar answers"):
         SidecarClient(place, broken)
 
 
 async def test_all_jobs_of_a_worker_process_are_marked(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     arg = await start_operation(client, jobs=50)
     taken = await take(client, arg, session)

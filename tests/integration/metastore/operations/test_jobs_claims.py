@@ -11,8 +11,8 @@ from distop.errors import InvalidArgument, LeaseLost
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.claims import (
-    Busy,
     Claimed,
+    Occupied,
     claim,
     claim_txn,
     release_claim,
@@ -65,7 +65,7 @@ async def mark(client: LossyClient, run: Run, held: Claimed, attempt: str = "a")
 async def test_one_attempt_owns_a_job(client: LossyClient, run: Run, sidecar: LeaseSession) -> None:
     owner = await claimed(client, run, A, sidecar)
     answer = await claim(client, run, "0", B, sidecar.lease_id)
-    assert isinstance(answer, Busy)
+    assert isinstance(answer, Occupied)
     assert answer.holder == "a"
     await release_claim(client, run, "0", owner.claim)
     assert (await claimed(client, run, B, sidecar)).claim > owner.claim

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distop.executor.host.place import Place
+from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.jobs import FAILED, success_record
@@ -84,7 +84,7 @@ async def test_tries_count_across_the_death_of_an_executor(
 
 
 async def test_tries_are_counted_through_a_sidecar(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: Place, tmp_path: Path
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     argument = {"folder": str(tmp_path), "fail": {"0": 2}}
     arg = await start_operation(client, "traced", argument, jobs=1, job_backoff_s=0.01)

@@ -10,20 +10,20 @@ import pytest
 
 from distop.errors import Cancelled
 from distop.executor.host import scratch as module
-from distop.executor.host.place import Place
 from distop.executor.host.scratch import NOTE, Scratch, read_note
+from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.metastore.records.keyspace import OperationId
 
 OPERATION = OperationId("flights", "audit", 1)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path / "place")
+def place(tmp_path: Path) -> SidecarFolder:
+    return SidecarFolder(tmp_path / "place")
 
 
 @pytest.fixture
-def scratch(place: Place) -> Scratch:
+def scratch(place: SidecarFolder) -> Scratch:
     return Scratch(place)
 
 
@@ -52,14 +52,14 @@ def test_threads_that_begin_at_the_same_time_do_not_meet(tmp_path: Path) -> None
     def begin(number: int) -> None:
         for turn in range(rounds):
             barrier.wait(20)
-            Scratch(Place(tmp_path / f"{turn}")).private(OPERATION, "0", f"7-a-{number}")
+            Scratch(SidecarFolder(tmp_path / f"{turn}")).private(OPERATION, "0", f"7-a-{number}")
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(begin, range(threads)))
     assert len(list(tmp_path.glob("*/scratch/*/*/a-*"))) == threads * rounds
 
 
-def test_folders_are_for_this_user_alone(scratch: Scratch, place: Place) -> None:
+def test_folders_are_for_this_user_alone(scratch: Scratch, place: SidecarFolder) -> None:
     for folder in (scratch.private(OPERATION, "0", "7-a-1"), leave(scratch), place.scratch.parent):
         assert folder.stat().st_mode & 0o077 == 0
 

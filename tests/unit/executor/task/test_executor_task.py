@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import pytest
 
 from distop.errors import Cancelled, InvalidArgument, Unavailable
-from distop.executor.host.place import Place
 from distop.executor.host.scratch import Scratch
+from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.task.session import Ownership, Session
 from distop.executor.task.task import Task, TaskJob, TaskSummary, Work
 from distop.metastore.operations.jobs import WON, Mark, Outcome, Verdict
@@ -19,7 +19,7 @@ from distop.metastore.operations.tries import Tried
 from distop.metastore.records.model import JobRecord, OperationArg, OperationOptions, decode
 from distop.operations import DistributedOperation, JobContext, Plan, PlanRequest
 
-NOWHERE = Scratch(Place(Path("/nonexistent")))
+NOWHERE = Scratch(SidecarFolder(Path("/nonexistent")))
 
 
 class ScriptedPort:

@@ -22,7 +22,7 @@ from distop.metastore.records.keyspace import OperationId
 BASE_VARIABLE = "DISTOP_RUNTIME_DIR"
 """Environment variable: where to make the folder. Else ``XDG_RUNTIME_DIR``, else where temporary files go."""
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of the messages between a task and its sidecar (``sidecar/wire.py``). Part of the socket's path, so
 that versions never meet."""
 
@@ -33,7 +33,7 @@ _LONGEST_SOCKET_PATH = 107
 
 
 @dataclass(frozen=True)
-class Place:
+class SidecarFolder:
     """The folder of one sidecar, and the files in it."""
 
     folder: Path
@@ -85,14 +85,16 @@ class Place:
         return self.folder / "starting.lock"
 
     @classmethod
-    def of(cls, endpoints: tuple[str, ...], prefix: str, *, environ: Mapping[str, str] = os.environ) -> Place:
+    def of(
+        cls, endpoints: tuple[str, ...], prefix: str, *, environ: Mapping[str, str] = os.environ
+    ) -> SidecarFolder:
         """The place of the sidecar for one installation, for the present user of this host."""
         known = "\n".join([*sorted(endpoints), prefix, str(PROTOCOL)])
         base = environ.get(BASE_VARIABLE) or environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
         name = hashlib.sha256(known.encode()).hexdigest()[:16]
         return cls(Path(base, f"distop-{os.getuid()}", name), below_ours=True)
 
-    def prepare(self) -> Place:
+    def prepare(self) -> SidecarFolder:
         """Make the folder, or check that it is safe to use.
 
         Raises
@@ -116,7 +118,7 @@ class Place:
                     f"{folder} is not a folder of this user alone",
                     hint=f"remove it, or set {BASE_VARIABLE} to another place",
                 )
-        os.utime(self.folder)  # in use: see place_sweep
+        os.utime(self.folder)  # in use: see folder_sweep
         return self
 
 

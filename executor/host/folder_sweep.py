@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from distop.executor.host.place import Place, take_lock
+from distop.executor.host.sidecar_folder import SidecarFolder, take_lock
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _NAME = re.compile(r"[0-9a-f]{16}")
 _CONDEMNED = ".dead-"
 
 
-def sweep_places(own: Place, *, now: float | None = None) -> list[Path]:
+def sweep_folders(own: SidecarFolder, *, now: float | None = None) -> list[Path]:
     """Remove dead folders beside ``own``; which those were.
 
     Nothing is done where ``own`` was put by hand: what lies beside it is not ours then.
@@ -41,15 +41,15 @@ def sweep_places(own: Place, *, now: float | None = None) -> list[Path]:
         if folder.name.startswith(_CONDEMNED):
             shutil.rmtree(folder, ignore_errors=True)  # a sweep was killed half-way
         elif folder != own.folder and _NAME.fullmatch(folder.name):
-            place = Place(folder)
+            place = SidecarFolder(folder)
             if _is_dead(place, now) and _remove(place):
                 removed.append(folder)
     if removed:
-        log.info("dead_places_removed", extra={"folders": len(removed)})
+        log.info("dead_folders_removed", extra={"folders": len(removed)})
     return removed
 
 
-def _is_dead(place: Place, now: float) -> bool:
+def _is_dead(place: SidecarFolder, now: float) -> bool:
     try:
         used = max(path.lstat().st_mtime for path in (place.folder, *place.folder.iterdir()))
         has_scratch = place.scratch.exists() and any(place.scratch.iterdir())
@@ -58,7 +58,7 @@ def _is_dead(place: Place, now: float) -> bool:
     return now - used > (IDLE_WITH_SCRATCH_S if has_scratch else IDLE_S)
 
 
-def _remove(place: Place) -> bool:
+def _remove(place: SidecarFolder) -> bool:
     """Remove a folder, unless somebody serves there or is about to."""
     locks: list[int] = []
     try:
@@ -72,7 +72,7 @@ def _remove(place: Place) -> bool:
         os.rename(place.folder, condemned)
         shutil.rmtree(condemned, ignore_errors=True)
     except OSError as error:
-        log.info("place_not_removed", extra={"folder": str(place.folder), "error": str(error)})
+        log.info("folder_not_removed", extra={"folder": str(place.folder), "error": str(error)})
         return False
     finally:
         for lock in locks:
