@@ -31,7 +31,8 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Get, Txn
-from distop.metastore.records.model import HistoryRecord, JobRecord, OperationArg, TableRecord, WatermarkMove
+from distop.metastore.records.operation import HistoryRecord, JobRecord, OperationArg, WatermarkMove
+from distop.metastore.records.table import TableRecord
 from distop.operations.api import OperationView
 from distop.operations.job import staging_folder, staging_stem
 

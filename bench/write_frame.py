@@ -10,7 +10,7 @@ import frame
 from distop.commit.layout.model import Layout, parse_schema
 from distop.commit.layout.staging import format_of
 from distop.commit.outputs import output_of
-from distop.metastore.records.model import OperationArg, StepRecord
+from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.operations import DistributedOperation, JobContext
 from distop.operations.api import Plan, PlanRequest
 

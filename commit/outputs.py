@@ -18,7 +18,8 @@ from distop.commit.plain.lists import PlainFileList
 from distop.commit.writing.file_lists import FileList, IcebergFileList
 from distop.commit.writing.writer import StagedWriter
 from distop.errors import InvalidArgument, TableNotEmpty
-from distop.metastore.records.model import Head, OperationArg, StepRecord, TableRecord
+from distop.metastore.records.operation import OperationArg, StepRecord
+from distop.metastore.records.table import Head, TableRecord
 from distop.operations.job import JobContext, staging_folder
 
 EVERY_MODE = frozenset({"append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"})

@@ -14,7 +14,8 @@ from distop.commit.layout.staging import OUTPUT, format_of
 from distop.commit.outputs import output_of
 from distop.commit.writing.writer import StagedWriter
 from distop.errors import InvalidArgument
-from distop.metastore.records.model import OperationArg, StepRecord, TableRecord
+from distop.metastore.records.operation import OperationArg, StepRecord
+from distop.metastore.records.table import TableRecord
 from distop.operations.api import PlanRequest
 from distop.operations.job import JobContext
 

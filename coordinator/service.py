@@ -34,7 +34,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
-from distop.metastore.records.model import MemberRecord, encode
+from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.record import encode
 from distop.operations.registry import Registry
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from stage import TABLE, Stage
 
 from distop.client import Operation
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.records.model import Head, IndexRecord, decode
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head, IndexRecord
 from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
 
 RULES = [

@@ -5,7 +5,7 @@ and every coordinator and executor that has it installed can run it.
 """
 
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.model import WatermarkMove
+from distop.metastore.records.operation import WatermarkMove
 from distop.operations.api import (
     DistributedOperation,
     OperationView,

@@ -10,17 +10,9 @@ from typing import Any, ClassVar
 
 from distop.errors import InvalidArgument
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.model import (
-    Head,
-    IndexRecord,
-    JobRecord,
-    OperationArg,
-    OperationOptions,
-    StepRecord,
-    TableRecord,
-    WatermarkMove,
-    Watermarks,
-)
+from distop.metastore.records.operation import JobRecord, OperationArg, StepRecord, WatermarkMove
+from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.table import Head, IndexRecord, TableRecord, Watermarks
 from distop.operations.job import JobContext
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from distop.errors import InvalidArgument
-from distop.metastore.records.structs import ready
+from distop.metastore.records.structs import convert
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ def parse(raw: Mapping[str, Any], kind: type[T], what: str, *, below: str = "") 
         ``details["field"]`` names the field.
     """
     try:
-        return msgspec.convert(dict(raw), ready(kind))
+        return convert(dict(raw), kind)
     except msgspec.ValidationError as error:
         message = str(error)
         found = re.search(r"at `\$\.?([^`.\[]*)", message) or re.search(r"field `([^`]*)`", message)

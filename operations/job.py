@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from distop.errors import Cancelled
-from distop.metastore.records.model import OperationArg
+from distop.metastore.records.operation import OperationArg
 
 _NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9_=-]")
 

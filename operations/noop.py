@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from distop.errors import InvalidArgument, JobFailed
-from distop.metastore.records.structs import ready
+from distop.metastore.records.structs import convert
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.job import JobContext
 
@@ -32,7 +32,7 @@ class Noop(DistributedOperation):
 
     def plan(self, request: PlanRequest) -> Plan:
         try:
-            argument = msgspec.convert(dict(request.argument), ready(NoopArgument))
+            argument = convert(dict(request.argument), NoopArgument)
         except msgspec.ValidationError as error:
             raise InvalidArgument(f"argument of noop: {error}", details={"field": "argument"}) from error
         if not 0 <= argument.partitions <= MAX_PARTITIONS:

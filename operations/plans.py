@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from distop.errors import CorruptRecord
-from distop.metastore.records.model import OperationArg
-from distop.metastore.records.structs import ready
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.structs import convert
 
 T = TypeVar("T")
 P = TypeVar("P", bound=msgspec.Struct)
@@ -24,7 +24,7 @@ def plan_of(operation: OperationArg, kind: type[P], what: str) -> P:
     Raises :class:`~distop.errors.CorruptRecord` if it is none.
     """
     try:
-        return msgspec.convert(operation.argument, ready(kind))
+        return convert(operation.argument, kind)
     except msgspec.ValidationError as error:
         raise CorruptRecord(f"the argument of {operation.id} is no {what}: {error}") from error
 

@@ -13,19 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from distop.errors import InvalidArgument, JobResultTooLarge
-from distop.metastore.records.model import (
+from distop.metastore.records.operation import (
     MAX_CHECKPOINT_BYTES,
     MAX_JOB_RECORD_BYTES,
-    Head,
     JobRecord,
     OperationArg,
-    OperationOptions,
     StepRecord,
-    TableRecord,
-    Watermarks,
-    decode,
-    encode,
 )
+from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import Head, TableRecord, Watermarks
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest
 from distop.operations.job import JobContext
 

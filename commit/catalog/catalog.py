@@ -43,7 +43,7 @@ from distop.commit.layout.model import file_io
 from distop.commit.pyiceberg_private import StagingCatalog
 from distop.errors import DistopError, OutcomeUnknown
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.records.model import Head, TableRecord
+from distop.metastore.records.table import Head, TableRecord
 
 MAX_TRIES = 10
 """How often dropping or renaming a table is tried again when the table moves meanwhile."""

@@ -14,7 +14,8 @@ from distop.commit.catalog.pointers import Pointers
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import check_name, escape, unescape
-from distop.metastore.records.model import NamespaceRecord, decode, encode
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import NamespaceRecord
 
 DEFAULT = "default"
 

@@ -31,7 +31,8 @@ from distop.metastore.etcd.txn import (
 )
 from distop.metastore.etcd.update import Settled, settle
 from distop.metastore.records.keyspace import Keyspace, OperationId, TableKeys, escape, prefix_end, unescape
-from distop.metastore.records.model import Head, TableRecord, decode, decode_run_ops, encode
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import Head, TableRecord, decode_run_ops
 
 log = logging.getLogger(__name__)
 

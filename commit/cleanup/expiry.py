@@ -28,7 +28,9 @@ from distop.commit.steps.contract import Contribution, FinishContext, Transactio
 from distop.errors import CorruptRecord
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Put, Txn, unchanged
-from distop.metastore.records.model import Head, HistoryRecord, OperationArg, decode, encode
+from distop.metastore.records.operation import HistoryRecord, OperationArg
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import Head
 
 log = logging.getLogger(__name__)
 

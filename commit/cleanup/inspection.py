@@ -21,7 +21,7 @@ from distop.commit.iceberg.watermarks import is_after
 from distop.commit.index.manifest import FOLDER as INDEX
 from distop.commit.layout.model import file_io, load_metadata
 from distop.commit.layout.staging import ICEBERG, PRIVATE
-from distop.metastore.records.model import TableRecord, Watermarks
+from distop.metastore.records.table import TableRecord, Watermarks
 
 _STAGING = {ICEBERG: ("data", "metadata", INDEX)}
 """Folders that operations stage into, by the format of the table. What an operation has committed to a Delta

@@ -32,7 +32,9 @@ from distop.commit.writing.prepared import is_spared
 from distop.errors import CorruptRecord
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Put, Txn, unchanged
-from distop.metastore.records.model import Head, HistoryRecord, OperationArg, decode
+from distop.metastore.records.operation import HistoryRecord, OperationArg
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head
 from distop.operations.job import staging_folder
 
 log = logging.getLogger(__name__)

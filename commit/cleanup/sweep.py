@@ -28,7 +28,7 @@ from distop.commit.steps.partial import selection
 from distop.commit.writing.prepared import LIST, read_list
 from distop.errors import CorruptRecord
 from distop.metastore.crashpoints import reached
-from distop.metastore.records.model import HistoryRecord, JobRecord, OperationArg
+from distop.metastore.records.operation import HistoryRecord, JobRecord, OperationArg
 from distop.operations.job import staging_folder, staging_stem
 
 log = logging.getLogger(__name__)

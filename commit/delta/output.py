@@ -29,8 +29,8 @@ from distop.commit.steps.facts import IGNORED
 from distop.commit.steps.partial import counted, selection
 from distop.commit.writing.file_lists import FileList
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed, TableNotEmpty
-from distop.metastore.records.model import JobRecord, StepRecord
-from distop.metastore.records.structs import ready
+from distop.metastore.records.operation import JobRecord, StepRecord
+from distop.metastore.records.structs import convert
 from distop.operations.job import staging_folder
 
 MAX_INLINE_JOBS = 500
@@ -177,7 +177,7 @@ class DeltaPublish(StepPlan):
 def _take(job: JobRecord, files: list[DeltaFile], lists: list[str], of: str) -> None:
     try:
         if "listed" in job.result:
-            listed = msgspec.convert(job.result["listed"], ready(list[DeltaFile]))
+            listed = convert(job.result["listed"], list[DeltaFile])
             if len(listed) != int(job.result["files"]):
                 raise ValueError(f"it lists {len(listed)} files instead of {job.result['files']}")
             files += listed

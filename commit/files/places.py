@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from distop.commit.files.info import entity_tag, modified
 from distop.commit.files.storage import S3, StorageOptions, file_system, protocol_of
 from distop.errors import PermanentStepError, StepConflict
-from distop.metastore.records.model import OperationArg
+from distop.metastore.records.operation import OperationArg
 
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"})
 """Where a file appears whole or not at all when it is written, and a rename would be a copy."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from distop.errors import InvalidArgument, require
-from distop.metastore.records.model import TableRecord
+from distop.metastore.records.table import TableRecord
 
 StorageOptions: TypeAlias = Mapping[str, Any]
 """Options of fsspec for the file system that a table lives on."""

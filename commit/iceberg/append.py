@@ -43,7 +43,9 @@ from distop.commit.steps.facts import ADOPTED_FROM, DROPPED_METADATA
 from distop.commit.steps.partial import selection
 from distop.errors import Conflict, CorruptRecord, HeadConflict
 from distop.metastore.etcd.txn import Put, Txn, unchanged
-from distop.metastore.records.model import Head, OperationArg, decode, decode_watermarks, encode
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import Head, decode_watermarks
 
 MAX_DROPPED = 100
 """Earlier metadata files that one commit sees removed: as many as the log usually has."""

@@ -16,7 +16,7 @@ from distop.commit.iceberg.snapshots import Draft
 from distop.commit.iceberg.takeover import JobsOutput, manifests_of
 from distop.commit.steps.partial import Moves
 from distop.commit.writing.manifests import ManifestBuilder
-from distop.metastore.records.model import WatermarkMove
+from distop.metastore.records.operation import WatermarkMove
 
 
 @dataclass(frozen=True)

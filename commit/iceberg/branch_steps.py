@@ -20,7 +20,9 @@ from distop.commit.layout.model import file_io
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.errors import HeadConflict, PreconditionFailed
 from distop.metastore.etcd.txn import Put, Txn, unchanged
-from distop.metastore.records.model import Head, OperationArg, decode, decode_watermarks, encode, encode_plain
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.record import decode, encode, encode_plain
+from distop.metastore.records.table import Head, decode_watermarks
 
 
 class _OfBranch(TransactionalStep):

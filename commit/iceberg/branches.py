@@ -21,7 +21,7 @@ from distop.commit.iceberg.provenance import WATERMARKS_BEFORE, moves_of
 from distop.commit.iceberg.watermarks import moved
 from distop.commit.steps.partial import Moves
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.metastore.records.model import Watermarks
+from distop.metastore.records.table import Watermarks
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
 

@@ -13,7 +13,9 @@ from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.layout.model import file_io
 from distop.commit.steps.contract import FinishContext
 from distop.errors import TableNotEmpty
-from distop.metastore.records.model import Head, OperationArg, decode
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head
 
 IGNORE = "ignore"
 MAX_REPLACEMENTS = 1000

@@ -26,7 +26,7 @@ from pyiceberg.utils.properties import property_as_int
 from distop.commit.files.storage import StorageOptions
 from distop.commit.layout.model import file_io
 from distop.errors import CorruptRecord
-from distop.metastore.records.structs import ready
+from distop.metastore.records.structs import from_json
 
 _SNAPSHOTS, _SNAPSHOT_LOG, _METADATA_LOG = "snapshots", "snapshot-log", "metadata-log"
 
@@ -104,7 +104,7 @@ class TableFile:
     def _parse(cls, location: str, content: bytes, also: Iterable[int]) -> TableFile:
         fields = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
         # Each look at all of it takes time that grows with the past: only the parts are looked into.
-        refs = msgspec.json.decode(fields.get("refs") or b"{}", type=ready(dict[str, _Snapshot]))
+        refs = from_json(fields.get("refs") or b"{}", dict[str, _Snapshot])
         current = msgspec.json.decode(fields.get("current-snapshot-id") or b"null", type=int | None)
         wanted = {current, *(ref.snapshot_id for ref in refs.values()), *also}
         snapshots = _listed(fields, _SNAPSHOTS, msgspec.Raw)
@@ -198,7 +198,7 @@ def _listed(fields: Mapping[str, msgspec.Raw], name: str, kind: type[E]) -> list
     raw = fields.get(name)
     if raw is None:
         return []
-    found: list[E] | None = msgspec.json.decode(raw, type=ready(list[kind] | None))  # type: ignore[valid-type, arg-type]
+    found: list[E] | None = from_json(raw, list[kind] | None)  # type: ignore[valid-type, arg-type]
     return found or []
 
 

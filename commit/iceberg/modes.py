@@ -17,7 +17,7 @@ from distop.commit.layout.model import Layout
 from distop.commit.steps.contract import Contribution, FinishContext
 from distop.commit.steps.facts import ADOPTED_FROM, IGNORED
 from distop.metastore.etcd.txn import Txn, unchanged
-from distop.metastore.records.model import OperationArg
+from distop.metastore.records.operation import OperationArg
 
 
 class IcebergOverwritePartitions(IcebergStep):

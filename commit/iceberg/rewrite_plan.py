@@ -15,7 +15,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
 from distop.commit.layout.model import Layout
-from distop.metastore.records.model import OperationArg
+from distop.metastore.records.operation import OperationArg
 from distop.operations.plans import Shared, plan_of
 
 

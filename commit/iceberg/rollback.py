@@ -18,7 +18,8 @@ from distop.commit.layout.model import file_io, load_metadata
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.errors import PreconditionFailed
 from distop.metastore.etcd.txn import Put, Txn, unchanged
-from distop.metastore.records.model import Head, decode, decode_watermarks, encode, encode_plain
+from distop.metastore.records.record import decode, encode, encode_plain
+from distop.metastore.records.table import Head, decode_watermarks
 
 
 def target_of(metadata: TableMetadata, *, snapshot_id: int | None, as_of_ms: int | None) -> Snapshot:

@@ -13,7 +13,9 @@ from distop.commit.steps.contract import Contribution, FinishContext, Transactio
 from distop.commit.steps.partial import selection
 from distop.errors import Exhausted, WatermarkConflict
 from distop.metastore.etcd.txn import Put, Txn, unchanged
-from distop.metastore.records.model import WatermarkMove, Watermarks, decode_watermarks, encode_plain
+from distop.metastore.records.operation import WatermarkMove
+from distop.metastore.records.record import encode_plain
+from distop.metastore.records.table import Watermarks, decode_watermarks
 
 MAX_WATERMARKS_BYTES = 1_000_000
 """All watermarks of a table stand in one key, which etcd limits."""

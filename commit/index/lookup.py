@@ -20,7 +20,7 @@ from pyiceberg.schema import Schema
 from distop.commit.index.keys import key_of
 from distop.commit.index.manifest import IndexManifest, IndexPart, read_manifest
 from distop.commit.index.parts import Groups, find
-from distop.metastore.records.model import IndexRecord
+from distop.metastore.records.table import IndexRecord
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from pyiceberg.schema import Schema
 
 from distop.commit.index.keys import Key, encoding_of, from_text
 from distop.errors import CorruptRecord, InvalidArgument
-from distop.metastore.records.structs import ready
+from distop.metastore.records.structs import convert
 
 LAYOUT = 1
 """Of manifests and parts. What is of a newer one is not read: the table is scanned instead."""
@@ -120,7 +120,7 @@ def read_manifest(io: FileIO, location: str, root: str) -> IndexManifest:
         if int(plain.get("layout", 0)) > LAYOUT:
             raise CorruptRecord(f"{location} has layout {plain['layout']}, this version reads up to {LAYOUT}")
         _rename(plain, lambda path: _full(path, root))
-        return msgspec.convert(plain, ready(IndexManifest))
+        return convert(plain, IndexManifest)
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
         raise CorruptRecord(f"{location} is no manifest of an index: {error}") from error
 

@@ -25,7 +25,7 @@ from distop.commit.index.lookup import load_manifest
 from distop.commit.index.manifest import IndexManifest
 from distop.commit.layout.model import file_io
 from distop.errors import CorruptRecord
-from distop.metastore.records.model import OperationArg
+from distop.metastore.records.operation import OperationArg
 from distop.operations.plans import plan_of
 
 

@@ -22,8 +22,10 @@ from distop.commit.steps.contract import Contribution, FinishContext, Transactio
 from distop.errors import Conflict, CorruptRecord
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Put, Txn, unchanged
-from distop.metastore.records.model import HistoryRecord, IndexRecord, JobRecord, OperationArg, decode, encode
-from distop.metastore.records.structs import ready
+from distop.metastore.records.operation import HistoryRecord, JobRecord, OperationArg
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.structs import convert
+from distop.metastore.records.table import IndexRecord
 from distop.operations.job import staging_folder
 
 RUN = ".run"
@@ -154,7 +156,7 @@ def _part(
         left_out += files
         return []
     try:
-        result = msgspec.convert(job.result, ready(PartResult))
+        result = convert(job.result, PartResult)
     except msgspec.ValidationError as error:
         raise CorruptRecord(f"job {name} of {build.arg.id} has reported no part: {error}") from error
     missing = Places.read(result.left_out)

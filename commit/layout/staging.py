@@ -7,7 +7,7 @@ into (names that begin with ``_`` are passed over by all of them), and moved.
 
 from __future__ import annotations
 
-from distop.metastore.records.model import OperationArg
+from distop.metastore.records.operation import OperationArg
 
 ICEBERG, FILES, DELTA = "iceberg", "files", "delta"
 FORMATS = (ICEBERG, FILES, DELTA)

@@ -20,8 +20,8 @@ from distop.commit.layout.staging import PRIVATE
 from distop.commit.steps.partial import successful_jobs
 from distop.commit.writing.file_lists import FileList
 from distop.errors import CorruptRecord
-from distop.metastore.records.model import JobRecord
-from distop.metastore.records.structs import ready
+from distop.metastore.records.operation import JobRecord
+from distop.metastore.records.structs import convert, from_json
 from distop.operations.api import OperationView
 from distop.operations.job import staging_folder
 
@@ -129,13 +129,13 @@ def _listed(io: FileIO, folder: str, result: dict[str, Any]) -> list[ListedFile]
     if not expected and not result.get("rows"):
         return []
     if "listed" in result:
-        files = msgspec.convert(result["listed"], ready(list[ListedFile]))
+        files = convert(result["listed"], list[ListedFile])
     else:
         with io.new_input(f"{folder}/{result['manifest']}").open() as stream:
             content = stream.read()
         if len(content) != int(result["manifestLength"]):
             raise ValueError(f"it has {len(content)} bytes instead of {result['manifestLength']}")
-        files = msgspec.json.decode(content, type=ready(list[ListedFile]))
+        files = from_json(content, list[ListedFile])
     if len(files) != expected:
         raise ValueError(f"it lists {len(files)} files instead of {expected}")
     return files

@@ -21,7 +21,9 @@ from distop.commit.steps.files import DeleteArgument, FolderArgument, RenameArgu
 from distop.commit.steps.partial import counted
 from distop.errors import TableNotEmpty
 from distop.metastore.etcd.txn import Put, Txn, unchanged
-from distop.metastore.records.model import Head, OperationArg, StepRecord, encode
+from distop.metastore.records.operation import OperationArg, StepRecord
+from distop.metastore.records.record import encode
+from distop.metastore.records.table import Head
 from distop.operations.job import staging_folder
 
 MARKER = "_SUCCESS"

@@ -26,8 +26,9 @@ import msgspec
 from distop.errors import InvalidArgument, PermanentStepError, UnknownCommitStep
 from distop.metastore.etcd.txn import KeyValue, Txn
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.model import OperationArg, StepRecord, TableRecord
-from distop.metastore.records.structs import ready
+from distop.metastore.records.operation import OperationArg, StepRecord
+from distop.metastore.records.structs import convert
+from distop.metastore.records.table import TableRecord
 from distop.operations.api import OperationView
 
 GROUP = "distop.commit_steps"
@@ -193,7 +194,7 @@ A = TypeVar("A", bound=StepArgument)
 def argument_of(step: ExternalStep | StepPlan, kind: type[A]) -> A:
     """The argument of a step; raises :class:`~distop.errors.PermanentStepError` if it makes no sense."""
     try:
-        return msgspec.convert(step.argument, ready(kind))
+        return convert(step.argument, kind)
     except msgspec.ValidationError as error:
         raise PermanentStepError(
             f"the argument of commit step {kind.STEP!r} makes no sense: {error}",

@@ -26,7 +26,7 @@ from distop.errors import (
     UnknownCommitStep,
 )
 from distop.metastore.crashpoints import reached
-from distop.metastore.records.model import StepRecord
+from distop.metastore.records.operation import StepRecord
 from distop.metastore.records.sequence import CommitSequence
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distop.errors import PreconditionFailed
-from distop.metastore.records.model import JobRecord, OperationArg, WatermarkMove
+from distop.metastore.records.operation import JobRecord, OperationArg, WatermarkMove
 from distop.operations.api import OperationView
 
 Moves = dict[str, dict[str, WatermarkMove]]

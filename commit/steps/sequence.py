@@ -18,7 +18,7 @@ from distop.commit.steps.contract import (
     default_registry,
 )
 from distop.errors import InvalidArgument
-from distop.metastore.records.model import StepRecord
+from distop.metastore.records.operation import StepRecord
 from distop.metastore.records.sequence import CommitSequence
 
 

@@ -23,8 +23,8 @@ from pyiceberg.io import FileIO
 
 from distop.commit.layout.model import file_io
 from distop.errors import CorruptRecord
-from distop.metastore.records.model import OperationArg
-from distop.metastore.records.structs import ready
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.structs import from_json
 from distop.operations.job import staging_folder
 
 TYPE = "write"
@@ -102,7 +102,7 @@ def read_list(arg: OperationArg) -> list[PreparedTask]:
     io = file_io(path, layout.get("properties"), arg.storage)
     try:
         with io.new_input(path).open() as stream:
-            return msgspec.json.decode(stream.read(), type=ready(list[PreparedTask]))
+            return from_json(stream.read(), list[PreparedTask])
     except FileNotFoundError as error:
         raise CorruptRecord(f"the list {path} of what {arg.id} publishes is missing") from error
     except msgspec.MsgspecError as error:

@@ -21,7 +21,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put
 from distop.metastore.operations.starting import digest_of
 from distop.metastore.records.keyspace import TableKeys, check_name, check_type, prefix_end
-from distop.metastore.records.model import decode, encode
+from distop.metastore.records.record import decode, encode
 from distop.metastore.tables.audit import audit_put
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb

@@ -21,7 +21,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put
 from distop.metastore.members.draining import set_draining
 from distop.metastore.records.keyspace import check_name
-from distop.metastore.records.model import LeaderRecord, MemberRecord, decode
+from distop.metastore.records.member import LeaderRecord, MemberRecord
+from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import Entry, audit_put, prune_softly, read_audit
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc

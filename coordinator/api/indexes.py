@@ -15,7 +15,8 @@ from distop.errors import TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get
 from distop.metastore.records.keyspace import check_name
-from distop.metastore.records.model import Head, TableRecord, decode
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.tables.indexes import read_indexes
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc

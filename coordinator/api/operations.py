@@ -56,13 +56,7 @@ from distop.metastore.operations.starting import (
     start,
 )
 from distop.metastore.records.keyspace import OperationId, TableKeys, prefix_end
-from distop.metastore.records.model import (
-    RUNNING,
-    CancelRecord,
-    OperationArg,
-    PauseRecord,
-    ResolveRecord,
-)
+from distop.metastore.records.operation import RUNNING, CancelRecord, OperationArg, PauseRecord, ResolveRecord
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.indexes import read_index
 from distop.operations.api import PlanRequest

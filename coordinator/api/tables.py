@@ -29,14 +29,9 @@ from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, Put, Txn, TxnResul
 from distop.metastore.etcd.update import update
 from distop.metastore.operations.pausing import pause_table, resume_table
 from distop.metastore.records.keyspace import check_name
-from distop.metastore.records.model import (
-    DropRecord,
-    PauseRecord,
-    TableRecord,
-    decode,
-    decode_watermarks,
-    encode,
-)
+from distop.metastore.records.operation import PauseRecord
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import DropRecord, TableRecord, decode_watermarks
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.dropping import drop_table, finish_drop
 from distop.proto import distop_pb2 as pb

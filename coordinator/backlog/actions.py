@@ -11,7 +11,8 @@ import msgspec
 from distop.errors.base import error_class
 from distop.metastore.backlog.batches import BatchRecord, OrderingRecord
 from distop.metastore.etcd.txn import KeyValue, Put
-from distop.metastore.records.model import ErrorRecord, encode
+from distop.metastore.records.operation import ErrorRecord
+from distop.metastore.records.record import encode
 
 
 @dataclass(frozen=True, kw_only=True)

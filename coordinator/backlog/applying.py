@@ -24,7 +24,8 @@ from distop.metastore.backlog.batches import (
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, unchanged
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.model import OperationArg, decode, encode
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.record import decode, encode
 
 Entries = Sequence[tuple[str, KeyValue, BatchRecord]]
 

@@ -41,7 +41,8 @@ from distop.metastore.operations.starting import (
     start_txn,
 )
 from distop.metastore.records.keyspace import OperationId, TableKeys, prefix_end
-from distop.metastore.records.model import OperationArg, decode, encode
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.record import decode, encode
 from distop.operations.api import DistributedOperation, PlanRequest
 
 log = logging.getLogger(__name__)

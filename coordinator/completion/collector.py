@@ -13,7 +13,8 @@ from distop.metastore.etcd.watch import until_absent
 from distop.metastore.operations import retention
 from distop.metastore.operations.ending import collect
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.model import HistoryRecord, decode
+from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.record import decode
 
 log = logging.getLogger(__name__)
 

@@ -58,7 +58,7 @@ from distop.metastore.operations.ending import MAX_KEYS_IN_FINISH, Finish, Finis
 from distop.metastore.operations.pausing import is_paused
 from distop.metastore.operations.starting import FollowUpStart
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.model import (
+from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
     RUNNING,

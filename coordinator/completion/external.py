@@ -27,7 +27,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.steplog import CommitStepStore
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.model import StepRecord
+from distop.metastore.records.operation import StepRecord
 from distop.operations.api import OperationView
 
 log = logging.getLogger(__name__)

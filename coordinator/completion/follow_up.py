@@ -31,8 +31,10 @@ from distop.metastore.operations.starting import (
     slots_without,
 )
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.model import Head, OperationArg, decode, decode_watermarks
+from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.options import FollowUp
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head, decode_watermarks
 from distop.metastore.tables.indexes import read_index
 from distop.operations.api import Plan, PlanRequest
 

@@ -11,7 +11,7 @@ from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.parking import apply_resolve, note_failure
-from distop.metastore.records.model import CompletionRecord, ResolveRecord
+from distop.metastore.records.operation import CompletionRecord, ResolveRecord
 
 log = logging.getLogger(__name__)
 

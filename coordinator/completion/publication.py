@@ -16,16 +16,10 @@ from distop.errors import CorruptRecord, PreconditionFailed
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Txn
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
-from distop.metastore.records.model import (
-    COMMITTING,
-    JobRecord,
-    OperationArg,
-    RunRecord,
-    StepRecord,
-    TableRecord,
-    decode,
-)
+from distop.metastore.records.operation import COMMITTING, JobRecord, OperationArg, RunRecord, StepRecord
+from distop.metastore.records.record import decode
 from distop.metastore.records.sequence import CommitSequence
+from distop.metastore.records.table import TableRecord
 from distop.operations.api import OperationView
 
 if TYPE_CHECKING:

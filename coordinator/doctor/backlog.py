@@ -18,7 +18,7 @@ from distop.errors import CorruptRecord, InvalidName
 from distop.metastore.backlog.batches import BatchRecord, OrderingRecord, ordering_of
 from distop.metastore.etcd.txn import Compare, Delete, KeyValue, Op, Put, Txn, absent, unchanged
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import decode, encode
+from distop.metastore.records.record import decode, encode
 
 
 def check_backlog(seen: TableSeen, patience: Patience) -> list[Finding]:

@@ -23,21 +23,9 @@ from distop.errors import CorruptRecord, InvalidName
 from distop.metastore.etcd.txn import Delete, KeyValue, Op, Put, Txn, absent, unchanged
 from distop.metastore.operations.starting import slots_without
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import (
-    ABORTING,
-    COMMITTING,
-    RUNNING,
-    ActiveRecord,
-    Head,
-    HistoryRecord,
-    RunOps,
-    TableRecord,
-    decode,
-    decode_run_ops,
-    decode_watermarks,
-    encode,
-    encode_plain,
-)
+from distop.metastore.records.operation import ABORTING, COMMITTING, RUNNING, ActiveRecord, HistoryRecord
+from distop.metastore.records.record import decode, encode, encode_plain
+from distop.metastore.records.table import Head, RunOps, TableRecord, decode_run_ops, decode_watermarks
 
 MOVES_S = 2.0
 """How long dropping or renaming a table may take, which moves its keys in more than one transaction."""

@@ -19,14 +19,9 @@ from distop.coordinator.doctor.findings import Finding, RemoveFiles
 from distop.coordinator.doctor.reading import TableSeen
 from distop.errors import CorruptRecord
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import (
-    Head,
-    HistoryRecord,
-    TableRecord,
-    Watermarks,
-    decode,
-    decode_watermarks,
-)
+from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head, TableRecord, Watermarks, decode_watermarks
 
 STAGED_GRACE_S = 600.0
 """Age of a staged file from which on ``--fix`` removes it."""

@@ -15,7 +15,8 @@ from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.update import settle
 from distop.metastore.operations.ending import collect
-from distop.metastore.records.model import HistoryRecord, decode
+from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.record import decode
 
 log = logging.getLogger(__name__)
 

@@ -15,14 +15,9 @@ from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.views.why import span
 from distop.errors import CorruptRecord
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import (
-    RUNNING,
-    CompletionRecord,
-    HistoryRecord,
-    LeaderRecord,
-    PauseRecord,
-    decode,
-)
+from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.operation import RUNNING, CompletionRecord, HistoryRecord, PauseRecord
+from distop.metastore.records.record import decode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,9 @@ from distop.metastore.records.keyspace import (
     prefix_end,
     unescape,
 )
-from distop.metastore.records.model import JobRecord, MemberRecord, OperationArg, decode
+from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.operation import JobRecord, OperationArg
+from distop.metastore.records.record import decode
 
 PAGE = 5000
 MAX_BATCHES = 20

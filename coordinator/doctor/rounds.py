@@ -31,7 +31,8 @@ from distop.coordinator.doctor.reading import (
 from distop.errors import CorruptRecord, DistopError, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.health import read_health
-from distop.metastore.records.model import Head, TableRecord, decode
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head, TableRecord
 
 if TYPE_CHECKING:
     from distop.commit.cleanup.inspection import TableView

@@ -41,7 +41,8 @@ from distop.metastore.records.keyspace import (
     escape,
     prefix_end,
 )
-from distop.metastore.records.model import ErrorRecord, OperationArg, decode
+from distop.metastore.records.operation import ErrorRecord, OperationArg
+from distop.metastore.records.record import decode
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,8 @@ from distop.metastore.members.election import Epoch, campaign, resign
 from distop.metastore.members.lease import LeaseSession, boot_clock
 from distop.metastore.operations.pausing import PauseIndex
 from distop.metastore.records.keyspace import unescape
-from distop.metastore.records.model import LeaderRecord, MemberRecord, decode
+from distop.metastore.records.member import LeaderRecord, MemberRecord
+from distop.metastore.records.record import decode
 
 log = logging.getLogger(__name__)
 

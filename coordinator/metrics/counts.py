@@ -14,7 +14,7 @@ from distop.coordinator.state.tracker import Tracked
 from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.model import HistoryRecord
+from distop.metastore.records.operation import HistoryRecord
 
 Led: TypeAlias = Mapping[str, Iterable[Tracked]]
 """The tables a coordinator leads, and the operations it follows in each."""

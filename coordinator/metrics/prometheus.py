@@ -33,7 +33,7 @@ from distop.coordinator.state.tracker import Tracked
 from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.model import HistoryRecord
+from distop.metastore.records.operation import HistoryRecord
 
 MAX_TYPES = 64
 """Operation types that get series of their own; further ones share ``other``."""

@@ -14,8 +14,9 @@ from distop.errors import ArgumentTooLarge, InvalidArgument, UnknownOperationTyp
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES
 from distop.metastore.operations.starting import StartRequest, digest_of
 from distop.metastore.records.keyspace import check_name, check_object, check_partition, check_type
-from distop.metastore.records.model import OperationArg, TableRecord
+from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.options import JOB_BACKOFF_S, MAX_FOLLOW_UPS, FollowUp, OperationOptions
+from distop.metastore.records.table import TableRecord
 from distop.operations.api import DistributedOperation, Plan, Scope
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import JobFailed
-from distop.metastore.records.model import ABORTING, COMMITTING, RUNNING, ResolveRecord
+from distop.metastore.records.operation import ABORTING, COMMITTING, RUNNING, ResolveRecord
 
 MAX_NAMED_ERROR = 120
 """Characters of the error of each failed partition that a history record names."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from distop.metastore.records.model import OperationArg
+from distop.metastore.records.operation import OperationArg
 
 WAITING, CLAIMED, SUCCEEDED, FAILED = ".", "r", "s", "f"
 """What stands in a cell: nothing yet, an attempt at an exclusive job, the job's result."""

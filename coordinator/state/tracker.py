@@ -13,19 +13,18 @@ from distop.coordinator.state.grid import JobGrid
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import OperationKeys, unescape
-from distop.metastore.records.model import (
+from distop.metastore.records.operation import (
     CancelRecord,
     CompletionRecord,
     ErrorRecord,
     JobRecord,
     OperationArg,
     PauseRecord,
-    Record,
     ResolveRecord,
     RunnerRecord,
     RunRecord,
-    decode,
 )
+from distop.metastore.records.record import Record, decode
 
 R = TypeVar("R", bound=Record)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.starting import TableState, slots_without
 from distop.metastore.records.keyspace import OperationId, TableKeys
-from distop.metastore.records.model import OperationArg
+from distop.metastore.records.operation import OperationArg
 
 
 class Turn:

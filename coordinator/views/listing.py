@@ -18,8 +18,9 @@ from distop.coordinator.views.operations import from_history, from_tracked, read
 from distop.errors import Compacted, FutureRevision, InvalidArgument, InvalidName, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.records.keyspace import OperationId, check_name, escape, prefix_end
-from distop.metastore.records.model import HistoryRecord, decode
-from distop.metastore.records.structs import ready
+from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.record import decode
+from distop.metastore.records.structs import from_json
 from distop.proto import distop_pb2 as pb
 
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
@@ -38,7 +39,7 @@ class PageToken(msgspec.Struct, array_like=True):
     @classmethod
     def decode(cls, text: str) -> PageToken:
         try:
-            token = msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=ready(cls))
+            token = from_json(base64.urlsafe_b64decode(text.encode()), cls)
             if token.revision <= 0 or token.offset < 0:
                 raise no_token()
             check_name(token.after, "after")

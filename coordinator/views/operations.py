@@ -11,15 +11,9 @@ from distop.errors import CorruptRecord, OperationNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import OperationId, TableKeys
-from distop.metastore.records.model import (
-    ABORTING,
-    COMMITTING,
-    RUNNING,
-    HistoryRecord,
-    MemberRecord,
-    PauseRecord,
-    decode,
-)
+from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.operation import ABORTING, COMMITTING, RUNNING, HistoryRecord, PauseRecord
+from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json
 

@@ -16,16 +16,10 @@ from distop.metastore.backlog.batches import BatchRecord, OrderingRecord, orderi
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Txn
 from distop.metastore.records.keyspace import OperationId, prefix_end
-from distop.metastore.records.model import (
-    Head,
-    HistoryRecord,
-    LeaderRecord,
-    MemberRecord,
-    PauseRecord,
-    TableRecord,
-    decode,
-    decode_run_ops,
-)
+from distop.metastore.records.member import LeaderRecord, MemberRecord
+from distop.metastore.records.operation import HistoryRecord, PauseRecord
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head, TableRecord, decode_run_ops
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json
 

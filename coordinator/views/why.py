@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from distop.metastore.records.model import OperationOptions
+from distop.metastore.records.options import OperationOptions
 from distop.proto import distop_pb2 as pb
 
 SILENCE_S = 30.0

@@ -24,7 +24,8 @@ from distop.coordinator.web.cache import Answers
 from distop.errors import DistopError, OperationNotFound, Unavailable
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.records.keyspace import OperationId, check_name, prefix_end
-from distop.metastore.records.model import HistoryRecord, decode
+from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
 
 TABLES = 25

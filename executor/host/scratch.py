@@ -26,7 +26,7 @@ import msgspec
 from distop.errors import Cancelled
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.structs import ready
+from distop.metastore.records.structs import from_json
 
 NOTE = "job"
 _KEPT = re.compile(r"k([0-9]+)-(.+)")
@@ -134,7 +134,7 @@ def digest(checkpoint: bytes | None) -> str:
 def read_note(job: Path) -> JobNote | None:
     """The note of a job's folder; ``None``: there is none that can be read."""
     try:
-        return msgspec.json.decode((job / NOTE).read_bytes(), type=ready(JobNote))
+        return from_json((job / NOTE).read_bytes(), JobNote)
     except (OSError, msgspec.MsgspecError):
         return None
 

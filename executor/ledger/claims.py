@@ -22,7 +22,8 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.claims import Claimed, Occupied, claim, release_claim, save_checkpoint
 from distop.metastore.operations.jobs import Outcome, Verdict
 from distop.metastore.operations.runs import Run
-from distop.metastore.records.model import ClaimRecord, decode
+from distop.metastore.records.operation import ClaimRecord
+from distop.metastore.records.record import decode
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from distop.metastore.etcd.watch import Event, follow, watch
 from distop.metastore.operations.pausing import PauseIndex
 from distop.metastore.operations.runs import PAUSED, RUNNER_GONE, Run
 from distop.metastore.records.keyspace import prefix_end
-from distop.metastore.records.model import RUNNING
+from distop.metastore.records.operation import RUNNING
 
 log = logging.getLogger(__name__)
 

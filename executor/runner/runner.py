@@ -36,7 +36,9 @@ from distop.metastore.members.members import incarnation
 from distop.metastore.operations.pausing import PauseIndex
 from distop.metastore.operations.runs import PAUSED, RUNNER_GONE, release_runner, take_runner
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import RUNNING, MemberRecord, RunnerRecord, encode
+from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.operation import RUNNING, RunnerRecord
+from distop.metastore.records.record import encode
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,8 @@ from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.etcd.update import settle
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
-from distop.metastore.records.model import MemberRecord, encode
+from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.record import encode
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,8 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.members.clocks import boot_clock
 from distop.metastore.operations.jobs import Mark, Outcome, Verdict, failure_record, success_record
 from distop.metastore.operations.tries import Tried
-from distop.metastore.records.model import OperationArg, decode
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.record import decode
 from distop.operations import DistributedOperation, JobContext
 
 log = logging.getLogger(__name__)

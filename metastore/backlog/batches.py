@@ -9,7 +9,8 @@ import msgspec
 from distop.errors import InvalidArgument, InvalidName
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import MAX_NAME_BYTES
-from distop.metastore.records.model import OperationOptions, Record, decode
+from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.record import Record, decode
 
 MAX_TOGETHER = 20
 """Most batches that one operation applies: each takes three operations of the finishing transaction."""

@@ -27,7 +27,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, Op, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.model import decode, encode
+from distop.metastore.records.record import decode, encode
 
 Change: TypeAlias = Callable[[OrderingRecord], Awaitable[tuple[OrderingRecord, Txn] | None]]
 """From the record that stands to the one that should, with what goes along with it; ``None``: it is as it

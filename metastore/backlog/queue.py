@@ -24,7 +24,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Compare, Get, Op, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.model import decode, encode
+from distop.metastore.records.record import decode, encode
 
 
 class Queued(Enum):

@@ -14,7 +14,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import prefix_end
-from distop.metastore.records.model import MemberRecord, decode, encode
+from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.record import decode, encode
 
 
 async def set_draining(

@@ -17,7 +17,8 @@ from distop.metastore.etcd.txn import Compare, Delete, Get, Put, Txn, absent, cr
 from distop.metastore.etcd.update import settle
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.model import LeaderRecord, encode
+from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.record import encode
 
 
 @dataclass(frozen=True, slots=True)

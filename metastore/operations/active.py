@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.records.keyspace import TableKeys, escape
-from distop.metastore.records.model import OperationArg, decode
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.record import decode
 
 
 async def active_operations(client: EtcdClient, keys: TableKeys) -> list[OperationArg]:

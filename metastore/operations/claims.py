@@ -16,7 +16,8 @@ from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, absent, c
 from distop.metastore.etcd.update import PATIENCE_S, settle
 from distop.metastore.operations.jobs import Outcome, Verdict
 from distop.metastore.operations.runs import Run
-from distop.metastore.records.model import MAX_CHECKPOINT_BYTES, ClaimRecord, decode, encode
+from distop.metastore.records.operation import MAX_CHECKPOINT_BYTES, ClaimRecord
+from distop.metastore.records.record import decode, encode
 
 if TYPE_CHECKING:
     from distop.metastore.etcd.client import EtcdClient

@@ -18,7 +18,8 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, unchanged
 from distop.metastore.etcd.update import PATIENCE_S, settle
 from distop.metastore.operations.runs import Run
-from distop.metastore.records.model import RunRecord, decode, encode
+from distop.metastore.records.operation import RunRecord
+from distop.metastore.records.record import decode, encode
 
 if TYPE_CHECKING:
     from distop.metastore.etcd.client import EtcdClient

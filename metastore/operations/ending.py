@@ -36,16 +36,15 @@ from distop.metastore.members.election import Epoch
 from distop.metastore.operations.runs import not_paused
 from distop.metastore.operations.starting import FollowUpStart, slots_with, slots_without
 from distop.metastore.records.keyspace import OperationKeys, TableKeys, prefix_end
-from distop.metastore.records.model import (
+from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
     RUNNING,
     CancelRecord,
     ErrorRecord,
     HistoryRecord,
-    decode,
-    encode,
 )
+from distop.metastore.records.record import decode, encode
 
 MAX_KEYS_IN_FINISH = 1000
 """Up to so many keys go in the finishing transaction itself; deleting 100,000 at once would stop etcd for

@@ -29,7 +29,8 @@ from distop.metastore.etcd.txn import (
 )
 from distop.metastore.operations.runs import Run
 from distop.metastore.records.keyspace import OperationKeys
-from distop.metastore.records.model import MAX_JOB_RECORD_BYTES, JobRecord, decode, encode
+from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, JobRecord
+from distop.metastore.records.record import decode, encode
 
 SUCCESS, FAILED = "success", "failed"
 """States of a job's record."""
@@ -45,7 +46,7 @@ def success_record(attempt: str, result: Mapping[str, Any], at: float, *, run: i
     Raises
     ------
     JobResultTooLarge
-        It takes more than :data:`~distop.metastore.records.model.MAX_JOB_RECORD_BYTES`; says how much.
+        It takes more than :data:`~distop.metastore.records.operation.MAX_JOB_RECORD_BYTES`; says how much.
     InvalidArgument
         The result is not JSON.
     """

@@ -25,7 +25,7 @@ from distop.metastore.etcd.txn import (
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.members.election import Epoch
 from distop.metastore.records.keyspace import OperationKeys
-from distop.metastore.records.model import (
+from distop.metastore.records.operation import (
     ABORT,
     ABORTING,
     COMMITTING,
@@ -34,9 +34,8 @@ from distop.metastore.records.model import (
     CompletionRecord,
     ErrorRecord,
     ResolveRecord,
-    decode,
-    encode,
 )
+from distop.metastore.records.record import decode, encode
 
 
 async def note_failure(

@@ -27,7 +27,8 @@ from distop.metastore.etcd.txn import (
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.etcd.watch import WatchBatch
 from distop.metastore.records.keyspace import Keyspace, OperationId, OperationKeys, TableKeys
-from distop.metastore.records.model import RUNNING, PauseRecord, decode, encode
+from distop.metastore.records.operation import RUNNING, PauseRecord
+from distop.metastore.records.record import decode, encode
 
 
 async def pause_operation(client: EtcdClient, keys: OperationKeys, record: PauseRecord, audit: Put) -> bool:

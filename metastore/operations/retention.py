@@ -12,7 +12,8 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Op, Txn
 from distop.metastore.records.keyspace import TableKeys, escape
-from distop.metastore.records.model import HistoryRecord, decode
+from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.record import decode
 from distop.metastore.tables import audit
 
 KEEP = 1000

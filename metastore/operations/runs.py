@@ -27,7 +27,8 @@ from distop.metastore.etcd.txn import (
 )
 from distop.metastore.etcd.update import PATIENCE_S, settle
 from distop.metastore.records.keyspace import OperationKeys, prefix_end
-from distop.metastore.records.model import RUNNING, OperationArg, RunnerRecord, decode, encode
+from distop.metastore.records.operation import RUNNING, OperationArg, RunnerRecord
+from distop.metastore.records.record import decode, encode
 
 if TYPE_CHECKING:
     # Workers that only send marks through a sidecar import this module, and must not pay for gRPC.

@@ -39,22 +39,16 @@ from distop.metastore.etcd.txn import (
 )
 from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import OperationId, TableKeys
-from distop.metastore.records.model import (
+from distop.metastore.records.operation import (
     RUNNING,
     ActiveRecord,
     CancelRecord,
-    Head,
     OperationArg,
     PauseRecord,
     RequestRecord,
-    TableRecord,
-    Watermarks,
-    decode,
-    decode_run_ops,
-    decode_watermarks,
-    encode,
-    encode_plain,
 )
+from distop.metastore.records.record import decode, encode, encode_plain
+from distop.metastore.records.table import Head, TableRecord, Watermarks, decode_run_ops, decode_watermarks
 from distop.metastore.tables.audit import audit_put
 
 

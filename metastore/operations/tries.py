@@ -16,7 +16,7 @@ from distop.metastore.etcd.txn import Get, KeyValue, Put, Txn, TxnResult, absent
 from distop.metastore.etcd.update import PATIENCE_S, update
 from distop.metastore.operations.runs import Run
 from distop.metastore.records.keyspace import OperationKeys
-from distop.metastore.records.model import Record, decode, encode
+from distop.metastore.records.record import Record, decode, encode
 
 if TYPE_CHECKING:
     from distop.metastore.etcd.client import EtcdClient

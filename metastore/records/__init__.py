@@ -1,4 +1,4 @@
-"""What stands in etcd: the names of keys, and the typed records that are their values.
+"""What stands in etcd: the names of keys (``keyspace``), and the typed records that are their values.
 
 Imports nothing of the other rooms; everything else of distop may use it.
 """

@@ -11,7 +11,7 @@ from itertools import groupby
 import msgspec
 
 from distop.errors import InvalidArgument
-from distop.metastore.records.model import StepRecord
+from distop.metastore.records.operation import StepRecord
 
 # Sorted keys make equal steps equal bytes, whichever process made them.
 _encoder = msgspec.json.Encoder(order="deterministic")

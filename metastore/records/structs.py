@@ -1,8 +1,9 @@
-"""Types of msgspec that threads may use at the same time.
+"""From JSON and plain values to types, in any thread.
 
 msgspec learns what a type holds when it is used for the first time. A second thread that uses it meanwhile
 finds what is only half there, and the process ends (msgspec 0.22: a segmentation fault). So each type is made
-ready before its first use, one at a time.
+ready before its first use, one at a time: by :func:`convert` and :func:`from_json`, which are used instead of
+msgspec's own.
 """
 
 from __future__ import annotations
@@ -19,9 +20,19 @@ _one_at_a_time = threading.Lock()
 
 
 def ready(kind: type[T]) -> type[T]:
-    """The same type, which may be decoded and converted to in any thread from now on."""
+    """The same type, for a decoder that is used in any thread from now on."""
     if kind not in _ready:
         with _one_at_a_time:
             msgspec.msgpack.Decoder(kind)
             _ready.add(kind)
     return kind
+
+
+def convert(value: object, kind: type[T]) -> T:
+    """Plain values, lists and dictionaries as a ``kind``; ``msgspec.ValidationError`` if they do not fit."""
+    return msgspec.convert(value, ready(kind))
+
+
+def from_json(data: bytes | str, kind: type[T]) -> T:
+    """The ``kind`` that is written as JSON; raises ``msgspec.ValidationError`` or ``msgspec.DecodeError``."""
+    return msgspec.json.decode(data, type=ready(kind))

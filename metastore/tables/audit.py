@@ -14,7 +14,8 @@ from distop.errors import DistopError, OutcomeUnknown
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Put, Txn
 from distop.metastore.records.keyspace import Keyspace, TableKeys, prefix_end
-from distop.metastore.records.model import AuditRecord, decode, encode
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import AuditRecord
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, absent, unchanged
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.records.keyspace import OperationId, TableKeys, escape, prefix_end
-from distop.metastore.records.model import DropRecord, TableRecord, decode, decode_run_ops, encode
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import DropRecord, TableRecord, decode_run_ops
 
 BITE = 2000
 """Keys removed by one transaction."""

@@ -7,7 +7,8 @@ import logging
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.model import IndexRecord, decode
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import IndexRecord
 
 log = logging.getLogger(__name__)
 

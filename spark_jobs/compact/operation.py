@@ -11,7 +11,7 @@ import msgspec
 from distop.errors import InvalidName, PreconditionFailed
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.keyspace import check_partition
-from distop.metastore.records.model import OperationArg, StepRecord
+from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext

@@ -17,7 +17,8 @@ from distop.commit.steps.facts import IGNORED
 from distop.commit.writing.prepared import LIST, MAX_AGE_S, TYPE, age_of
 from distop.errors import AlreadyIngested, PreconditionFailed, WriteTooOld
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.model import OperationArg, StepRecord, WatermarkMove, Watermarks
+from distop.metastore.records.operation import OperationArg, StepRecord, WatermarkMove
+from distop.metastore.records.table import Watermarks
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from distop.client import Client, Table
 from distop.commit.layout.model import Layout, parse_schema
 from distop.errors import DistopError, InvalidArgument, PreconditionFailed
-from distop.metastore.records.model import IndexRecord
+from distop.metastore.records.table import IndexRecord
 from distop.spark_jobs.dataframes.options import ReadOptions
 from distop.spark_jobs.dataframes.target import connect, find_table, storage_options
 from distop.spark_jobs.formats.conversion import converted

@@ -24,7 +24,7 @@ from distop.commit.index.plan import Build, DataFileSeen
 from distop.commit.index.publish import RUN, PartResult, Places
 from distop.errors import CorruptRecord
 from distop.metastore.crashpoints import reached
-from distop.metastore.records.structs import ready
+from distop.metastore.records.structs import from_json
 from distop.operations.job import JobContext, staging_folder, staging_stem
 from distop.operations.plans import Shared
 from distop.spark_jobs.tables.external_sort import Key, sort_rows
@@ -81,7 +81,7 @@ class _Slice:
         self._files = build.slice(int(job.partition))
         self._kind = build.plan.iceberg_type()
         saved = job.load_checkpoint()
-        self._state = Checkpoint() if saved is None else msgspec.json.decode(saved, type=ready(Checkpoint))
+        self._state = Checkpoint() if saved is None else from_json(saved, Checkpoint)
 
     def index(self) -> None:
         """Write a run of each file that has none yet, with a checkpoint behind each file."""

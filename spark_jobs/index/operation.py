@@ -14,7 +14,7 @@ import msgspec
 from distop.errors import InvalidName, PreconditionFailed
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.keyspace import check_object
-from distop.metastore.records.model import OperationArg, StepRecord
+from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext

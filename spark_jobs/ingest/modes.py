@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-from distop.metastore.records.model import OperationArg, StepRecord
+from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid
 from distop.spark_jobs.ingest.argument import IngestArgument, Mode

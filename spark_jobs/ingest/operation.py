@@ -7,7 +7,7 @@ from typing import Any
 
 from distop.commit.layout.staging import RULES
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.model import OperationArg, StepRecord
+from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext

@@ -11,7 +11,8 @@ from itertools import accumulate, islice
 
 import msgspec
 
-from distop.metastore.records.model import OperationOptions, WatermarkMove
+from distop.metastore.records.operation import WatermarkMove
+from distop.metastore.records.options import OperationOptions
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.files import FoundSource
 from distop.spark_jobs.ingest.argument import IngestArgument

@@ -17,7 +17,7 @@ from pyiceberg.schema import Schema
 
 from distop.commit.layout.model import Layout
 from distop.errors import ArgumentTooLarge
-from distop.metastore.records.model import OperationArg
+from distop.metastore.records.operation import OperationArg
 from distop.operations.plans import Shared, plan_of
 from distop.spark_jobs.formats.options import CsvOptions
 from distop.spark_jobs.formats.reader import Wanted

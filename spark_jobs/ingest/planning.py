@@ -12,7 +12,8 @@ from distop.commit.layout.model import Layout
 from distop.commit.outputs import output_of
 from distop.commit.rows import new_layout
 from distop.errors import AlreadyIngested, ArgumentTooLarge, CorruptRecord
-from distop.metastore.records.model import WatermarkMove, Watermarks
+from distop.metastore.records.operation import WatermarkMove
+from distop.metastore.records.table import Watermarks
 from distop.operations.api import Plan, PlanRequest
 from distop.operations.arguments import invalid, parse
 from distop.spark_jobs.formats.conversion import check_columns

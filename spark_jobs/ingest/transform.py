@@ -19,7 +19,8 @@ from pyspark.sql.types import StructType
 
 from distop.errors import InvalidArgument
 from distop.executor.launch.launch import NeedsSpark
-from distop.metastore.records.model import OperationArg, decode, encode
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.record import decode, encode
 from distop.spark_jobs.formats.bad_rows import Fail
 from distop.spark_jobs.formats.conversion import check_columns
 from distop.spark_jobs.formats.spark_types import arrow_schema, spark_schema

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 from distop.commit.iceberg.watermarks import is_after
 from distop.errors import AlreadyIngested
-from distop.metastore.records.model import WatermarkMove, Watermarks
+from distop.metastore.records.operation import WatermarkMove
+from distop.metastore.records.table import Watermarks
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.files import FoundFile, FoundSource
 

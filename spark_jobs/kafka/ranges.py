@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from distop.errors import AlreadyIngested, OffsetsLost
-from distop.metastore.records.model import WatermarkMove
+from distop.metastore.records.operation import WatermarkMove
 from distop.spark_jobs.kafka.argument import KafkaArgument, wrong
 from distop.spark_jobs.kafka.offsets import SKIP_HINT, OffsetRange, Reach, Topic, offsets_text
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from distop.errors import PreconditionFailed
-from distop.metastore.records.model import OperationArg, StepRecord
+from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext

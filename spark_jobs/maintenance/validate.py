@@ -10,8 +10,8 @@ import msgspec
 from distop.commit.layout.staging import RULES
 from distop.errors import ArgumentTooLarge, PreconditionFailed
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.model import OperationArg, StepRecord
-from distop.metastore.records.structs import ready
+from distop.metastore.records.operation import OperationArg, StepRecord
+from distop.metastore.records.structs import convert
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
@@ -135,7 +135,7 @@ class Validate(DistributedOperation):
         from distop.spark_jobs.tables.groups import SnapshotGroups
 
         operation = job.operation
-        rules = msgspec.convert(operation.argument[RULES], ready(RuleSet))
+        rules = convert(operation.argument[RULES], RuleSet)
         snapshot = SnapshotGroups.of_operation(operation)
         files = snapshot.group(job.partition)
         with RowChecks(rules, job.scratch_path) as checks:

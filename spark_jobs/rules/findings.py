@@ -20,8 +20,8 @@ from distop.commit.iceberg.content import recorded_properties
 from distop.commit.layout.model import file_io
 from distop.commit.layout.staging import PRIVATE
 from distop.errors import CorruptRecord
-from distop.metastore.records.model import JobRecord, OperationArg
-from distop.metastore.records.structs import ready
+from distop.metastore.records.operation import JobRecord, OperationArg
+from distop.metastore.records.structs import from_json
 from distop.operations.job import JobContext, staging_folder, staging_stem
 from distop.spark_jobs.rules.checks import Finding
 from distop.spark_jobs.rules.model import RuleSet
@@ -107,7 +107,7 @@ def _read_findings(io: FileIO, operation: OperationArg, partition: str, attempt:
     path = f"{staging_folder(operation, PRIVATE)}/{staging_stem(partition, attempt)}{SUFFIX}"
     try:
         with io.new_input(path).open() as stream:
-            return msgspec.json.decode(stream.read(), type=ready(list[Finding]))
+            return from_json(stream.read(), list[Finding])
     except FileNotFoundError as error:
         raise CorruptRecord(f"the findings {path} of a finished job are missing") from error
     except msgspec.MsgspecError as error:

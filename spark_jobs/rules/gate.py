@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from distop.commit.layout.model import Layout
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.metastore.records.structs import ready
+from distop.metastore.records.structs import convert
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
 from distop.spark_jobs.rules.model import MAX_SAMPLES, AuditArgument, RuleSet
@@ -80,7 +80,7 @@ def _of_table(options: Mapping[str, Any]) -> AuditArgument | None:
     if raw is None:
         return None
     try:
-        return msgspec.convert(raw, ready(AuditArgument))
+        return convert(raw, AuditArgument)
     except msgspec.ValidationError as error:
         raise InvalidArgument(
             f"the table's option {OPTION}: {error}", details={"field": f"options.{OPTION}"}

@@ -11,7 +11,7 @@ from distop.commit.layout.staging import RULES
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.commit.steps.partial import selection
 from distop.errors import CorruptRecord, ValidationFailed
-from distop.metastore.records.structs import ready
+from distop.metastore.records.structs import convert
 from distop.spark_jobs.rules.findings import TOLD_RULES, Broken, gather, write_report
 from distop.spark_jobs.rules.model import RuleSet
 
@@ -39,7 +39,7 @@ class Verdict(TransactionalStep):
         """
         arg, jobs = context.view.arg, context.view.jobs
         try:
-            rules = msgspec.convert(arg.argument[RULES], ready(RuleSet))
+            rules = convert(arg.argument[RULES], RuleSet)
         except (KeyError, msgspec.ValidationError) as error:
             raise CorruptRecord(f"the argument of {arg.id} holds no rules: {error}") from error
         if is_ignored(context):

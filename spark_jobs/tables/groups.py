@@ -18,7 +18,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from distop.errors import CorruptRecord, JobFailed
-from distop.metastore.records.model import OperationArg
+from distop.metastore.records.operation import OperationArg
 from distop.operations.plans import Shared
 from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot
 

@@ -33,7 +33,7 @@ from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.rollback import target_of
 from distop.commit.layout.model import file_io, load_metadata
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.metastore.records.model import IndexRecord
+from distop.metastore.records.table import IndexRecord
 from distop.spark_jobs.tables.filters import filter_columns, parse_filter
 
 

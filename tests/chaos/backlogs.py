@@ -11,7 +11,7 @@ from chaos.ledger import Book
 from distop.metastore.backlog.batches import AppliedRecord, ordering_of
 from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import decode, encode
+from distop.metastore.records.record import decode, encode
 
 
 async def ordered(lab: Lab) -> list[str]:

@@ -17,7 +17,8 @@ from chaos.ledger import Book
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, Txn
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.model import Head, decode, decode_watermarks
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head, decode_watermarks
 
 AT_REST = re.compile(
     r"(_coordinators|_executors|_namespaces|_audit)\..+"

@@ -25,7 +25,8 @@ from distop.metastore.crashpoints import ONCE_VARIABLE, VARIABLE, record_name
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
-from distop.metastore.records.model import LeaderRecord, MemberRecord, decode
+from distop.metastore.records.member import LeaderRecord, MemberRecord
+from distop.metastore.records.record import decode
 from support.etcd.proxy import Proxy
 from support.waiting import eventually
 

@@ -14,7 +14,7 @@ import msgspec
 from distop.commit.delta.commit import DeltaArgument, DeltaFile
 from distop.commit.steps.contract import FinishContext, StepPlan
 from distop.commit.steps.hook import HookCall
-from distop.metastore.records.model import OperationArg, StepRecord
+from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.operations import DistributedOperation, JobContext, OperationView, Plan, PlanRequest
 from support.types import step_probes
 

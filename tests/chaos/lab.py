@@ -19,7 +19,8 @@ from chaos.ledger import Batch, Book, Sources, Started
 from distop.client import AsyncClient
 from distop.errors import DistopError, TableExists
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import HistoryRecord, decode
+from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.record import decode
 
 T = TypeVar("T")
 

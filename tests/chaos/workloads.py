@@ -23,7 +23,8 @@ from chaos.ledger import Started
 from distop.errors import DistopError, NotParked, OperationNotFound, PreconditionFailed, TableNotFound
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.retention import EVERY, KEEP
-from distop.metastore.records.model import CompletionRecord, HistoryRecord, decode, encode
+from distop.metastore.records.operation import CompletionRecord, HistoryRecord
+from distop.metastore.records.record import decode, encode
 
 Workload: TypeAlias = Callable[[Lab], Coroutine[Any, Any, list[str]]]
 

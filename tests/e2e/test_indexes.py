@@ -10,7 +10,7 @@ import pytest
 from distop.client import Operation
 from distop.errors import IncompatibleOperation, InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.model import decode_run_ops
+from distop.metastore.records.table import decode_run_ops
 from distop.metastore.tables.indexes import read_indexes
 from distop.spark_jobs.dataframes.options import read_options
 from distop.spark_jobs.dataframes.read import FileSplit, TableReader, table_schema

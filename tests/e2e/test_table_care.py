@@ -14,7 +14,8 @@ from distop.client import OperationState
 from distop.errors import IncompatibleOperation
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import OperationArg, decode
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.record import decode
 from distop.spark_jobs.ingest.operation import Ingest
 from support.etcd.lossy import LossyClient
 from support.services.executing import runner

@@ -13,7 +13,7 @@ import pytest
 
 from distop.client import AsyncClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.model import decode_watermarks
+from distop.metastore.records.table import decode_watermarks
 from support.etcd.lossy import LossyClient
 from support.services.backlogs import applied, drained, nothing_left
 from support.services.coordinators import CoordinatorProcess, leader_of

@@ -15,7 +15,7 @@ import pytest_asyncio
 from distop.commit.steps.files import FolderArgument, SuccessArgument
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.steplog import CommitStepStore
-from distop.metastore.records.model import StepRecord
+from distop.metastore.records.operation import StepRecord
 from support.etcd.leading import Committing
 from support.etcd.lossy import LossyClient
 from support.etcd.starts import make_table

@@ -19,7 +19,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.watch import watch
 from distop.metastore.records.keyspace import OperationId, prefix_end
-from distop.metastore.records.model import COMMITTING, HistoryRecord, decode
+from distop.metastore.records.operation import COMMITTING, HistoryRecord
+from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark
 from support.etcd.starts import begin, make_table

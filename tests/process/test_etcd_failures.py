@@ -18,7 +18,10 @@ from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.members.election import campaign
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import RUNNING, HistoryRecord, LeaderRecord, OperationOptions, decode
+from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.operation import RUNNING, HistoryRecord
+from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.record import decode
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from support.etcd.clusters import etcd_to_kill

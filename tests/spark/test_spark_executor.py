@@ -19,7 +19,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.operations.jobs import FAILED, SUCCESS
 from distop.metastore.operations.pausing import pause_operation, resume_operation
-from distop.metastore.records.model import ABORTING, PauseRecord
+from distop.metastore.records.operation import ABORTING, PauseRecord
 from distop.metastore.tables.audit import audit_put
 from support.etcd.lossy import LossyClient
 from support.services.executing import (

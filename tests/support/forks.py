@@ -25,8 +25,9 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.steplog import CommitStepStore
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import StepRecord
+from distop.metastore.records.operation import StepRecord
 from distop.metastore.records.sequence import CommitSequence
+from distop.metastore.records.structs import convert
 from support.types.step_worlds import World
 
 FAILED = 70
@@ -116,7 +117,7 @@ def write_log(
 def execute_steps(url: str, storage: dict[str, Any], records: list[dict[str, Any]], workers: int) -> None:
     """Execute a sequence as whoever leads would."""
     context = World(url, storage).context
-    steps = msgspec.convert(records, list[StepRecord])
+    steps = convert(records, list[StepRecord])
     sequence = CommitSequence.of(str(context.arg.id), context.arg.uuid, steps)
     execute(sequence, context, check=lambda: None, workers=workers)
 

@@ -9,7 +9,9 @@ from typing import Any
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.operations.starting import StartRequest, digest_of, read_table_state, start
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import OperationArg, TableRecord, encode
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.record import encode
+from distop.metastore.records.table import TableRecord
 
 
 async def make_table(client: EtcdClient, name: str = "t") -> None:

@@ -22,7 +22,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import LeaderRecord, MemberRecord, decode
+from distop.metastore.records.member import LeaderRecord, MemberRecord
+from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import to_json

@@ -26,16 +26,9 @@ from distop.metastore.etcd.txn import Delete, Put, Txn
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.runs import Taken, take_runner
 from distop.metastore.records.keyspace import OperationKeys, prefix_end
-from distop.metastore.records.model import (
-    RUNNING,
-    ActiveRecord,
-    JobRecord,
-    OperationArg,
-    OperationOptions,
-    RunnerRecord,
-    decode,
-    encode,
-)
+from distop.metastore.records.operation import RUNNING, ActiveRecord, JobRecord, OperationArg, RunnerRecord
+from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.record import decode, encode
 from distop.operations import Registry
 from support.repository import TESTS as TESTS
 from support.types.work_types import WORK_TYPES

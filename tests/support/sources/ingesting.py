@@ -21,17 +21,10 @@ from distop.commit.iceberg.modes import (
 from distop.commit.iceberg.watermarks import WatermarkStep
 from distop.commit.layout.model import Layout
 from distop.commit.steps.contract import TransactionalStep
-from distop.metastore.records.model import (
-    Head,
-    JobRecord,
-    OperationArg,
-    OperationOptions,
-    TableRecord,
-    Watermarks,
-    decode,
-    decode_watermarks,
-    encode,
-)
+from distop.metastore.records.operation import JobRecord, OperationArg
+from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import Head, TableRecord, Watermarks, decode_watermarks
 from distop.operations.api import PlanRequest
 from distop.operations.job import JobContext
 from distop.spark_jobs.ingest.operation import Ingest

@@ -19,15 +19,9 @@ from distop.commit.layout.model import file_io
 from distop.commit.steps.contract import Contribution, FinishContext
 from distop.errors import Cancelled
 from distop.metastore.etcd.txn import KeyValue, Put, Txn
-from distop.metastore.records.model import (
-    Head,
-    HistoryRecord,
-    IndexRecord,
-    JobRecord,
-    OperationArg,
-    TableRecord,
-    decode,
-)
+from distop.metastore.records.operation import HistoryRecord, JobRecord, OperationArg
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head, IndexRecord, TableRecord
 from distop.operations.api import OperationView, PlanRequest
 from distop.spark_jobs.index.operation import BuildIndex, object_of_column
 from support.sources.ingesting import LocalJob

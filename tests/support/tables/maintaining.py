@@ -12,15 +12,9 @@ from distop.commit.cleanup.sweep import sweep
 from distop.commit.iceberg.replace_files import IcebergReplace
 from distop.commit.iceberg.rollback import IcebergRollback
 from distop.commit.steps.contract import Contribution, TransactionalStep
-from distop.metastore.records.model import (
-    Head,
-    JobRecord,
-    OperationArg,
-    TableRecord,
-    decode,
-    decode_watermarks,
-    encode,
-)
+from distop.metastore.records.operation import JobRecord, OperationArg
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import Head, TableRecord, decode_watermarks
 from distop.operations.api import DistributedOperation, PlanRequest
 from support.sources.ingesting import LocalJob
 from support.tables.publishing import Staged, Table

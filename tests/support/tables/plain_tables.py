@@ -15,8 +15,9 @@ from distop.commit.steps.contract import FinishContext, StepContext
 from distop.commit.steps.execution import execute
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import Keyspace
-from distop.metastore.records.model import JobRecord, OperationArg, StepRecord, TableRecord
+from distop.metastore.records.operation import JobRecord, OperationArg, StepRecord
 from distop.metastore.records.sequence import CommitSequence
+from distop.metastore.records.table import TableRecord
 from distop.operations.api import OperationView
 from support.sources.ingesting import LocalJob
 from support.tables.publishing import ROWS

@@ -18,15 +18,9 @@ from distop.commit.steps.contract import Contribution, FinishContext, Transactio
 from distop.commit.writing.writer import StagedWriter
 from distop.metastore.etcd.txn import KeyValue, Put, Txn
 from distop.metastore.records.keyspace import Keyspace
-from distop.metastore.records.model import (
-    Head,
-    HistoryRecord,
-    JobRecord,
-    OperationArg,
-    TableRecord,
-    WatermarkMove,
-    decode,
-)
+from distop.metastore.records.operation import HistoryRecord, JobRecord, OperationArg, WatermarkMove
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head, TableRecord
 from distop.operations.api import OperationView
 from distop.operations.job import staging_folder, staging_stem
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distop.metastore.records.model import OperationArg
+from distop.metastore.records.operation import OperationArg
 from distop.operations import JobContext, Plan, PlanRequest
 from distop.spark_jobs.ingest.operation import Ingest
 from distop.spark_jobs.ingest.plan import IngestPlan

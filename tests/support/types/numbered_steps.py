@@ -15,7 +15,7 @@ from distop.commit.steps.contract import (
     StepState,
     TransactionalStep,
 )
-from distop.metastore.records.model import StepRecord
+from distop.metastore.records.operation import StepRecord
 
 
 class World:

@@ -10,7 +10,7 @@ from typing import Any
 
 from distop.errors import Exhausted, InvalidArgument, PreconditionFailed
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.model import WatermarkMove
+from distop.metastore.records.operation import WatermarkMove
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from distop.commit.steps.contract import ExternalStep, FinishContext, StepContext, StepPlan, StepState
 from distop.errors import PermanentStepError
-from distop.metastore.records.model import OperationArg, StepRecord
+from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.job import JobContext
 

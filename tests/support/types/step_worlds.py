@@ -14,7 +14,8 @@ import msgspec
 from distop.commit.files.places import Place
 from distop.commit.steps.contract import StepContext, default_registry
 from distop.commit.steps.files import DeleteArgument, FolderArgument, RenameArgument, SuccessArgument
-from distop.metastore.records.model import OperationArg, StepRecord, TableRecord
+from distop.metastore.records.operation import OperationArg, StepRecord
+from distop.metastore.records.table import TableRecord
 
 TOKEN = "t/k/3/u1"
 ODD_NAME = "a b/100% of #1?x=y&z 'q' \"d\" {e} [f]* 🦆 飞机.csv"

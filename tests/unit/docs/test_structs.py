@@ -15,7 +15,7 @@ PLAIN = {"dict", "list", "str", "int", "bytes", "object", "Any", "None", "msgspe
 RACE = """
 import sys, threading, types
 import msgspec
-from distop.metastore.records.structs import ready
+from distop.metastore.records.structs import convert
 
 SOURCE = '''
 from __future__ import annotations
@@ -36,7 +36,7 @@ for number in range(300):
 
     def use():
         together.wait()
-        found = msgspec.convert({"many": [{"x": 1}], "one": {"y": {"k": [1]}}}, ready(module.Outer))
+        found = convert({"many": [{"x": 1}], "one": {"y": {"k": [1]}}}, module.Outer)
         assert found.one.y == {"k": [1]}
         done.append(found)
 

@@ -42,15 +42,9 @@ from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import KeyValue, Put, Txn
 from distop.metastore.etcd.update import MAX_TRIES
 from distop.metastore.records.keyspace import TableKeys, prefix_end
-from distop.metastore.records.model import (
-    Head,
-    HistoryRecord,
-    NamespaceRecord,
-    TableRecord,
-    decode,
-    encode,
-    encode_plain,
-)
+from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.record import decode, encode, encode_plain
+from distop.metastore.records.table import Head, NamespaceRecord, TableRecord
 from support.etcd.lossy import Fault, LossyClient
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()))

@@ -16,7 +16,8 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Put, Txn
-from distop.metastore.records.model import TableRecord, encode
+from distop.metastore.records.record import encode
+from distop.metastore.records.table import TableRecord
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from support.sources.s3 import S3
 from support.tables.indexing import Indexing

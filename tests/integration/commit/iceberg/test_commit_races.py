@@ -24,7 +24,9 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Get, Txn
-from distop.metastore.records.model import Head, TableRecord, WatermarkMove, decode, decode_watermarks, encode
+from distop.metastore.records.operation import WatermarkMove
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import Head, TableRecord, decode_watermarks
 from support.tables.publishing import ROWS, Staged, Table, rows
 
 APPENDER = """

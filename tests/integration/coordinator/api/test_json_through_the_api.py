@@ -8,7 +8,8 @@ from distop.client import AsyncClient
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import HistoryRecord, OperationArg, decode, encode
+from distop.metastore.records.operation import HistoryRecord, OperationArg
+from distop.metastore.records.record import decode, encode
 from support.services.coordinators import config_of, running
 
 NUMBERS = {"int": 2**53 + 1, "negative": -(2**63), "unsigned": 2**64 - 1, "float": 3.0, "list": [1, 2.5]}

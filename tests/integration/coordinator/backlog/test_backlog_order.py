@@ -14,7 +14,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.watch import Event, watch
 from distop.metastore.records.keyspace import prefix_end
-from distop.metastore.records.model import decode, decode_watermarks
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import decode_watermarks
 from support.services.backlogs import (
     applied,
     configure,

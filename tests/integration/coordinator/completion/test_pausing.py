@@ -12,7 +12,8 @@ from distop.metastore.operations.pausing import pause_operation, pause_table
 from distop.metastore.operations.runs import take_runner
 from distop.metastore.operations.starting import StartRequest, read_table_state, start
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import ABORTING, RUNNING, OperationArg, PauseRecord, RunnerRecord, decode
+from distop.metastore.records.operation import ABORTING, RUNNING, OperationArg, PauseRecord, RunnerRecord
+from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import audit_put, prune, read_audit
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark_all

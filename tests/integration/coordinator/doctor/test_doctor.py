@@ -35,16 +35,10 @@ from distop.metastore.etcd.embedded import EtcdBinary, EtcdProcess
 from distop.metastore.etcd.txn import Delete, Txn
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.keyspace import OperationId, OperationKeys
-from distop.metastore.records.model import (
-    ClaimRecord,
-    Head,
-    HistoryRecord,
-    LeaderRecord,
-    MemberRecord,
-    RunnerRecord,
-    decode,
-    encode,
-)
+from distop.metastore.records.member import LeaderRecord, MemberRecord
+from distop.metastore.records.operation import ClaimRecord, HistoryRecord, RunnerRecord
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import Head
 from support.etcd.jobs import mark
 from support.etcd.starts import begin, make_table
 from support.services.coordinators import config_of, running

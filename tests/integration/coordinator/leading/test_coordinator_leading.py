@@ -26,19 +26,18 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.ending import Finish, finish, seal
 from distop.metastore.operations.retention import EVERY
 from distop.metastore.records.keyspace import OperationId, OperationKeys, prefix_end
-from distop.metastore.records.model import (
+from distop.metastore.records.member import LeaderRecord, MemberRecord
+from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
     RUNNING,
     ErrorRecord,
     HistoryRecord,
     JobRecord,
-    LeaderRecord,
-    MemberRecord,
     OperationArg,
     WatermarkMove,
-    encode,
 )
+from distop.metastore.records.record import encode
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from support.etcd.etcds import etcdctl, fill

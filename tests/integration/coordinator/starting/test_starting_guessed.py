@@ -24,7 +24,7 @@ from distop.metastore.operations.starting import (
     start,
 )
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import OperationArg
+from distop.metastore.records.operation import OperationArg
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark
 from support.etcd.lossy import Fault, LossyClient

@@ -30,17 +30,16 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.ending import seal
 from distop.metastore.operations.runs import take_runner
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import (
+from distop.metastore.records.member import LeaderRecord, MemberRecord
+from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
     RUNNING,
     CancelRecord,
     ErrorRecord,
-    LeaderRecord,
-    MemberRecord,
     RunnerRecord,
-    encode,
 )
+from distop.metastore.records.record import encode
 from support.etcd.jobs import mark
 from support.etcd.starts import begin
 from support.services.backlogs import record_of

@@ -21,7 +21,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.runs import Taken
-from distop.metastore.records.model import ABORTING, ClaimRecord, encode
+from distop.metastore.records.operation import ABORTING, ClaimRecord
+from distop.metastore.records.record import encode
 from distop.operations import Registry
 from support.etcd.lossy import LossyClient
 from support.etcd.proxy import Proxy

@@ -16,7 +16,8 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.dynamic_runs import DynamicRun
 from distop.metastore.operations.jobs import Mark, mark_txn, success_record
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import OperationArg, decode
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.record import decode
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.services.executing import job_records, runner, take
 from support.services.whole import Whole, coordinated, write_csv

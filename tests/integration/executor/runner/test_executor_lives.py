@@ -27,7 +27,9 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.claims import Claimed, claim_txn
 from distop.metastore.operations.jobs import FAILED, SUCCESS
 from distop.metastore.operations.runs import Run
-from distop.metastore.records.model import ABORTING, ClaimRecord, MemberRecord, decode
+from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.operation import ABORTING, ClaimRecord
+from distop.metastore.records.record import decode
 from distop.operations import Registry
 from support.etcd.lossy import Fault, LossyClient
 from support.etcd.proxy import Proxy

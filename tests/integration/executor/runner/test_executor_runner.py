@@ -9,7 +9,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Delete, Txn
 from distop.metastore.operations.jobs import FAILED, SUCCESS
 from distop.metastore.records.keyspace import prefix_end
-from distop.metastore.records.model import ABORTING, COMMITTING
+from distop.metastore.records.operation import ABORTING, COMMITTING
 from support.etcd.lossy import LossyClient
 from support.services.executing import (
     all_done,

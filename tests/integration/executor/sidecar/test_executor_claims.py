@@ -13,7 +13,8 @@ from distop.executor.task.task import TaskSummary
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.jobs import SUCCESS
-from distop.metastore.records.model import ClaimRecord, OperationArg, decode
+from distop.metastore.records.operation import ClaimRecord, OperationArg
+from distop.metastore.records.record import decode
 from support.etcd.lossy import LossyClient
 from support.services.executing import (
     Child,

@@ -23,7 +23,9 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.jobs import Mark, success_record
-from distop.metastore.records.model import ABORTING, MemberRecord, decode
+from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.operation import ABORTING
+from distop.metastore.records.record import decode
 from support.etcd.etcds import enable_users
 from support.etcd.lossy import LossyClient
 from support.etcd.proxy import Proxy

@@ -16,7 +16,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.retention import FORGET_BITE, forget_batches
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import encode
+from distop.metastore.records.record import encode
 from distop.metastore.tables.audit import audit_put, read_audit
 from support.etcd.jobs import mark
 from support.etcd.lossy import Fault, LossyClient, puts

@@ -15,7 +15,8 @@ from distop.metastore.etcd.update import MAX_TRIES
 from distop.metastore.members.election import Epoch, campaign, resign
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.model import LeaderRecord, decode
+from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.record import decode
 from support.etcd.lossy import Fault, LossyClient
 
 TTL_S = 5

@@ -13,7 +13,8 @@ from distop.metastore.operations import dynamic_runs
 from distop.metastore.operations.dynamic_runs import DynamicRun
 from distop.metastore.operations.jobs import Mark, Outcome, mark_txn, success_record, verdicts
 from distop.metastore.operations.runs import Run, release_runner
-from distop.metastore.records.model import ABORTING, OperationArg, RunRecord, decode, encode
+from distop.metastore.records.operation import ABORTING, OperationArg, RunRecord
+from distop.metastore.records.record import decode, encode
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.services.executing import job_records, remove_operation, set_state, start_operation, take
 

@@ -25,19 +25,17 @@ from distop.metastore.operations.ending import (
     seal,
 )
 from distop.metastore.records.keyspace import OperationId, OperationKeys, TableKeys
-from distop.metastore.records.model import (
+from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
     RUNNING,
     CancelRecord,
     ErrorRecord,
-    Head,
     HistoryRecord,
-    LeaderRecord,
-    decode,
-    decode_run_ops,
-    encode,
 )
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import Head, decode_run_ops
 from support.etcd.jobs import mark, mark_all
 from support.etcd.lossy import Fault, LossyClient
 from support.etcd.starts import begin, make_table

@@ -20,7 +20,7 @@ from distop.metastore.operations.claims import (
 )
 from distop.metastore.operations.jobs import Mark, Outcome, Verdict, mark_txn, success_record, verdicts
 from distop.metastore.operations.runs import Run, release_runner
-from distop.metastore.records.model import ABORTING, MAX_CHECKPOINT_BYTES, ClaimRecord
+from distop.metastore.records.operation import ABORTING, MAX_CHECKPOINT_BYTES, ClaimRecord
 from support.etcd.lossy import Fault, LossyClient
 from support.services.executing import set_state, start_operation, take
 

@@ -24,7 +24,7 @@ from distop.metastore.operations.jobs import (
     verdicts,
 )
 from distop.metastore.operations.runs import Run, Taken, release_runner, take_runner, unfinished_partitions
-from distop.metastore.records.model import ABORTING, COMMITTING, OperationArg, RunnerRecord
+from distop.metastore.records.operation import ABORTING, COMMITTING, OperationArg, RunnerRecord
 from support.etcd.lossy import Fault, LossyClient
 from support.etcd.proxy import Proxy
 from support.services.executing import job_records, remove_operation, set_state, start_operation, take

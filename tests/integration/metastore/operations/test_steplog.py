@@ -20,7 +20,7 @@ from distop.metastore.etcd.txn import MAX_OPS, MAX_REQUEST_BYTES, Put, Txn, TxnR
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.ending import Finish, Finished, collect, finish, request_cancel
 from distop.metastore.operations.steplog import MAX_STEP_BYTES, CommitStepStore
-from distop.metastore.records.model import COMMITTING, CancelRecord, HistoryRecord, StepRecord
+from distop.metastore.records.operation import COMMITTING, CancelRecord, HistoryRecord, StepRecord
 from distop.metastore.records.sequence import CommitSequence
 from support.etcd.leading import Committing
 from support.etcd.lossy import Fault, LossyClient, puts

@@ -11,7 +11,8 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.jobs import FAILED, success_record
 from distop.metastore.operations.tries import MAX_ERROR_CHARACTERS, Tried, TriesRecord, count_try, read_tries
-from distop.metastore.records.model import ABORTING, OperationArg, decode
+from distop.metastore.records.operation import ABORTING, OperationArg
+from distop.metastore.records.record import decode
 from support.etcd.lossy import Fault, LossyClient
 from support.services.executing import (
     all_done,

@@ -13,7 +13,7 @@ from distop.errors import IncompatibleOperation, PreconditionFailed, TableNotFou
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Put, Txn, TxnResult
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.model import DropRecord, TableRecord
+from distop.metastore.records.table import DropRecord, TableRecord
 from distop.metastore.tables.audit import audit_put
 from distop.metastore.tables.dropping import drop_table
 from support.etcd.jobs import mark

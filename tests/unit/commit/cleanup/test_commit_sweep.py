@@ -12,7 +12,7 @@ from distop.commit.files import listing
 from distop.commit.iceberg import takeover
 from distop.commit.iceberg.append import IcebergOverwrite
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.model import JobRecord
+from distop.metastore.records.operation import JobRecord
 from support.tables.publishing import Staged, Table, new_table, rows
 
 

@@ -27,8 +27,10 @@ from distop.errors import (
     StepSourceMissing,
 )
 from distop.metastore import crashpoints
-from distop.metastore.records.model import OperationArg, TableRecord
+from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.sequence import CommitSequence
+from distop.metastore.records.structs import convert
+from distop.metastore.records.table import TableRecord
 from support.sources.s3 import S3
 from support.types.step_worlds import World
 
@@ -129,7 +131,7 @@ def test_a_commit_that_was_cut_short_is_finished_by_the_next(
         step.execute(operation(world))
     monkeypatch.undo()
     sequence = CommitSequence.of(
-        "t/ingest/1", "u1", [DeltaArgument.record(msgspec.convert(step.argument, DeltaArgument))]
+        "t/ingest/1", "u1", [DeltaArgument.record(convert(step.argument, DeltaArgument))]
     )
     for _ in range(2):
         execute(sequence, operation(world), check=lambda: None)

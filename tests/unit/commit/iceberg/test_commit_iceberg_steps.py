@@ -17,7 +17,9 @@ from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.model import Layout, file_io, load_metadata
 from distop.errors import Conflict, CorruptRecord, HeadConflict, PreconditionFailed
 from distop.metastore.etcd.txn import KeyValue, unchanged
-from distop.metastore.records.model import Head, WatermarkMove, decode, encode
+from distop.metastore.records.operation import WatermarkMove
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import Head
 from support.tables.publishing import ROWS, Table, new_table, rows
 
 

@@ -20,7 +20,7 @@ from distop.commit.iceberg.watermarks import WatermarkStep
 from distop.commit.layout.model import Layout
 from distop.errors import HeadConflict, PreconditionFailed, TableNotEmpty
 from distop.metastore.etcd.txn import unchanged
-from distop.metastore.records.model import WatermarkMove
+from distop.metastore.records.operation import WatermarkMove
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots
 from support.tables.maintaining import Run
 from support.tables.publishing import ROWS, Staged, Table, new_table, rows
@@ -170,7 +170,8 @@ def test_files_of_another_partitioning_are_refused(tmp_path: Path) -> None:
     from distop.commit.iceberg.snapshots import Draft
     from distop.commit.layout.model import file_io
     from distop.metastore.etcd.txn import KeyValue
-    from distop.metastore.records.model import Head, encode
+    from distop.metastore.records.record import encode
+    from distop.metastore.records.table import Head
 
     location = Draft(file_io(table.location), TableFile.of(evolved, table.record().metadata_location)).write()
     table.head = KeyValue(table.keys.head, encode(Head(metadata_location=location)), 1000, 1)

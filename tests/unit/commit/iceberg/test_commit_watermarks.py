@@ -10,7 +10,8 @@ from distop.commit.iceberg.watermarks import MAX_WATERMARKS_BYTES, WatermarkStep
 from distop.commit.layout.model import Layout
 from distop.errors import Exhausted, WatermarkConflict
 from distop.metastore.etcd.txn import unchanged
-from distop.metastore.records.model import WatermarkMove, decode_watermarks
+from distop.metastore.records.operation import WatermarkMove
+from distop.metastore.records.table import decode_watermarks
 from support.tables.publishing import ROWS, Table
 
 values = st.text(st.sampled_from("0123456789-ab."), max_size=6)

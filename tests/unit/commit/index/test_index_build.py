@@ -19,7 +19,7 @@ from distop.commit.index.publish import IndexPublish, PartResult, Places
 from distop.commit.layout.model import Layout
 from distop.errors import Cancelled, Conflict, CorruptRecord, InvalidArgument, PreconditionFailed
 from distop.metastore.records.keyspace import check_object
-from distop.metastore.records.model import JobRecord
+from distop.metastore.records.operation import JobRecord
 from distop.spark_jobs.index import job as index_job
 from distop.spark_jobs.index.operation import (
     MERGE_ABOVE,

@@ -22,8 +22,9 @@ from distop.errors import (
 )
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import Keyspace
-from distop.metastore.records.model import OperationArg, StepRecord, TableRecord
+from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.metastore.records.sequence import CommitSequence
+from distop.metastore.records.table import TableRecord
 from distop.operations.api import OperationView
 from support.types.numbered_steps import REGISTRY, world
 

@@ -22,7 +22,7 @@ from distop.commit.steps.execution import StepFailed, execute, undo
 from distop.commit.steps.files import DeleteArgument
 from distop.errors import LeadershipLost, OutcomeUnknown, PermanentStepError, StepConflict, StepSourceMissing
 from distop.metastore import crashpoints
-from distop.metastore.records.model import StepRecord
+from distop.metastore.records.operation import StepRecord
 from distop.metastore.records.sequence import CommitSequence
 from support.sources.s3 import S3
 from support.types.step_worlds import CASES, TOKEN, World, across, rename, success

@@ -11,15 +11,10 @@ from distop.commit.cleanup.sweep import sweep
 from distop.commit.iceberg.watermarks import WatermarkStep
 from distop.commit.steps.partial import selection
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.metastore.records.model import (
-    JobRecord,
-    OperationArg,
-    OperationOptions,
-    WatermarkMove,
-    decode,
-    decode_watermarks,
-    encode,
-)
+from distop.metastore.records.operation import JobRecord, OperationArg, WatermarkMove
+from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import decode_watermarks
 from distop.operations.api import PlanRequest
 from support.sources.ingesting import Ingesting
 from support.tables.publishing import Staged, Table, new_table, rows

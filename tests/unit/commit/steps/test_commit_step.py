@@ -7,7 +7,7 @@ import pytest
 from distop.commit.iceberg.append import IcebergAppend
 from distop.commit.steps.contract import Contribution, StepRegistry
 from distop.errors import InvalidArgument, UnknownCommitStep
-from distop.metastore.records.model import StepRecord
+from distop.metastore.records.operation import StepRecord
 
 NAMED = [
     "iceberg.append=distop.commit.iceberg.append:IcebergAppend",

@@ -8,7 +8,7 @@ from distop.coordinator.doctor.cluster import check_etcd, check_members
 from distop.coordinator.doctor.reading import Members, MemberSeen
 from distop.metastore.etcd.health import EtcdHealth, EtcdMember
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.records.model import MemberRecord
+from distop.metastore.records.member import MemberRecord
 
 NOW = 1_700_000_000.0
 WELL = EtcdMember(endpoint="a:1", version="3.5.16", bytes=100, bytes_used=50, quota=1000, quota_known=True)

@@ -18,7 +18,7 @@ from distop.metastore.etcd.embedded import free_port
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.jobs import failure_record, success_record
 from distop.metastore.records.keyspace import Keyspace, OperationId
-from distop.metastore.records.model import RUNNING, HistoryRecord, OperationArg
+from distop.metastore.records.operation import RUNNING, HistoryRecord, OperationArg
 from support.repository import ROOT
 
 BOARD = ROOT / "deploy" / "grafana" / "distop.json"

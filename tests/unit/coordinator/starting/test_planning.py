@@ -10,7 +10,7 @@ import pytest
 
 from distop.coordinator.starting.planner import Planner
 from distop.errors import DeadlineExceeded
-from distop.metastore.records.model import TableRecord
+from distop.metastore.records.table import TableRecord
 from distop.operations import Plan, PlanRequest, Registry
 
 REQUEST = PlanRequest(

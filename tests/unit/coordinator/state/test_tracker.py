@@ -16,7 +16,7 @@ from distop.coordinator.state.tracker import Tracked
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.jobs import failure_record, success_record
 from distop.metastore.records.keyspace import Keyspace, OperationId
-from distop.metastore.records.model import (
+from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
     RUNNING,
@@ -25,13 +25,13 @@ from distop.metastore.records.model import (
     ErrorRecord,
     JobRecord,
     OperationArg,
-    OperationOptions,
     PauseRecord,
     ResolveRecord,
     RunnerRecord,
     RunRecord,
-    encode,
 )
+from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.record import encode
 
 OPERATION = OperationId("t", "noop", 1)
 KEYS = Keyspace().operation(OPERATION)

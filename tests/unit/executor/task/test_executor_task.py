@@ -16,7 +16,9 @@ from distop.executor.task.session import Ownership, Session
 from distop.executor.task.task import Task, TaskJob, TaskSummary, Work
 from distop.metastore.operations.jobs import WON, Mark, Outcome, Verdict
 from distop.metastore.operations.tries import Tried
-from distop.metastore.records.model import JobRecord, OperationArg, OperationOptions, decode
+from distop.metastore.records.operation import JobRecord, OperationArg
+from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.record import decode
 from distop.operations import DistributedOperation, JobContext, Plan, PlanRequest
 
 NOWHERE = Scratch(SidecarFolder(Path("/nonexistent")))

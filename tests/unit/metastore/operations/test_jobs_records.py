@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from distop.errors import InvalidArgument, JobResultTooLarge
 from distop.metastore.operations.jobs import FAILED, SUCCESS, failure_record, success_record
-from distop.metastore.records.model import MAX_JOB_RECORD_BYTES, JobRecord, decode
+from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, JobRecord
+from distop.metastore.records.record import decode
 
 
 def test_a_success_carries_attempt_result_and_time() -> None:

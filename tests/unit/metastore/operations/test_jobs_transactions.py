@@ -20,7 +20,7 @@ from distop.metastore.operations.jobs import (
 )
 from distop.metastore.operations.runs import Run
 from distop.metastore.records.keyspace import MAX_NAME_BYTES, Keyspace, OperationId
-from distop.metastore.records.model import MAX_JOB_RECORD_BYTES
+from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES
 
 RUN = Run(Keyspace("t").operation(OperationId("flights", "ingest", 17)), 55)
 STATE = KeyValue(RUN.keys.state, b"running", 5, 5)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from distop.metastore.records.effects import Effect, may_run_together
-from distop.metastore.records.model import OperationArg, decode, encode
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.record import decode, encode
 
 
 @pytest.mark.parametrize("one", Effect)

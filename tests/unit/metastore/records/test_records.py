@@ -12,35 +12,32 @@ from hypothesis import strategies as st
 from distop.errors import CorruptRecord, InvalidArgument
 from distop.metastore.backlog.batches import AppliedRecord, BatchRecord, Block
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.model import (
+from distop.metastore.records.member import LeaderRecord, MemberRecord
+from distop.metastore.records.operation import (
     ActiveRecord,
-    AuditRecord,
     CancelRecord,
     ClaimRecord,
     CompletionRecord,
     ErrorRecord,
-    Head,
     HistoryRecord,
     JobRecord,
-    LeaderRecord,
-    MemberRecord,
-    NamespaceRecord,
     OperationArg,
-    OperationOptions,
     PauseRecord,
-    Record,
     RequestRecord,
     ResolveRecord,
     RunnerRecord,
-    TableRecord,
     WatermarkMove,
-    decode,
+)
+from distop.metastore.records.options import FollowUp, OperationOptions
+from distop.metastore.records.record import Record, decode, encode, encode_plain
+from distop.metastore.records.table import (
+    AuditRecord,
+    Head,
+    NamespaceRecord,
+    TableRecord,
     decode_run_ops,
     decode_watermarks,
-    encode,
-    encode_plain,
 )
-from distop.metastore.records.options import FollowUp
 
 KINDS: list[type[Record]] = [
     ActiveRecord,

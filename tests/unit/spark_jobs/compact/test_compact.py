@@ -36,7 +36,8 @@ from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.model import Layout
 from distop.errors import HeadConflict, InvalidArgument, JobFailed, PreconditionFailed
 from distop.metastore.etcd.txn import Put, Txn
-from distop.metastore.records.model import Head, TableRecord, encode
+from distop.metastore.records.record import encode
+from distop.metastore.records.table import Head, TableRecord
 from distop.operations.api import PlanRequest
 from distop.operations.registry import Registry
 from distop.spark_jobs.compact.operation import Compact

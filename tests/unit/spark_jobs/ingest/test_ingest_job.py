@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from distop.errors import BadRow, Cancelled, CorruptRecord, JobFailed
-from distop.metastore.records.model import MAX_JOB_RECORD_BYTES, OperationArg, encode
+from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, OperationArg
+from distop.metastore.records.record import encode
 from support.sources.ingesting import Ingesting, LocalJob, staged_files
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from distop.errors import AlreadyIngested, ArgumentTooLarge, HeadConflict, InvalidArgument, SourceEmpty
-from distop.metastore.records.model import StepRecord, WatermarkMove
+from distop.metastore.records.operation import StepRecord, WatermarkMove
 from distop.operations import PlanRequest, Registry
 from distop.spark_jobs.ingest import plan as ingest_plan
 from distop.spark_jobs.ingest.operation import Ingest
@@ -201,7 +201,7 @@ def test_loading_the_type_costs_a_coordinator_nothing() -> None:
 def test_planning_never_loads_spark(ingesting: Ingesting) -> None:
     path = write(ingesting, "a.csv")
     code = f"""
-from distop.metastore.records.model import TableRecord
+from distop.metastore.records.table import TableRecord
 from distop.operations.api import PlanRequest
 from distop.spark_jobs.ingest.operation import Ingest
 

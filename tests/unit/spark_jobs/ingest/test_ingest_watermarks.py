@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from distop.errors import AlreadyIngested, InvalidArgument
-from distop.metastore.records.model import WatermarkMove
+from distop.metastore.records.operation import WatermarkMove
 from distop.spark_jobs.formats.files import FoundFile, FoundSource
 from distop.spark_jobs.ingest.watermarks import watermark_moves
 

@@ -15,7 +15,8 @@ from distop.commit.iceberg.append import IcebergAppend, IcebergOverwrite
 from distop.commit.iceberg.provenance import WATERMARKS_BEFORE
 from distop.commit.iceberg.watermarks import WatermarkStep
 from distop.errors import HeadConflict, InvalidArgument, PreconditionFailed
-from distop.metastore.records.model import TableRecord, WatermarkMove, decode_watermarks
+from distop.metastore.records.operation import WatermarkMove
+from distop.metastore.records.table import TableRecord, decode_watermarks
 from distop.operations.api import PlanRequest
 from distop.operations.registry import Registry
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback

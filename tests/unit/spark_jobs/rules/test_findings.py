@@ -11,7 +11,9 @@ import pytest
 
 from distop.commit.layout.staging import RULES
 from distop.errors import CorruptRecord, ValidationFailed
-from distop.metastore.records.model import MAX_JOB_RECORD_BYTES, JobRecord, OperationArg, encode
+from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, JobRecord, OperationArg
+from distop.metastore.records.record import encode
+from distop.metastore.records.structs import convert
 from distop.spark_jobs.rules.checks import Finding
 from distop.spark_jobs.rules.findings import (
     IN_REPORT,
@@ -45,7 +47,7 @@ def operation(folder: Path, jobs: list[str] | None, rules: int = 3, **fields: An
 
 
 def rules_of(arg: OperationArg) -> RuleSet:
-    return msgspec.convert(arg.argument[RULES], RuleSet)
+    return convert(arg.argument[RULES], RuleSet)
 
 
 def done(arg: OperationArg, name: str, found: list[Finding]) -> JobRecord:

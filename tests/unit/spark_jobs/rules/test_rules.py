@@ -16,7 +16,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from distop.commit.layout.model import Layout, parse_schema
 from distop.commit.writing.prepared import new_write
 from distop.errors import InvalidArgument, JobFailed, PreconditionFailed
-from distop.metastore.records.model import TableRecord
+from distop.metastore.records.table import TableRecord
 from distop.operations.api import Plan, PlanRequest
 from distop.spark_jobs.dataframes.operation import Write
 from distop.spark_jobs.rules.checks import RowChecks

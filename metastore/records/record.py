@@ -1,0 +1,90 @@
+"""The root of what stands in etcd, to bytes and back.
+
+Values are JSON that an operator can read. Every record carries the version of its layout: a newer layout
+that this version cannot honour is refused by name (``CorruptRecord``), unknown optional fields of the same
+layout are ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+from distop.errors import CorruptRecord, InvalidArgument
+from distop.metastore.records.structs import from_json, ready
+
+# Every type of a record is fixed, so one encoder serves all; sorted keys make equal records equal bytes.
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+class Record(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """The root of all records. ``version`` is that of the layout."""
+
+    LAYOUT: ClassVar[int] = 1
+    # A factory, since omit_defaults would leave a plain default out of the JSON.
+    version: int = msgspec.field(default_factory=lambda: 1)
+
+
+class _Layout(msgspec.Struct):
+    version: int = 0
+
+
+R = TypeVar("R", bound=Record)
+T = TypeVar("T")
+_decoders: dict[type[Record], msgspec.json.Decoder[Any]] = {}
+
+
+def encode(record: Record) -> bytes:
+    """The JSON bytes of a record; equal records give equal bytes."""
+    return _encoder.encode(record)
+
+
+def decode(value: bytes, kind: type[R], key: bytes = b"") -> R:
+    """Read a record.
+
+    Raises
+    ------
+    CorruptRecord
+        The value is not a record of this kind, or of a newer layout than this version understands.
+    """
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders.setdefault(kind, msgspec.json.Decoder(ready(kind)))
+    try:
+        record: R = decoder.decode(value)
+    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, InvalidArgument) as error:
+        # Fields of a newer layout may have other types: then the layout is what there is to say.
+        _refuse_newer(_layout_of(value), kind, key)
+        raise CorruptRecord(f"{key.decode(errors='replace')} holds no {kind.__name__}: {error}") from error
+    _refuse_newer(record.version, kind, key)
+    return record
+
+
+def _layout_of(value: bytes) -> int:
+    try:
+        return from_json(value, _Layout).version
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return 0
+
+
+def _refuse_newer(layout: int, kind: type[Record], key: bytes) -> None:
+    if layout > kind.LAYOUT:
+        raise CorruptRecord(
+            f"{key.decode(errors='replace')} has layout {layout} of {kind.__name__}, "
+            f"this version understands up to {kind.LAYOUT}",
+            hint="upgrade distop on this host",
+        )
+
+
+def encode_plain(value: object) -> bytes:
+    """The JSON bytes of what has no envelope; equal values give equal bytes."""
+    return _encoder.encode(value)
+
+
+def decode_plain(value: bytes, kind: type[T], what: str) -> T:
+    """The inverse. Of a missing key's empty value: an empty ``kind``."""
+    try:
+        return from_json(value or b"{}", kind)
+    except msgspec.MsgspecError as error:
+        raise CorruptRecord(f"{what} cannot be read: {error}") from error
