@@ -149,6 +149,19 @@ def test_the_package_requires_none_of_what_only_extras_need(installed: Installed
     assert declared == {name.replace("_", "-") for name in HEAVY}
 
 
+def test_every_operation_type_and_commit_step_loads_without_extras(
+    installed: Installed, tmp_path: Path
+) -> None:
+    """A coordinator plans and completes operations of all types, also those that run on Spark."""
+    load = """
+from importlib.metadata import entry_points
+for group in ("distop.operations", "distop.commit_steps"):
+    for entry in entry_points(group=group):
+        entry.load()
+"""
+    subprocess.run([installed.python, "-c", load], cwd=tmp_path, check=True, timeout=60)
+
+
 @contextmanager
 def dev(installed: Installed, folder: Path) -> Iterator[dict[str, Any]]:
     """``distop dev`` without Spark, started in a folder of its own; gives what it says when it is ready."""
