@@ -44,7 +44,11 @@ class Key:
         """Columns that Arrow can sort by in its own way, with the direction of each."""
         values = rows.column(self.column)
         direction = "descending" if self.descending else "ascending"
-        parts = [(pc.is_null(values).cast(pa.int8()), "descending" if self.nulls_first else "ascending")]
+        parts = []
+        if values.null_count:
+            parts.append(
+                (pc.is_null(values).cast(pa.int8()), "descending" if self.nulls_first else "ascending")
+            )
         if pa.types.is_floating(values.type):
             # Arrow has NaN at the end in both directions.
             parts.append((pc.is_nan(values).fill_null(False).cast(pa.int8()), direction))
