@@ -41,6 +41,7 @@ from distop.errors.jobs import (
 )
 from distop.errors.requests import (
     ArgumentTooLarge,
+    BacklogInUse,
     BatchDiffers,
     BatchLate,
     Cancelled,
@@ -83,6 +84,7 @@ __all__ = [
     "AlreadyIngested",
     "ArgumentTooLarge",
     "AttemptTimeout",
+    "BacklogInUse",
     "BadRow",
     "BatchDiffers",
     "BatchLate",

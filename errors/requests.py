@@ -73,6 +73,13 @@ class BatchLate(PreconditionFailed):
     default_hint = "publish it again on purpose (republish), or under a later name"
 
 
+class BacklogInUse(PreconditionFailed):
+    """Batches of the table wait, or were applied: it keeps its name."""
+
+    code = "BACKLOG_IN_USE"
+    default_hint = "ingest its rows into a new table, or go on under the old name"
+
+
 class IncompatibleOperation(DistopError):
     """Another operation of this table is in the way."""
 

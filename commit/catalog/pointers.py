@@ -12,12 +12,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from distop.errors import DistopError, EtcdOutOfSpace, Exhausted, IncompatibleOperation, OutcomeUnknown
-from distop.metastore.backlog.batches import ordering_of
+from distop.errors import (
+    BacklogInUse,
+    DistopError,
+    EtcdOutOfSpace,
+    IncompatibleOperation,
+    OutcomeUnknown,
+    TablePaused,
+)
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import (
-    MAX_REQUEST_BYTES,
     Compare,
     Delete,
     Get,
@@ -39,8 +44,6 @@ log = logging.getLogger(__name__)
 FOREIGN = "foreign"
 """What ``Head.operation`` says when a program other than distop has moved the head."""
 
-MAX_TRIES = 5
-"""How often a transaction whose reply was lost is sent again."""
 PAGE = 1000
 """Keys read at a time."""
 MOVE_BITE = 50
@@ -174,47 +177,41 @@ class Pointers:
     def rename(self, base: Pointer, record: TableRecord) -> Swap:
         """Move a table to the name in ``record``, unless it has moved since, or that name is taken.
 
-        Record, head, watermarks, settings, queued batches and instance counters move in one transaction;
-        history, audit trail and the batches that are done with after it. Until then the table remembers none
-        of those, so that none is applied twice. Request ids stay behind: they were given for the old name.
+        Record, head, watermarks, settings, indexes and instance counters move in one transaction; history and
+        audit trail after it. Request ids stay behind: they were given for the old name.
 
         Raises
         ------
         IncompatibleOperation
             An operation runs.
-        Exhausted
-            The table has more batches queued than one transaction can move.
+        BacklogInUse
+            Batches wait, or were applied. Their publishers know the old name, and under a new one, which
+            remembers none of them, they would be applied twice.
+        TablePaused
+            Somebody holds it under this name.
         """
         old = self.keyspace.table(self.keyspace.table_of(base.record_kv.key))
         new = self.keyspace.table(record.name)
         _check_idle(old, base)
         self._remove_rest(new)
-        # Whoever queues a batch writes it: what is not among those that are listed next makes this one lose.
-        queued = self.etcd.get(old.backlog_index)
+        # Written with every batch: one that comes after this look makes the transaction lose.
+        looked_at = self.etcd.get(old.backlog_index)
+        details = {"table": old.name}
+        for prefix in (old.backlog_prefix, old.applied_prefix):
+            if self.etcd.get_range(prefix, prefix_end(prefix), keys_only=True, limit=1).kvs:
+                raise BacklogInUse(f"table {old.name!r} has batches in its backlog", details=details)
+        if self.etcd.get(old.pause).exists:
+            raise TablePaused(
+                f"table {old.name!r} is paused", hint=f"resume it: distop resume {old.name}", details=details
+            )
         moving = [kv for kv in self._settings(old) if kv.key not in (old.table, old.coordinator, old.run_ops)]
-        if len(moving) > MOVE_BITE:
-            raise Exhausted(
-                f"table {old.name!r} has {len(moving)} settings and queued batches, {MOVE_BITE} can move",
-                hint="let the backlog drain first",
-            )
-        compares = (*_same(base), unchanged(queued), absent(new.table), *(unchanged(kv) for kv in moving))
-        ops: list[Op] = [Put(new.table, encode(record)), Delete(old.table), Delete(old.run_ops)]
-        if any(kv.key == old.pause for kv in moving):  # it stays paused, and the index says so
-            index = new.keyspace.paused_table
-            ops += [Put(index(new.name), b"{}"), Delete(index(old.name))]
-        ordering = next((kv for kv in moving if kv.key == old.ordering), None)
-        if ordering is not None or queued.exists:  # a leader is to look under the new name
-            ops += [Put(new.backlog_index, b"{}"), Delete(old.backlog_index)]
+        free = (absent(new.table), absent(old.pause), unchanged(looked_at))
+        compares = (*_same(base), *free, *(unchanged(kv) for kv in moving))
+        ops: list[Op] = [Put(new.table, encode(record))]
+        ops += [Delete(key) for key in (old.table, old.run_ops, old.backlog_index)]
         for kv in moving:
-            value = kv.value if kv is not ordering else _remembering_none(kv)
-            ops += [Put(new.prefix + kv.key[len(old.prefix) :], value), Delete(kv.key)]
+            ops += [Put(new.prefix + kv.key[len(old.prefix) :], kv.value), Delete(kv.key)]
         txn = Txn(compares, tuple(ops), _reads(new))
-        if txn.size() > MAX_REQUEST_BYTES:
-            raise Exhausted(
-                f"the settings and queued batches of table {old.name!r} take {txn.size():,} bytes, "
-                f"etcd takes {MAX_REQUEST_BYTES:,} at once",
-                hint="let the backlog drain first",
-            )
 
         def ours(found: Pointer) -> bool:
             return found.record == record
@@ -222,8 +219,6 @@ class Pointers:
         outcome = self._settle(new, txn, ours)
         if outcome is Swap.DONE:
             _tidy(old, self._move_history, old, new)
-            if ordering is not None:
-                _tidy(old, self._remember, old, new, ordering)
             _tidy(old, self._remove_rest, old)
         return outcome
 
@@ -277,19 +272,6 @@ class Pointers:
         for prefix in (old.audit_prefix, old.history_prefix):
             self._move_all(prefix, old, new)
 
-    def _remember(self, old: TableKeys, new: TableKeys, ordering: KeyValue) -> None:
-        """Move the batches that are done with; the table remembers them once all have come."""
-        self._move_all(old.applied_prefix, old, new)
-        before = ordering_of(ordering)
-        for _ in range(MAX_TRIES):
-            now = self.etcd.get(new.ordering)
-            record = ordering_of(now)
-            if not now.exists or record.forgotten != before.last:
-                return
-            record.forgotten = before.forgotten
-            if self._send(Txn((unchanged(now),), (Put(new.ordering, encode(record)),))).succeeded:
-                return
-
     def _move_all(self, start: bytes, old: TableKeys, new: TableKeys) -> None:
         end = prefix_end(start)
         while page := self.etcd.get_range(start, end, limit=MOVE_BITE).kvs:
@@ -298,13 +280,6 @@ class Pointers:
                 ops += [Put(new.prefix + kv.key[len(old.prefix) :], kv.value), Delete(kv.key)]
             if not self._send(Txn((absent(old.table),), tuple(ops))).succeeded:
                 return
-
-
-def _remembering_none(kv: KeyValue) -> bytes:
-    """The ordering of a table whose batches that are done with are still under way."""
-    record = ordering_of(kv)
-    record.forgotten = record.last
-    return encode(record)
 
 
 def _tidy(keys: TableKeys, action: Callable[..., None], *args: Any) -> None:

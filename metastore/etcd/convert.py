@@ -17,7 +17,6 @@ _TARGETS = {
     "mod": (rpc_pb2.Compare.MOD, "mod_revision"),
     "create": (rpc_pb2.Compare.CREATE, "create_revision"),
     "value": (rpc_pb2.Compare.VALUE, "value"),
-    "lease": (rpc_pb2.Compare.LEASE, "lease"),
 }
 
 

@@ -37,11 +37,11 @@ class KeyValue(msgspec.Struct, frozen=True, gc=False):
         return cls(key, b"", 0, 0)
 
 
-Target: TypeAlias = Literal["mod", "create", "value", "lease"]
+Target: TypeAlias = Literal["mod", "create", "value"]
 
 
 class Compare(msgspec.Struct, frozen=True, gc=False):
-    """``key``'s ``target`` equals ``expected`` (bytes for values, an integer for revisions and leases)."""
+    """``key``'s ``target`` equals ``expected`` (bytes for values, an integer for revisions)."""
 
     key: bytes
     target: Target
@@ -56,8 +56,6 @@ class Compare(msgspec.Struct, frozen=True, gc=False):
                 return self.expected == kv.create_revision
             case "value":
                 return kv.exists and self.expected == kv.value
-            case "lease":
-                return self.expected == kv.lease
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):

@@ -135,14 +135,6 @@ def _reads_of_taken(keys: OperationKeys) -> tuple[Get, Get, Get]:
     return Get(keys.runner), Get(keys.arg), jobs
 
 
-async def unfinished_partitions(
-    client: EtcdClient, keys: OperationKeys, arg: OperationArg
-) -> tuple[list[str], int]:
-    """The partitions without a result, in the order of the plan, and the revision this was read at."""
-    snapshot = await client.scan(keys.prefix, keys_only=True)
-    return without_result(keys, arg, snapshot.kvs), snapshot.revision
-
-
 def without_result(keys: OperationKeys, arg: OperationArg, kvs: Iterable[KeyValue]) -> list[str]:
     """The partitions that have no result among the keys of an operation, in the order of the plan."""
     finished = set()

@@ -28,12 +28,14 @@ from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.catalog.namespaces import table_identifier, table_name
 from distop.commit.catalog.pointers import Pointers
 from distop.errors import (
+    BacklogInUse,
     EtcdOutOfSpace,
     EtcdUnavailable,
     IncompatibleOperation,
     InvalidName,
+    TablePaused,
 )
-from distop.metastore.backlog.batches import BatchRecord, OrderingRecord
+from distop.metastore.backlog.batches import BatchRecord
 from distop.metastore.backlog.queue import enqueue
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -368,92 +370,68 @@ def test_a_renamed_table_keeps_its_rows_and_its_past(catalog: EtcdCatalog, store
     assert catalog.load_table("ny.departures").scan().to_arrow().num_rows == 6
 
 
-def test_a_paused_table_stays_paused_under_its_new_name_and_no_other(
+def test_a_paused_table_keeps_its_name_and_a_drop_ends_the_pause(
     catalog: EtcdCatalog, store: SyncEtcd
 ) -> None:
-    """O21, U2: neither a table made under the old name nor one after a drop is held; the trail moves."""
-    space = store.keyspace
-    for end in ("rename", "drop"):
-        catalog.create_table("flights", SCHEMA)
-        keys = keys_of(store, "flights")
-        trail = [Put(keys.audit_prefix + b"%013d-00000000" % number, b"{}") for number in range(120)]
-        store.txn(Txn(then=(Put(keys.pause, b"{}"), Put(space.paused_table("flights"), b"{}"), *trail)))
-        if end == "rename":
-            catalog.rename_table("flights", "departures")
-            moved = keys_of(store, "departures")
-            assert store.get(moved.pause).exists
-            assert store.get(space.paused_table("departures")).exists
-            found = store.get_range(moved.audit_prefix, prefix_end(moved.audit_prefix), limit=1000)
-            assert len(found.kvs) == len(trail)
-        else:
-            catalog.drop_table("flights")
-        assert not store.get(space.paused_table("flights")).exists
-        assert not [key for key in all_keys(store) if key.startswith("flights.")]
+    """O21: who resumes it knows it by that name; nothing holds a table that is made under it after a drop."""
+    catalog.create_table("flights", SCHEMA)
+    keys, index = keys_of(store, "flights"), store.keyspace.paused_table("flights")
+    store.txn(Txn(then=(Put(keys.pause, b"{}"), Put(index, b"{}"))))
+    before = all_keys(store)
+    with pytest.raises(TablePaused, match="distop resume flights"):
+        catalog.rename_table("flights", "departures")
+    assert all_keys(store) == before
+    catalog.drop_table("flights")
+    assert all_keys(store) == []
 
 
-def test_a_backlog_goes_with_its_table(catalog: EtcdCatalog, store: SyncEtcd) -> None:
-    """B3, B5: somebody looks at it under the new name; and what was done with is remembered there."""
+def test_the_audit_trail_goes_with_a_renamed_table(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """U2."""
     catalog.create_table("flights", SCHEMA)
     old, new = keys_of(store, "flights"), keys_of(store, "departures")
-    ordering = OrderingRecord(gate="closed", last="done-119", forgotten="done-")
-    done = [Put(old.applied(f"done-{number:03d}"), b'{"outcome":"applied"}') for number in range(120)]
-    store.txn(Txn(then=tuple(done)))
-    store.txn(
-        Txn(
-            then=(
-                Put(old.ordering, encode(ordering)),
-                Put(old.backlog("x 1"), encode(BatchRecord(type="noop"))),
-                Put(old.backlog_index, b"{}"),
-            )
-        )
-    )
+    trail = [Put(old.audit_prefix + b"%013d-00000000" % number, b"{}") for number in range(120)]
+    store.txn(Txn(then=tuple(trail)))
     catalog.rename_table("flights", "departures")
-    assert store.get(new.backlog("x 1")).exists
-    assert store.get(new.backlog_index).exists
-    assert not store.get(old.backlog_index).exists
-    assert decode(store.get(new.ordering).value, OrderingRecord) == ordering
-    moved = store.get_range(new.applied_prefix, prefix_end(new.applied_prefix), keys_only=True)
-    assert len(moved.kvs) == 120
+    found = store.get_range(new.audit_prefix, prefix_end(new.audit_prefix), limit=1000)
+    assert len(found.kvs) == len(trail)
     assert not [key for key in all_keys(store) if key.startswith("flights.")]
-    catalog.drop_table("departures")
-    assert not store.get(new.backlog_index).exists
+
+
+@pytest.mark.parametrize("where", ["queued", "applied"])
+def test_a_table_with_batches_keeps_its_name(catalog: EtcdCatalog, store: SyncEtcd, where: str) -> None:
+    """B1, B3: under another name none would be known as applied, and none would find its way there."""
+    catalog.create_table("flights", SCHEMA)
+    keys = keys_of(store, "flights")
+    if where == "queued":
+        store.run(lambda client: enqueue(client, keys, "a", BatchRecord(type="noop", uid="u")))
+    else:
+        store.put(keys.applied("a"), b'{"outcome":"applied"}')
+    before = all_keys(store)
+    with pytest.raises(BacklogInUse, match="flights"):
+        catalog.rename_table("flights", "departures")
+    assert all_keys(store) == before
 
 
 def test_a_batch_queued_during_a_rename_is_not_lost(
     catalog: EtcdCatalog, store: SyncEtcd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B5: the rename has listed what moves, and then a batch comes: it moves as well."""
+    """B5: the rename has found no batch, and then one comes: the rename loses, looks again and is refused."""
     catalog.create_table("flights", SCHEMA)
-    old, new = keys_of(store, "flights"), keys_of(store, "departures")
+    old = keys_of(store, "flights")
     listed = Pointers._settings
 
     def list_and_be_too_slow(self: Pointers, keys: TableKeys) -> list[KeyValue]:
         found = listed(self, keys)
-        if not store.get(old.backlog("a")).exists:
-            store.run(lambda client: enqueue(client, old, "a", BatchRecord(type="noop", uid="u")))
+        store.run(lambda client: enqueue(client, old, "a", BatchRecord(type="noop", uid="u")))
         return found
 
     monkeypatch.setattr(Pointers, "_settings", list_and_be_too_slow)
-    catalog.rename_table("flights", "departures")
-    assert store.get(new.backlog("a")).exists
-    assert store.get(new.backlog_index).exists
-
-
-def test_memory_that_has_not_come_along_yet_is_none(
-    catalog: EtcdCatalog, store: SyncEtcd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """B1: who renames dies half-way: what was applied is late when it comes again, never applied twice."""
-    catalog.create_table("flights", SCHEMA)
-    old, new = keys_of(store, "flights"), keys_of(store, "departures")
-    store.put(old.ordering, encode(OrderingRecord(late="apply", last="m")))
-    store.put(old.applied("m"), b'{"outcome":"applied"}')
-    store.put(old.applied("k"), b'{"outcome":"applied"}')
-    monkeypatch.setattr(Pointers, "_remember", lambda *_: None)
-    catalog.rename_table("flights", "departures")
-    record = decode(store.get(new.ordering).value, OrderingRecord)
-    assert record.stops_at("k")
-    assert record.stops_at("m")
-    assert not record.stops_at("n")
+    with pytest.raises(BacklogInUse):
+        catalog.rename_table("flights", "departures")
+    assert store.get(old.backlog("a")).exists
+    assert store.get(old.backlog_index).exists
+    assert catalog.table_exists("flights")
+    assert not catalog.table_exists("departures")
 
 
 def test_renaming_onto_a_table_or_into_nowhere_is_refused(catalog: EtcdCatalog, store: SyncEtcd) -> None:

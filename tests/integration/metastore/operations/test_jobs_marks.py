@@ -23,7 +23,8 @@ from distop.metastore.operations.jobs import (
     success_record,
     verdicts,
 )
-from distop.metastore.operations.runs import Run, Taken, release_runner, take_runner, unfinished_partitions
+from distop.metastore.operations.runs import Run, Taken, release_runner, take_runner, without_result
+from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.operation import ABORTING, COMMITTING, OperationArg, RunnerRecord
 from support.etcd.lossy import Fault, LossyClient
 from support.etcd.proxy import Proxy
@@ -67,6 +68,10 @@ def numbered(*marks: Mark) -> list[tuple[int, Mark]]:
 async def send(client: EtcdClient, run: Run, *marks: Mark) -> list[Outcome]:
     result = await client.txn(mark_txn(run, marks))
     return [verdict.outcome for verdict in verdicts(run, marks, result)]
+
+
+async def unfinished(client: EtcdClient, keys: OperationKeys, arg: OperationArg) -> list[str]:
+    return without_result(keys, arg, (await client.scan(keys.prefix, keys_only=True)).kvs)
 
 
 async def running(client: LossyClient, session: LeaseSession, jobs: int = 3) -> tuple[OperationArg, Taken]:
@@ -325,7 +330,7 @@ async def test_the_unfinished_jobs_are_known_of_small_and_large_operations(
         await release_runner(client, first.run)
         left = [str(n) for n in range(jobs // 2, jobs)]
         assert (await take(client, arg, session)).unfinished == left
-        assert (await unfinished_partitions(client, first.run.keys, arg))[0] == left
+        assert await unfinished(client, first.run.keys, arg) == left
 
 
 async def test_partitions_with_odd_names_are_told_apart(client: LossyClient, session: LeaseSession) -> None:
@@ -334,5 +339,5 @@ async def test_partitions_with_odd_names_are_told_apart(client: LossyClient, ses
     arg = await start_operation(client, partitions=names)
     taken = await take(client, arg, session)
     await send(client, taken.run, mark("a.b"), mark("1"), mark("claim"))
-    left, _ = await unfinished_partitions(client, taken.run.keys, arg)
+    left = await unfinished(client, taken.run.keys, arg)
     assert left == ["a", "a%2Eb", "ö/x y", "10", "progress"]
