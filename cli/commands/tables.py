@@ -60,7 +60,7 @@ def create(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="fsspec option such as endpoint_url. Repeatable."),
     ] = None,
-    audit: Annotated[
+    checks: Annotated[
         str | None,
         typer.Option(
             metavar="FILE|-|JSON",
@@ -80,7 +80,7 @@ def create(
         "partitionBy": [term for terms in partition_by or () for term in split_list(terms)],
         "properties": parse_properties(property or ()),
         "storage": parse_properties(storage or ()),
-        "audit": parse_object(audit, "audit") if audit is not None else None,
+        "checks": parse_object(checks, "checks") if checks is not None else None,
     }
     given = {key: value for key, value in options.items() if value}
     session.out.show(session.client.create_table(name, location, format=format, options=given))

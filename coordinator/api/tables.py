@@ -41,7 +41,7 @@ from distop.proto.json_text import from_json
 log = logging.getLogger(__name__)
 
 FORMATS = ("iceberg", "files", "delta")
-OPTIONS = ("audit", "partitionBy", "properties", "schema", "storage")
+OPTIONS = ("checks", "partitionBy", "properties", "schema", "storage")
 
 
 class TableService(distop_pb2_grpc.TableServiceServicer):
@@ -224,8 +224,8 @@ def _checked(request: pb.CreateTableRequest) -> TableRecord:
         )
     if not isinstance(options.get("storage", {}), dict):
         raise InvalidArgument("storage is not a set of options", details={"field": "options.storage"})
-    if not isinstance(options.get("audit", {}), dict):
-        raise InvalidArgument("audit is no set of rules", details={"field": "options.audit"})
+    if not isinstance(options.get("checks", {}), dict):
+        raise InvalidArgument("checks is no set of rules", details={"field": "options.checks"})
     terms = options.get("partitionBy", [])
     if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
         raise InvalidArgument("partitionBy is not a list of terms", details={"field": "options.partitionBy"})

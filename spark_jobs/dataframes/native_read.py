@@ -34,6 +34,7 @@ from pyiceberg.expressions import (
     StartsWith,
     UnboundPredicate,
 )
+from pyspark.sql import functions as f
 
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.spark_jobs.dataframes.options import ReadOptions
@@ -97,8 +98,6 @@ _COMPARED = {
 
 def as_column(expression: BooleanExpression) -> Column:
     """A filter as Spark has it. Of both, an unknown answer leaves a row out."""
-    from pyspark.sql import functions as f
-
     match expression:
         case AlwaysTrue() | AlwaysFalse():
             return f.lit(isinstance(expression, AlwaysTrue))
@@ -114,8 +113,6 @@ def as_column(expression: BooleanExpression) -> Column:
 
 
 def _predicate(expression: UnboundPredicate) -> Column:
-    from pyspark.sql import functions as f
-
     column = f.col(f"`{getattr(expression.term, 'name', expression.term)}`")
     match expression:
         case IsNull():

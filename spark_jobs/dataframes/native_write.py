@@ -21,6 +21,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.transforms import DayTransform, IdentityTransform, MonthTransform, YearTransform
 from pyiceberg.types import DateType, FixedType, TimestampType, TimestamptzType, TimeType, UUIDType
+from pyspark.sql import Observation
+from pyspark.sql import functions as f
 
 from distop.commit.files.listing import entries
 from distop.commit.layout.model import Layout
@@ -114,9 +116,6 @@ def _not_native(why: str) -> PreconditionFailed:
 
 def _write_files(frame: DataFrame, target: WriteTarget) -> int:
     """Have Spark write; how many rows it has counted."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as f
-
     layout = target.layout
     types = spark_columns(layout.schema)
     columns = []
@@ -146,8 +145,6 @@ def _write_files(frame: DataFrame, target: WriteTarget) -> int:
 
 def _place(transform: Any, column: Column) -> Column:
     """What tells the partition of a row, for Spark's folders. The footers say which one it is."""
-    from pyspark.sql import functions as f
-
     match transform:
         case YearTransform():
             return f.year(column)

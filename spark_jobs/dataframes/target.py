@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from distop.client import Client, Table
-from distop.commit.layout.model import DEFAULT_PROPERTIES, Layout, file_io
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.layout.model import DEFAULT_PROPERTIES, Layout, file_io, parse_schema
 from distop.commit.writing.prepared import folder_of, new_write
 from distop.commit.writing.writer import StagedWriter
 from distop.errors import InvalidArgument, PreconditionFailed, TableExists, TableNotFound
 from distop.spark_jobs.dataframes.options import Common, WriteOptions
 from distop.spark_jobs.formats.conversion import check_columns, columns_for
 from distop.spark_jobs.formats.spark_types import arrow_schema
-from distop.spark_jobs.rules.gate import refuse_unchecked
+from distop.spark_jobs.rules.staged import refuse_unchecked
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -140,9 +141,6 @@ def _table(client: Client, options: WriteOptions) -> Table:
 
 def _layout(table: Table, options: WriteOptions, storage: dict[str, Any]) -> Layout | None:
     """The columns that the table has, if anything has fixed them."""
-    from distop.commit.iceberg.metadata_files import TableFile
-    from distop.commit.layout.model import parse_schema
-
     if table.metadata_location:
         return Layout.of(TableFile.read(table.metadata_location, storage=storage).metadata)
     schema = table.options.get("schema")

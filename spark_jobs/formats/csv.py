@@ -20,8 +20,8 @@ from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.lines import last_line_end
 from distop.spark_jobs.formats.options import CsvOptions
 from distop.spark_jobs.formats.reader import FileUnusable, Wanted
-from distop.spark_jobs.formats.text_file import TextFile, has_lone_return
-from distop.spark_jobs.formats.text_rows import Lines, TextRows, split_lines
+from distop.spark_jobs.formats.text_file import OpenTextFile, TextFile, has_lone_return
+from distop.spark_jobs.formats.text_rows import Lines, split_lines
 from distop.spark_jobs.formats.types import convert, text_type
 
 _FIELD_COUNT = re.compile(
@@ -115,31 +115,12 @@ class CsvReader:
         self._wanted = wanted
 
     @contextmanager
-    def open(self, file: OpenFile) -> Iterator[CsvFile]:
+    def open(self, file: OpenFile) -> Iterator[OpenTextFile]:
         text = csv_text(file.text(), self._options)
         names, first = read_header(text, self._options)
         if names:
             self._wanted.check(names)
-        yield CsvFile(text, names, first, self._options, self._wanted.schema)
-
-
-class CsvFile:
-    """One CSV file."""
-
-    def __init__(
-        self, text: TextFile, names: list[str], first: int, options: CsvOptions, schema: pa.Schema
-    ) -> None:
-        self._text = text
-        self._first = first
-        self._records = CsvRecords(names, options, schema)
-
-    def blocks(self, start: int, end: int | None) -> Iterator[TextRows]:
-        """Rows of a range of bytes."""
-        return self._text.blocks(start, end, first=self._first)
-
-    def convert(self, rows: TextRows) -> pa.Table:
-        """The wanted columns of some rows."""
-        return self._records.convert(rows)
+        yield OpenTextFile(text, first, CsvRecords(names, self._options, self._wanted.schema))
 
 
 class CsvRecords:

@@ -47,7 +47,7 @@ class FileSystem(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FoundFile:
+class SourceFile:
     """A file as it was when it was found."""
 
     path: str
@@ -65,11 +65,11 @@ class FoundSource:
 
     url: str
     """Of the folder that holds all paths, without a slash at the end."""
-    partitions: dict[str, list[FoundFile]]
+    partitions: dict[str, list[SourceFile]]
     """Path relative to that folder -> its files; both sorted by name."""
 
     @property
-    def files(self) -> list[FoundFile]:
+    def files(self) -> list[SourceFile]:
         return [file for files in self.partitions.values() for file in files]
 
 
@@ -162,7 +162,7 @@ def find_files(paths: list[str], *, clock: Callable[[], float] = time.monotonic)
     search = _Search(clock() + LISTING_SECONDS, clock)
     fs, roots = _expand(paths, search)
     folder = _common_folder(roots)
-    found: dict[str, list[FoundFile]] = {}
+    found: dict[str, list[SourceFile]] = {}
     seen: set[str] = set()
     for root in sorted(roots):
         entries = sorted(search.below(fs, root), key=lambda info: str(info["name"]))
@@ -321,8 +321,8 @@ def _below(folder: str, path: str) -> str:
     return path.removeprefix(folder).lstrip("/")
 
 
-def _found(folder: str, info: dict[str, Any]) -> FoundFile:
-    return FoundFile(_below(folder, info["name"]), int(info["size"]), _version(info), modified(info))
+def _found(folder: str, info: dict[str, Any]) -> SourceFile:
+    return SourceFile(_below(folder, info["name"]), int(info["size"]), _version(info), modified(info))
 
 
 def _version(info: dict[str, Any]) -> int | str:

@@ -17,8 +17,8 @@ from pyarrow.json import ParseOptions, ReadOptions, read_json
 from distop.spark_jobs.formats.bad_rows import Unconvertible
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.reader import FileUnusable, Wanted
-from distop.spark_jobs.formats.text_file import TextFile
-from distop.spark_jobs.formats.text_rows import Lines, TextRows
+from distop.spark_jobs.formats.text_file import OpenTextFile, TextFile
+from distop.spark_jobs.formats.text_rows import Lines
 from distop.spark_jobs.formats.types import convert, json_type
 
 _IN_ROW = re.compile(r" in row \d+$")
@@ -68,26 +68,9 @@ class JsonLinesReader:
         self._wanted = wanted
 
     @contextmanager
-    def open(self, file: OpenFile) -> Iterator[JsonLinesFile]:
+    def open(self, file: OpenFile) -> Iterator[OpenTextFile]:
         text = json_text(file.text())
-        yield JsonLinesFile(text, first_of_data(text), self._wanted)
-
-
-class JsonLinesFile:
-    """One file of JSON lines."""
-
-    def __init__(self, text: TextFile, first: int, wanted: Wanted) -> None:
-        self._text = text
-        self._first = first
-        self._objects = JsonObjects(wanted)
-
-    def blocks(self, start: int, end: int | None) -> Iterator[TextRows]:
-        """Rows of a range of bytes."""
-        return self._text.blocks(start, end, first=self._first)
-
-    def convert(self, rows: TextRows) -> pa.Table:
-        """The wanted columns of some rows."""
-        return self._objects.convert(rows)
+        yield OpenTextFile(text, first_of_data(text), JsonObjects(self._wanted))
 
 
 class JsonObjects:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import lzma
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
+
+import pyarrow as pa
 
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.lines import (
@@ -16,7 +19,7 @@ from distop.spark_jobs.formats.lines import (
     whole_lines,
 )
 from distop.spark_jobs.formats.reader import FileUnusable
-from distop.spark_jobs.formats.text_rows import LineCounter, TextRows, split_lines
+from distop.spark_jobs.formats.text_rows import LineCounter, Lines, TextRows, split_lines
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -24,8 +27,6 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 @contextmanager
 def opened_text(file: OpenFile) -> Iterator[BinaryIO]:
     """The file's decompressed content. Damaged data raises :class:`FileUnusable`."""
-    import lzma
-
     try:
         with closing(file.open()) as stream:
             yield stream
@@ -105,6 +106,31 @@ class TextFile:
                 blocks = whole_lines(stream, first, last_end=self._last_end)
             for block in blocks:
                 yield TextRows(block, counter, split=self._split, is_blank=self._is_blank)
+
+
+class Converter(Protocol):
+    """Makes columns of records."""
+
+    def convert(self, rows: Lines) -> pa.Table:
+        """The wanted columns of some rows; raises ``Unconvertible``."""
+
+
+class OpenTextFile:
+    """One opened text file of a source; see :class:`~distop.spark_jobs.formats.reader.FileReader`.
+
+    Parameters
+    ----------
+    first:
+        Where its data begins.
+    """
+
+    def __init__(self, text: TextFile, first: int, records: Converter) -> None:
+        self._text, self._first = text, first
+        self.convert = records.convert
+
+    def blocks(self, start: int, end: int | None) -> Iterator[TextRows]:
+        """Rows of a range of bytes."""
+        return self._text.blocks(start, end, first=self._first)
 
 
 def _size_of_mark(text: bytes) -> int:

@@ -9,7 +9,7 @@ import msgspec
 
 from distop.operations.arguments import invalid, parse
 from distop.spark_jobs.formats.options import Format
-from distop.spark_jobs.rules.model import AuditArgument
+from distop.spark_jobs.rules.model import ChecksArgument
 
 Mode: TypeAlias = Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"]
 
@@ -70,7 +70,7 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What becomes of a row that cannot be read: the operation fails and says where it stands, or the row
     goes into a quarantine file and the others into the table."""
 
-    audit: AuditArgument | None = None
+    checks: ChecksArgument | None = None
     """Rules that all rows must keep, or nothing is published. Those of the table hold besides."""
 
     split_bytes: int = DEFAULT_SPLIT_BYTES
@@ -106,7 +106,7 @@ class DataFrameArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     """The Iceberg schema of the DataFrame's rows."""
     mode: Mode = "append"
     on_conflict: Literal["rebase", "refuse"] | None = None
-    audit: AuditArgument | None = None
+    checks: ChecksArgument | None = None
     source: str = ""
     watermark: dict[str, str] = {}
     """Of ``source``: partition -> how far the rows go. Rows up to a watermark that stands are refused."""

@@ -32,7 +32,7 @@ def ingest_dataframe(
     on_conflict: Literal["rebase", "refuse"] | None = None,
     source: str = "",
     watermark: Mapping[str, str] | None = None,
-    audit: Mapping[str, Any] | None = None,
+    checks: Mapping[str, Any] | None = None,
     deadline_s: float | None = None,
     max_job_attempts: int | None = None,
     etcd: EtcdConfig | None = None,
@@ -53,7 +53,7 @@ def ingest_dataframe(
         A ``distop.client.Client`` of the service.
     request_id:
         What a repeated call is recognised by.
-    mode, on_conflict, audit:
+    mode, on_conflict, checks:
         As of ``ingest``.
     source, watermark:
         How far the rows go, as ``{"partition": "value"}`` of a source. It moves with the rows, and rows up to
@@ -81,7 +81,7 @@ def ingest_dataframe(
         The Spark session was stopped. The operation goes on with the next call.
     """
     argument: dict[str, Any] = {"columns": columns_of(arrow_schema(frame.schema)), "mode": mode}
-    given = {"on_conflict": on_conflict, "source": source, "watermark": watermark, "audit": audit}
+    given = {"on_conflict": on_conflict, "source": source, "watermark": watermark, "checks": checks}
     argument.update({name: value for name, value in given.items() if value})
     operation = client.start(
         table,

@@ -24,7 +24,7 @@ from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan, TargetPlan
 from distop.spark_jobs.ingest.rows import Conversion, Converted, GoodRows
 from distop.spark_jobs.ingest.splits import Piece
 from distop.spark_jobs.ingest.topic_split import TopicSplit
-from distop.spark_jobs.rules.gate import JobAudit
+from distop.spark_jobs.rules.staged import JobChecks
 
 MAX_RESULT_BYTES = 800
 """A job's record has room for 1 KiB, and holds the attempt's name and the time besides the result."""
@@ -59,16 +59,19 @@ class Split(Protocol):
 
 def _written(job: JobContext, plan: TargetPlan, split: Split, policy: BadRowPolicy) -> dict[str, Any]:
     """Check and write the rows of a split; the job's result."""
-    with output_of(plan.output).writer(plan.table_layout, job) as writer, JobAudit(plan.rules, job) as audit:
+    with (
+        output_of(plan.output).writer(plan.table_layout, job) as writer,
+        JobChecks(plan.rules, job) as checks,
+    ):
         try:
             read = 0
             with closing(split.rows()) as blocks:
                 for rows in blocks:
                     read += rows.read
-                    audit.check(rows.table, rows.source)
+                    checks.check(rows.table, rows.source)
                     writer.write(rows.table)
             policy.close()
-            found = audit.finish()
+            found = checks.finish()
             result = writer.finish() | found
         except BaseException:
             policy.abort()

@@ -17,6 +17,8 @@ class HasMode(Protocol):
     on_conflict: Literal["rebase", "refuse"] | None
 
 
+NOTHING = "nothing"
+"""Field of the recorded plan of an operation that found nothing new."""
 DEFAULT_ON_CONFLICT = {"append": "rebase", "overwrite": "refuse", "overwrite_partitions": "refuse"}
 """An append loses nothing by being put on top of what others have written; what replaces rows would lose
 theirs. The other modes look at the table itself."""

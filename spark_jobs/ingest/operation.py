@@ -12,8 +12,7 @@ from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
 from distop.spark_jobs.formats.files import MAX_PATHS
-from distop.spark_jobs.ingest.modes import steps_of
-from distop.spark_jobs.ingest.target import NOTHING
+from distop.spark_jobs.ingest.modes import NOTHING, steps_of
 
 
 class Ingest(DistributedOperation):
@@ -64,7 +63,7 @@ class Ingest(DistributedOperation):
         steps = list(steps_of(operation))
         if operation.argument.get(RULES):
             # First: what it refuses has been neither prepared nor executed.
-            steps.insert(0, StepRecord(step="rules.verdict"))
+            steps.insert(0, StepRecord(step="rules.gate"))
         if operation.argument.get("onBadRows") == "quarantine" or "kafka" in operation.argument:
             steps.append(StepRecord(step="ingest.report"))
         return steps

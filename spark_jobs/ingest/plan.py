@@ -35,7 +35,7 @@ class FileEntry(msgspec.Struct, array_like=True, frozen=True):
     path: str
     size: int
     version: int | str
-    """See ``FoundFile``; a job reads the file only if it is still this."""
+    """See ``SourceFile``; a job reads the file only if it is still this."""
     units: int | None = None
     """Into how many it could be cut, see ``splits``; ``None``: as many as bytes."""
 

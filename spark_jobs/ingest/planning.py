@@ -10,7 +10,7 @@ import msgspec
 from distop.commit.iceberg.watermarks import is_after
 from distop.commit.layout.model import Layout
 from distop.commit.outputs import output_of
-from distop.commit.rows import new_layout
+from distop.commit.rows import new_layout, table_layout
 from distop.errors import AlreadyIngested, ArgumentTooLarge, CorruptRecord
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.table import Watermarks
@@ -35,14 +35,13 @@ from distop.spark_jobs.ingest.target import (
     check_target,
     current_snapshot,
     ignored,
-    layout_of_table,
     on_branch,
     target_of,
 )
 from distop.spark_jobs.ingest.topic_planning import plan_topic
 from distop.spark_jobs.ingest.watermarks import watermark_moves
 from distop.spark_jobs.kafka.argument import parse_kafka
-from distop.spark_jobs.rules.gate import rules_of
+from distop.spark_jobs.rules.staged import rules_of
 
 FOOTER_READERS = 8
 """Footers of large Parquet files read at a time."""
@@ -93,7 +92,7 @@ def _plan_files(request: PlanRequest, argument: IngestArgument, *, in_part: bool
     check_format_options(request.argument, file_format)
     options = _csv_options(argument, found)
     files = [OpenFile.at(found.url, file.path) for file in found.files]
-    table = layout_of_table(request)
+    table = table_layout(request)
     sample = take_sample(file_format, files, options, check_newlines=argument.multiline is None)
     target = target_of(request, argument, file_format, sample, table=table)
     extents = _extents(found, files, file_format, options, argument.split_bytes)
@@ -132,14 +131,14 @@ def plan_dataframe(request: PlanRequest) -> Plan:
     if is_ignored(request, argument):
         return Plan(argument=ignored(request))
     moves = _moves_of_frame(argument, request.watermarks)
-    layout = layout_of_table(request) or new_layout(request.table, given.schema)
+    layout = table_layout(request) or new_layout(request.table, given.schema)
     output_of(request.table.format).check(layout)
     check_columns(given.arrow_schema, layout.arrow_schema)
     plan = TargetPlan(
         layout=layout.to_json(),
         mode=argument.mode,
         output=request.table.format,
-        rules=rules_of(request.table.options, argument.audit, layout),
+        rules=rules_of(request.table.options, argument.checks, layout),
         on_conflict=conflicts,
         expected_snapshot_id=current_snapshot(request),
     )

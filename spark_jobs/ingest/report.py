@@ -8,7 +8,7 @@ from distop.commit.layout.staging import format_of, quarantine_folder
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.operations.job import staging_folder
 from distop.spark_jobs.ingest.job import QUARANTINE
-from distop.spark_jobs.ingest.target import NOTHING
+from distop.spark_jobs.ingest.modes import NOTHING
 
 
 class IngestReport(TransactionalStep):

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from distop.commit.files.storage import storage_of
+from distop.commit.iceberg.branches import check_branch_name, unpublished
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.layout.model import Layout
+from distop.commit.outputs import output_of
+from distop.commit.rows import new_layout, table_layout
 from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid
+from distop.spark_jobs.formats.inference import Sample
 from distop.spark_jobs.formats.options import Format
 from distop.spark_jobs.ingest.argument import IngestArgument
-from distop.spark_jobs.ingest.modes import check_mode, on_conflict
+from distop.spark_jobs.ingest.columns import choose_columns
+from distop.spark_jobs.ingest.modes import NOTHING, check_mode, on_conflict
+from distop.spark_jobs.rules.staged import rules_of
+from distop.spark_jobs.tables.filters import arrow_filter, filter_columns, parse_filter
 
-if TYPE_CHECKING:
-    from distop.commit.layout.model import Layout
-    from distop.spark_jobs.formats.inference import Sample
-
-
-NOTHING = "nothing"
-"""Field of the recorded plan of an operation that found nothing new."""
 BRANCH_MODES = frozenset({"append", "overwrite", "overwrite_partitions"})
 """Of an ingest into a branch. The others ask whether the table holds data."""
 
@@ -33,8 +36,6 @@ def check_target(request: PlanRequest, argument: IngestArgument) -> None:
     InvalidArgument
         The table's format does not have the mode; the filter is none.
     """
-    from distop.spark_jobs.tables.filters import parse_filter
-
     check_mode(request, argument)
     on_conflict(argument)
     if argument.filter is not None:
@@ -53,10 +54,6 @@ def on_branch(request: PlanRequest, argument: IngestArgument) -> PlanRequest:
     """
     if argument.branch is None:
         return request
-    from distop.commit.files.storage import storage_of
-    from distop.commit.iceberg.branches import check_branch_name, unpublished
-    from distop.commit.iceberg.metadata_files import TableFile
-
     check_branch_name(argument.branch)
     if request.table.format != "iceberg":
         raise invalid("branch", f"tables of the format {request.table.format} have no branches")
@@ -97,12 +94,6 @@ def target_of(
     InvalidArgument
         Columns, types, filter and table do not go together.
     """
-    from distop.commit.outputs import output_of
-    from distop.commit.rows import new_layout
-    from distop.spark_jobs.ingest.columns import choose_columns
-    from distop.spark_jobs.rules.gate import rules_of
-    from distop.spark_jobs.tables.filters import arrow_filter, filter_columns, parse_filter
-
     expression = None if argument.filter is None else parse_filter(argument.filter)
     columns = choose_columns(
         argument,
@@ -132,23 +123,16 @@ def target_of(
         "on_bad_rows": argument.on_bad_rows,
         "mode": argument.mode,
         "output": request.table.format,
-        "rules": rules_of(request.table.options, argument.audit, layout),
+        "rules": rules_of(request.table.options, argument.checks, layout),
         "branch": argument.branch or "",
         "on_conflict": on_conflict(argument),
         "expected_snapshot_id": current_snapshot(request),
     }
 
 
-def layout_of_table(request: PlanRequest) -> Layout | None:
-    """The table's layout, if it has one: published, or given when it was created."""
-    from distop.commit.rows import table_layout
-
-    return table_layout(request)
-
-
 def ignored(request: PlanRequest) -> dict[str, Any]:
     """The plan of an operation that leaves the table as it is; without jobs."""
-    layout = layout_of_table(request)
+    layout = table_layout(request)
     recorded = None if layout is None else layout.to_json()
     return {"mode": "ignore", "ignored": True, "output": request.table.format, "layout": recorded}
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyarrow import types as is_
 
+from distop.commit.rows import table_layout
 from distop.operations.api import Plan, PlanRequest
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.options import CsvOptions, Format
@@ -15,7 +16,7 @@ from distop.spark_jobs.ingest.argument import CSV_OPTIONS, IngestArgument
 from distop.spark_jobs.ingest.partial import with_jobs
 from distop.spark_jobs.ingest.plan import IngestPlan, KafkaSource
 from distop.spark_jobs.ingest.splits import Extent, check_count, cut
-from distop.spark_jobs.ingest.target import layout_of_table, nothing, target_of
+from distop.spark_jobs.ingest.target import nothing, target_of
 from distop.spark_jobs.kafka.argument import KafkaArgument, wrong
 from distop.spark_jobs.kafka.client import Cluster
 from distop.spark_jobs.kafka.offsets import OffsetRange
@@ -46,7 +47,7 @@ def plan_topic(
     InvalidArgument, SourceUnreadable, AlreadyIngested, OffsetsLost, KafkaUnavailable, ArgumentTooLarge
     """
     options = _checked_options(request, argument, kafka)
-    table = layout_of_table(request)
+    table = table_layout(request)
     _check_columns(kafka, table)
     with Cluster(kafka.servers, kafka.config, min(kafka.timeout_s, LOOK_SECONDS)) as cluster:
         topic = cluster.topic(kafka.topic)

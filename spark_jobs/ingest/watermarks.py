@@ -11,7 +11,7 @@ from distop.errors import AlreadyIngested
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.table import Watermarks
 from distop.operations.arguments import invalid
-from distop.spark_jobs.formats.files import FoundFile, FoundSource
+from distop.spark_jobs.formats.files import FoundSource, SourceFile
 
 
 def watermark_moves(
@@ -61,7 +61,7 @@ def watermark_moves(
 
 
 def _move(
-    path: str, files: Iterable[FoundFile], before: str | None, given: str | None, reingest: bool
+    path: str, files: Iterable[SourceFile], before: str | None, given: str | None, reingest: bool
 ) -> WatermarkMove:
     if given is not None:
         if before is not None and not is_after(given, before):
@@ -81,7 +81,7 @@ def _move(
     )
 
 
-def _newest(path: str, files: Iterable[FoundFile]) -> str:
+def _newest(path: str, files: Iterable[SourceFile]) -> str:
     """When the newest file was modified: ISO 8601, UTC, microseconds."""
     times: list[datetime] = []
     for file in files:

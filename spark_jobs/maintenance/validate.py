@@ -112,7 +112,7 @@ class Validate(DistributedOperation):
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """The verdict on what all jobs have found; then the branch is published, if that was asked for."""
-        steps = [StepRecord(step="rules.verdict")]
+        steps = [StepRecord(step="rules.gate")]
         if "publish" in operation.argument:
             publish = operation.argument["publish"]
             steps.append(StepRecord(step="iceberg.publish_branch", argument=publish))

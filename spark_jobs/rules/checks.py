@@ -27,7 +27,7 @@ _EXACT = 1 << 53
 """Integers beyond are text in JSON: other readers would lose their last digits."""
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Violation(msgspec.Struct, frozen=True):
     """How often one rule was broken."""
 
     rule: int
@@ -86,12 +86,14 @@ class RowChecks:
             if self._unique:
                 self._keep()
 
-    def finish(self) -> list[Finding]:
+    def finish(self) -> list[Violation]:
         """What was found; only rules that are broken."""
         if self._begun:
             for at, rule in self._unique:
                 self._sort_out(at, rule)
-        return [Finding(at, count, self._samples[at]) for at, count in sorted(self._counts.items()) if count]
+        return [
+            Violation(at, count, self._samples[at]) for at, count in sorted(self._counts.items()) if count
+        ]
 
     # -- conditions on a row ---------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from distop.errors import CorruptRecord
 from distop.metastore.records.operation import JobRecord, OperationArg
 from distop.metastore.records.structs import from_json
 from distop.operations.job import JobContext, staging_folder, staging_stem
-from distop.spark_jobs.rules.checks import Finding
+from distop.spark_jobs.rules.checks import Violation
 from distop.spark_jobs.rules.model import RuleSet
 
 VIOLATED = "violated"
@@ -86,7 +86,7 @@ class Broken:
 # -- of a job ----------------------------------------------------------------------------------------
 
 
-def write_findings(job: JobContext, io: FileIO, findings: list[Finding]) -> dict[str, Any]:
+def write_findings(job: JobContext, io: FileIO, findings: list[Violation]) -> dict[str, Any]:
     """Write the report of a job, if there is anything to report; what its result says of it."""
     if not findings:
         return {}
@@ -103,11 +103,11 @@ def remove_findings(job: JobContext) -> None:
         table_io(job.operation).delete(job.staging_path(SUFFIX, folder=PRIVATE))
 
 
-def _read_findings(io: FileIO, operation: OperationArg, partition: str, attempt: str) -> list[Finding]:
+def _read_findings(io: FileIO, operation: OperationArg, partition: str, attempt: str) -> list[Violation]:
     path = f"{staging_folder(operation, PRIVATE)}/{staging_stem(partition, attempt)}{SUFFIX}"
     try:
         with io.new_input(path).open() as stream:
-            return from_json(stream.read(), list[Finding])
+            return from_json(stream.read(), list[Violation])
     except FileNotFoundError as error:
         raise CorruptRecord(f"the findings {path} of a finished job are missing") from error
     except msgspec.MsgspecError as error:

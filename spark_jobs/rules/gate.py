@@ -1,125 +1,72 @@
-"""Rules on rows before they are published: write, audit, publish.
-
-Each job checks the rows that it stages, as it writes them. What all have found decides when the operation
-ends, before anything is published: a broken rule leaves the table and the watermarks as they are, and the
-staged files are swept.
-"""
+"""Whether the rows that an operation has read, or is about to publish, keep the rules it was given."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import msgspec
-import pyarrow as pa
 
-from distop.commit.layout.model import Layout
-from distop.errors import InvalidArgument, PreconditionFailed
+from distop.commit.iceberg.content import is_ignored
+from distop.commit.layout.staging import RULES
+from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
+from distop.commit.steps.partial import selection
+from distop.errors import CorruptRecord, ValidationFailed
 from distop.metastore.records.structs import convert
-from distop.operations.arguments import invalid
-from distop.operations.job import JobContext
-from distop.spark_jobs.rules.model import MAX_SAMPLES, AuditArgument, RuleSet
+from distop.spark_jobs.rules.findings import TOLD_RULES, Broken, gather, write_report
+from distop.spark_jobs.rules.model import RuleSet
 
-if TYPE_CHECKING:
-    from distop.spark_jobs.rules.checks import RowChecks
-
-OPTION = "audit"
-"""Option of a table, and field of an argument."""
+NAMED_IN_ERROR = 10
+"""Rules that the error names."""
 
 
-def rules_of(
-    table_options: Mapping[str, Any], argument: AuditArgument | None, layout: Layout
-) -> RuleSet | None:
-    """The rules for an operation: those of its table, which nobody gets around, and its own.
+class Gate(TransactionalStep):
+    """Refuses to finish an operation whose rows break rules; otherwise only adds facts.
 
-    Raises :class:`~distop.errors.InvalidArgument` if they do not fit the table's columns.
+    It stands before the steps that publish, and is worked out from the results of all jobs, which are fixed
+    by then: so what is published has passed, however often and by however many leaders the operation is
+    completed.
     """
-    given = [one for one in (_of_table(table_options), argument) if one is not None]
-    if not given:
-        return None
-    from distop.spark_jobs.rules.parsing import parse_rules, shown_columns
 
-    field = f"{OPTION}.rules"
-    parsed = parse_rules([rule for one in given for rule in _listed(one.rules)], layout.schema, field)
-    for rule in parsed:
-        if rule.kind == "unique":
-            raise invalid(
-                field,
-                f"rule {rule.name!r} compares rows of several jobs, and none sees all of them",
-                "ingest into a branch, and validate that before it is published: see docs/validation.md",
-            )
-    samples = max(one.samples for one in given)
-    if not 0 <= samples <= MAX_SAMPLES:
-        raise invalid(f"{OPTION}.samples", f"samples must lie between 0 and {MAX_SAMPLES}")
-    asked = [name for one in given for name in one.show or ()]
-    sources = [term.source_id for term in layout.spec.fields]
-    return RuleSet(
-        rules=parsed,
-        shown=shown_columns(asked or None, layout.schema, sources, field=f"{OPTION}.show"),
-        samples=samples,
-        report_only=all(one.report_only for one in given),
-    )
+    def prepare(self, context: FinishContext) -> Contribution:
+        """See :class:`TransactionalStep`.
 
-
-def refuse_unchecked(table: str, options: Mapping[str, Any]) -> None:
-    """Refuse a way of writing that checks no rules, if the table has some that must be kept.
-
-    Raises :class:`~distop.errors.PreconditionFailed`.
-    """
-    rules = _of_table(options)
-    if rules is not None and not rules.report_only:
-        raise PreconditionFailed(
-            f"rows of table {table!r} must keep rules, which are not checked on this way into it",
-            hint="ingest them: files with ingest, a DataFrame with ingest_dataframe",
+        Raises
+        ------
+        ValidationFailed
+            Rules are broken, and the operation is not to report only.
+        CorruptRecord
+            The findings of a job are missing.
+        """
+        arg, jobs = context.view.arg, context.view.jobs
+        try:
+            rules = convert(arg.argument[RULES], RuleSet)
+        except (KeyError, msgspec.ValidationError) as error:
+            raise CorruptRecord(f"the argument of {arg.id} holds no rules: {error}") from error
+        if is_ignored(context):
+            return Contribution()
+        # What is withheld is not published: what is wrong with it matters to nobody.
+        withheld = selection(arg, jobs).withheld
+        counted = {name: job for name, job in jobs.items() if job.state == "success" and name not in withheld}
+        broken = gather(arg, rules, counted)
+        facts: dict[str, Any] = {
+            "checkedRows": sum(int(job.result.get("rows", 0)) for job in counted.values()),
+            "rules": len(rules.rules),
+            "violatedRules": len(broken),
+        }
+        if not broken:
+            return Contribution(facts=facts)
+        report = write_report(arg, broken)
+        facts |= {"violations": [one.told() for one in broken[:TOLD_RULES]], "report": report}
+        if rules.report_only:
+            return Contribution(facts=facts)
+        raise ValidationFailed(
+            sentence(broken, len(rules.rules)), hint=f"rows that break them are in {report}", facts=facts
         )
 
 
-def _of_table(options: Mapping[str, Any]) -> AuditArgument | None:
-    raw = options.get(OPTION)
-    if raw is None:
-        return None
-    try:
-        return convert(raw, AuditArgument)
-    except msgspec.ValidationError as error:
-        raise InvalidArgument(
-            f"the table's option {OPTION}: {error}", details={"field": f"options.{OPTION}"}
-        ) from None
-
-
-def _listed(rules: Any) -> list[Any]:
-    return list(rules) if isinstance(rules, list) else [rules]
-
-
-class JobAudit:
-    """The audit of what one job stages; without rules it does nothing."""
-
-    def __init__(self, rules: RuleSet | None, job: JobContext) -> None:
-        self._job = job
-        self._checks: RowChecks | None = None
-        if rules is not None:
-            from distop.spark_jobs.rules.checks import RowChecks
-
-            self._checks = RowChecks(rules, job.scratch_path)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._checks is not None:
-            self._checks.__exit__(kind, error, trace)
-
-    def check(self, rows: pa.Table, source: str = "") -> None:
-        """Look at rows as they are staged. Raises as :meth:`RowChecks.check`."""
-        if self._checks is not None:
-            self._checks.check(rows, source)
-
-    def finish(self) -> dict[str, Any]:
-        """What the job's result says of it; rows that break rules are written beside the data."""
-        if self._checks is None:
-            return {}
-        from distop.spark_jobs.rules.findings import table_io, write_findings
-
-        return write_findings(self._job, table_io(self._job.operation), self._checks.finish())
+def sentence(broken: list[Broken], rules: int) -> str:
+    """Which rules are broken, and by how many rows."""
+    named = "; ".join(map(str, broken[:NAMED_IN_ERROR]))
+    more = f"; and {len(broken) - NAMED_IN_ERROR} more" if len(broken) > NAMED_IN_ERROR else ""
+    verb = "is" if len(broken) == 1 else "are"
+    return f"{len(broken)} of {rules} rules {verb} broken: {named}{more}"

@@ -62,7 +62,7 @@ RawRules: TypeAlias = str | RuleArgument | list[str | RuleArgument]
 """One rule or several. Text is a ``check``."""
 
 
-class AuditArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class ChecksArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Rules for the rows that an operation is about to publish."""
 
     rules: RawRules

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
 from distop.errors import InvalidArgument
@@ -79,8 +80,6 @@ class _Columns:
     """The columns of a table, as rules speak of them."""
 
     def __init__(self, engine: SqlEngine, schema: Schema) -> None:
-        from pyiceberg.io.pyarrow import schema_to_pyarrow
-
         self._engine = engine
         self._types = {column.name: column.field_type for column in schema.columns}
         self._arrow = schema_to_pyarrow(schema, include_field_ids=False)

@@ -9,6 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyiceberg.expressions import And, Not, NotIn, NotNull, Or, UnboundPredicate
+from pyiceberg.expressions.parser import parse
+from pyiceberg.expressions.visitors import bind, rewrite_not
+from pyiceberg.io.pyarrow import expression_to_pyarrow
+from pyparsing import ParseException
+
 from distop.operations.arguments import invalid
 
 if TYPE_CHECKING:
@@ -18,9 +24,6 @@ if TYPE_CHECKING:
 
 def parse_filter(text: str) -> BooleanExpression:
     """Raises :class:`~distop.errors.InvalidArgument` naming the place that cannot be understood."""
-    from pyiceberg.expressions.parser import parse
-    from pyparsing import ParseException
-
     try:
         return parse(text)
     except ParseException as error:
@@ -33,8 +36,6 @@ def parse_filter(text: str) -> BooleanExpression:
 
 def filter_columns(expression: BooleanExpression) -> set[str]:
     """The names of the columns a filter speaks of."""
-    from pyiceberg.expressions import And, Not, Or, UnboundPredicate
-
     match expression:
         case And() | Or():
             return filter_columns(expression.left) | filter_columns(expression.right)
@@ -53,9 +54,6 @@ def arrow_filter(expression: BooleanExpression, schema: Schema) -> Any:
     InvalidArgument
         A column does not exist, or is compared with something of another kind.
     """
-    from pyiceberg.expressions.visitors import bind, rewrite_not
-    from pyiceberg.io.pyarrow import expression_to_pyarrow
-
     try:
         bound = bind(schema, _without_unknown(rewrite_not(expression)), case_sensitive=True)
         return expression_to_pyarrow(bound)
@@ -65,8 +63,6 @@ def arrow_filter(expression: BooleanExpression, schema: Schema) -> Any:
 
 def _without_unknown(expression: BooleanExpression) -> BooleanExpression:
     """In Arrow, NULL is not in any list; in SQL nobody knows."""
-    from pyiceberg.expressions import And, NotIn, NotNull, Or
-
     match expression:
         case And():
             return And(_without_unknown(expression.left), _without_unknown(expression.right))

@@ -101,10 +101,10 @@ async def rewritten(lab: Lab) -> list[str]:
 
 async def audited(lab: Lab) -> list[str]:
     """A batch that keeps the rules of its table, one that breaks its own, and a look at all rows."""
-    book = await lab.table("audited", audit={"rules": ["id >= 0", {"not_null": "batch"}]})
+    book = await lab.table("audited", checks={"rules": ["id >= 0", {"not_null": "batch"}]})
     kept, broken = await lab.ingest(book), lab.new_batch()
     problems = await all_ended(lab, kept)
-    argument = {"paths": [str(broken.folder)], "split_bytes": 1024, "audit": {"rules": "id < 0"}}
+    argument = {"paths": [str(broken.folder)], "split_bytes": 1024, "checks": {"rules": "id < 0"}}
     refused = await lab.start(book, "ingest", argument, outcome="failed", batch=broken)
     problems += await all_ended(lab, refused)
     return problems + await all_ended(lab, await lab.start(book, "validate", {"rules": {"unique": "id"}}))

@@ -267,7 +267,7 @@ async def test_what_makes_no_sense_on_a_branch(service: Whole) -> None:
         with pytest.raises(PreconditionFailed, match="no branch 'x'"):
             await service.client.start("t", type_name, {"branch": "x"})
     with pytest.raises(InvalidArgument, match="branch, and validate"):
-        await service.client.start("t", "ingest", {**paths, "audit": {"rules": RULES}})
+        await service.client.start("t", "ingest", {**paths, "checks": {"rules": RULES}})
 
 
 @pytest.mark.parametrize("point", ["seal.after", "snapshot.after", "finish.after"])

@@ -154,12 +154,12 @@ async def test_what_is_ingested_meanwhile_is_not_looked_at(
 
 
 async def test_what_breaks_a_rule_is_not_published(service: Whole) -> None:
-    """P12: write, audit, publish. Nothing visible, no watermark, no file; put right, it goes."""
+    """P12: write, checks, publish. Nothing visible, no watermark, no file; put right, it goes."""
     await service.ingest(write_csv(service.folder / "src" / "good", "1.csv", 1000, 30))
-    audit = {"rules": [rule for rule in KEPT if rule != {"unique": "id"}]}
+    checks = {"rules": [rule for rule in KEPT if rule != {"unique": "id"}]}
     folder = flawed(service)
     for split_bytes in (1 << 20, 1024):
-        ended = await service.ingest(folder, audit=audit, split_bytes=split_bytes)
+        ended = await service.ingest(folder, checks=checks, split_bytes=split_bytes)
         assert ended.error is not None
         assert (ended.error.code, ended.jobs.failed) == ("VALIDATION_FAILED", 0)
         found = {one["rule"]: one["rows"] for one in ended.facts["violations"]}
@@ -172,20 +172,20 @@ async def test_what_breaks_a_rule_is_not_published(service: Whole) -> None:
     assert service.data_files() == await asyncio.to_thread(service.published_files)
     assert not [path for path in (service.location / "_distop").rglob("*") if path.is_file()]
 
-    told = await service.ingest(folder, audit={**audit, "report_only": True}, watermark={"flawed": "1"})
+    told = await service.ingest(folder, checks={**checks, "report_only": True}, watermark={"flawed": "1"})
     assert (told.state, told.facts["violatedRules"], told.facts["rows"]) == (OperationState.SUCCEEDED, 3, 34)
     (folder / "2.csv").unlink()
-    ended = await service.ingest(folder, audit=audit, reingest=True)
+    ended = await service.ingest(folder, checks=checks, reingest=True)
     assert (ended.state, ended.facts["checkedRows"]) == (OperationState.SUCCEEDED, 30)
 
 
 async def test_nobody_gets_around_the_rules_of_a_table(service: Whole) -> None:
     """P12: rules among the options of a table hold for every ingest, whatever its argument says."""
-    audit = {"rules": ["id >= 0"]}
+    checks = {"rules": ["id >= 0"]}
     for name, table_format in (("kept", "iceberg"), ("tree", "files")):
         location = str(service.folder / name)
-        await service.client.create_table(name, location, format=table_format, options={"audit": audit})
-        for argument in ({}, {"audit": {"rules": "id < 9000", "report_only": True}}):
+        await service.client.create_table(name, location, format=table_format, options={"checks": checks})
+        for argument in ({}, {"checks": {"rules": "id < 9000", "report_only": True}}):
             ended = await service.ingest(flawed(service), name, **argument)
             assert ended.error is not None
             assert ended.error.code == "VALIDATION_FAILED"
@@ -198,10 +198,10 @@ async def test_nobody_gets_around_the_rules_of_a_table(service: Whole) -> None:
 
 async def test_a_batch_that_breaks_a_rule_blocks_its_table(service: Whole) -> None:
     """P12, B8: the backlog stops at it, and it is not tried again until somebody decides."""
-    audit = {"rules": "id >= 0"}
+    checks = {"rules": "id >= 0"}
     good = write_csv(service.folder / "src" / "good", "1.csv", 1000, 30)
     for batch, folder in (("1", flawed(service)), ("2", good)):
-        await service.client.enqueue("t", batch, "ingest", {"paths": [str(folder)], "audit": audit})
+        await service.client.enqueue("t", batch, "ingest", {"paths": [str(folder)], "checks": checks})
 
     async def blocked() -> bool:
         return (await service.client.ordering("t")).blocked is not None

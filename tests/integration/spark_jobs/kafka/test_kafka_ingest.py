@@ -341,9 +341,9 @@ def test_a_value_beyond_what_fits_into_memory_is_a_bad_row(
 
 def test_rules_are_kept_by_records_as_by_lines(ingesting: Ingesting, topic: KafkaTopic) -> None:
     topic.produce([{"id": 1}, {"id": -1}], 0)
-    arg = ingesting.start(kafka=topic.argument(), audit={"rules": ["id > 0"]})
+    arg = ingesting.start(kafka=topic.argument(), checks={"rules": ["id > 0"]})
     assert ingesting.run(arg)["0"].result["violated"] == [[0, 1]]
-    assert ingesting.operation.commit_steps(arg)[0].step == "rules.verdict"
+    assert ingesting.operation.commit_steps(arg)[0].step == "rules.gate"
 
 
 def test_what_fails_holds_back_its_own_partition_only(ingesting: Ingesting, topic: KafkaTopic) -> None:

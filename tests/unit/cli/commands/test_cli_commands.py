@@ -296,13 +296,13 @@ def test_audit(service: FakeService, address: str) -> None:
 def test_tables(service: FakeService, address: str) -> None:
     words = ["tables", "create", "t", "--location", "/data/t", "--schema", "a: long, b: decimal(9,2)"]
     words += ["--partition-by", "bucket(4, a)", "--partition-by", "b", "--property", "k=1", "-o", "json"]
-    words += ["--audit", '{"rules": ["a > 0"]}']
+    words += ["--checks", '{"rules": ["a > 0"]}']
     made = document(run(*words, address=address))
     assert made["options"] == {
         "schema": ["a: long", "b: decimal(9,2)"],
         "partitionBy": ["bucket(4, a)", "b"],
         "properties": {"k": "1"},
-        "audit": {"rules": ["a > 0"]},
+        "checks": {"rules": ["a > 0"]},
     }
     assert document(run("tables", "show", "t", "-o", "json", address=address)) == made
     for words in (["tables"], ["tables", "ls"]):

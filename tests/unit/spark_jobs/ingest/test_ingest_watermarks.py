@@ -8,7 +8,7 @@ import pytest
 
 from distop.errors import AlreadyIngested, InvalidArgument
 from distop.metastore.records.operation import WatermarkMove
-from distop.spark_jobs.formats.files import FoundFile, FoundSource
+from distop.spark_jobs.formats.files import FoundSource, SourceFile
 from distop.spark_jobs.ingest.watermarks import watermark_moves
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
@@ -16,14 +16,14 @@ AT_NOON = "2013-01-01T12:00:00.000000Z"
 
 
 def found(*paths: str, at: datetime | None = NOON) -> FoundSource:
-    files = {path: [FoundFile(f"{path}/a", 1, 1, at), FoundFile(f"{path}/b", 1, 1, at)] for path in paths}
+    files = {path: [SourceFile(f"{path}/a", 1, 1, at), SourceFile(f"{path}/b", 1, 1, at)] for path in paths}
     return FoundSource("file:///data/flights", files)
 
 
 def test_the_watermark_of_a_path_is_when_its_newest_file_was_modified() -> None:
     source = found("2013-01", "2013-02")
     later = NOON + timedelta(microseconds=5)
-    source.partitions["2013-01"].append(FoundFile("2013-01/c", 1, 1, later))
+    source.partitions["2013-01"].append(SourceFile("2013-01/c", 1, 1, later))
     assert watermark_moves(source, {}) == {
         "file:///data/flights": {
             "2013-01": WatermarkMove(after="2013-01-01T12:00:00.000005Z"),

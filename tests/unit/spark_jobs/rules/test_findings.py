@@ -14,7 +14,7 @@ from distop.errors import CorruptRecord, ValidationFailed
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, JobRecord, OperationArg
 from distop.metastore.records.record import encode
 from distop.metastore.records.structs import convert
-from distop.spark_jobs.rules.checks import Finding
+from distop.spark_jobs.rules.checks import Violation
 from distop.spark_jobs.rules.findings import (
     IN_REPORT,
     MAX_SAMPLED_JOBS,
@@ -25,8 +25,8 @@ from distop.spark_jobs.rules.findings import (
     table_io,
     write_findings,
 )
+from distop.spark_jobs.rules.gate import Gate
 from distop.spark_jobs.rules.model import Rule, RuleSet
-from distop.spark_jobs.rules.verdict import Verdict
 from support.sources.ingesting import LocalJob
 from support.tables.publishing import Staged, new_table
 
@@ -50,7 +50,7 @@ def rules_of(arg: OperationArg) -> RuleSet:
     return convert(arg.argument[RULES], RuleSet)
 
 
-def done(arg: OperationArg, name: str, found: list[Finding]) -> JobRecord:
+def done(arg: OperationArg, name: str, found: list[Violation]) -> JobRecord:
     job = LocalJob(arg, name)
     result = {"rows": 10, **write_findings(job, table_io(arg), found)}
     return JobRecord(state="success", attempt=job.attempt, result=result)
@@ -60,9 +60,9 @@ def test_pieces_of_a_partition_are_one_partition(tmp_path: Path) -> None:
     """P12: counts of all jobs of a partition are summed; jobs that go by no partition are named as such."""
     arg = operation(tmp_path, ["m=1", "m=1~1", "m=2", "m=3"])
     found = {
-        "m=1": [Finding(0, 5, [{"id": 1}]), Finding(2, 1)],
-        "m=1~1": [Finding(0, 2, [{"id": 2}])],
-        "m=2": [Finding(0, 1)],
+        "m=1": [Violation(0, 5, [{"id": 1}]), Violation(2, 1)],
+        "m=1~1": [Violation(0, 2, [{"id": 2}])],
+        "m=2": [Violation(0, 1)],
         "m=3": [],
     }
     jobs = {name: done(arg, name, one) for name, one in found.items()}
@@ -73,14 +73,14 @@ def test_pieces_of_a_partition_are_one_partition(tmp_path: Path) -> None:
     assert str(first) == "rule 0 by 8 rows in 2 partitions"
 
     unnamed = operation(tmp_path, None)
-    jobs = {"0": done(unnamed, "0", [Finding(1, 1)])}
+    jobs = {"0": done(unnamed, "0", [Violation(1, 1)])}
     assert [str(one) for one in gather(unnamed, rules_of(unnamed), jobs)] == ["rule 1 by 1 row in 1 job"]
 
 
 def test_what_a_record_has_no_room_for_stands_in_the_report(tmp_path: Path) -> None:
     """A job's record stays below its limit however many rules are broken, and nothing is lost."""
     arg = operation(tmp_path, ["all"], rules=64)
-    job = done(arg, "all", [Finding(at, 1_000_000 + at) for at in range(64)])
+    job = done(arg, "all", [Violation(at, 1_000_000 + at) for at in range(64)])
     assert job.result[VIOLATED] == IN_REPORT
     assert len(encode(job)) < MAX_JOB_RECORD_BYTES / 2
     found = gather(arg, rules_of(arg), {"all": job})
@@ -91,7 +91,7 @@ def test_rows_are_shown_of_so_many_jobs_and_counted_of_all(tmp_path: Path) -> No
     """Nothing unbounded: reports of further jobs are not even read."""
     names = [f"p={at:04}" for at in range(MAX_SAMPLED_JOBS + 5)]
     arg = operation(tmp_path, names)
-    jobs = {name: done(arg, name, [Finding(0, 1, [{"id": 1}])]) for name in names}
+    jobs = {name: done(arg, name, [Violation(0, 1, [{"id": 1}])]) for name in names}
     for name in names[MAX_SAMPLED_JOBS:]:
         job = LocalJob(arg, name, jobs[name].attempt)
         remove_findings(job)
@@ -112,11 +112,13 @@ def test_a_verdict_is_the_same_however_often_it_is_worked_out(tmp_path: Path) ->
     table = new_table(tmp_path)
     arg = operation(tmp_path, ["all"], rules=30)
     row = {f"column {at}": "x" * 200 for at in range(32)}
-    staged = Staged(arg, table.layout, {"all": done(arg, "all", [Finding(at, 7, [row]) for at in range(30)])})
+    staged = Staged(
+        arg, table.layout, {"all": done(arg, "all", [Violation(at, 7, [row]) for at in range(30)])}
+    )
     told = []
     for _ in range(2):
         with pytest.raises(ValidationFailed, match=r"30 of 30 rules are broken: .*and 20 more") as raised:
-            Verdict().prepare(table.context(staged))
+            Gate().prepare(table.context(staged))
         told.append(raised.value.facts)
     assert told[0] == told[1]
     assert (told[0]["checkedRows"], told[0]["violatedRules"], len(told[0]["violations"])) == (
@@ -129,6 +131,6 @@ def test_a_verdict_is_the_same_however_often_it_is_worked_out(tmp_path: Path) ->
     assert len(json.loads(report.read_text())["rules"]) == 30
 
     arg = operation(tmp_path, ["all"], report_only=True)
-    staged = Staged(arg, table.layout, {"all": done(arg, "all", [Finding(1, 7)])})
-    facts = Verdict().prepare(table.context(staged)).facts
+    staged = Staged(arg, table.layout, {"all": done(arg, "all", [Violation(1, 7)])})
+    facts = Gate().prepare(table.context(staged)).facts
     assert (facts["violatedRules"], facts["violations"][0]["rows"]) == (1, 7)

@@ -183,8 +183,8 @@ def test_samples_are_bounded(tmp_path: Path) -> None:
 def test_what_is_no_rule_is_refused(rule: Any, said: str) -> None:
     """U3: before anything starts, naming the rule; nothing but the columns of the row can be reached."""
     with pytest.raises(InvalidArgument, match=said) as raised:
-        parse_rules(["id > 0", rule], SCHEMA, "audit.rules")
-    assert raised.value.details["field"] == "audit.rules[1]"
+        parse_rules(["id > 0", rule], SCHEMA, "checks.rules")
+    assert raised.value.details["field"] == "checks.rules[1]"
 
 
 def test_columns_that_sql_does_not_tell_apart() -> None:
@@ -203,8 +203,8 @@ def test_nothing_is_written_past_the_rules_of_a_table() -> None:
     layout = Layout(SCHEMA, UNPARTITIONED_PARTITION_SPEC).to_json()
     argument = {"write": new_write(time.time()), "files": "f.avro", "layout": layout}
 
-    def plan(audit: dict[str, Any]) -> Plan:
-        table = TableRecord(name="t", location="/t", options={"audit": audit} if audit else {})
+    def plan(checks: dict[str, Any]) -> Plan:
+        table = TableRecord(name="t", location="/t", options={"checks": checks} if checks else {})
         return Write().plan(PlanRequest(table=table, head=None, watermarks={}, argument=argument))
 
     with pytest.raises(PreconditionFailed, match="must keep rules"):
