@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc.aio
 
-from distop.coordinator.doctor.findings import Told
+from distop.coordinator.doctor.findings import Reported
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.coordinator.views.listing import PageToken, check_table, continued_listing, no_token, page_of
@@ -120,14 +120,14 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         async with aclosing(doctor.examine(what)) as examined:
             async for progress in examined:
                 yield pb.DiagnoseResponse(
-                    findings=[_finding(told) for told in progress.told],
+                    findings=[_finding(told) for told in progress.reported],
                     tables=progress.tables,
                     operations=progress.operations,
                     done=progress.done,
                 )
 
 
-def _finding(told: Told) -> pb.Finding:
+def _finding(told: Reported) -> pb.Finding:
     finding = told.finding
     return pb.Finding(
         code=finding.code,

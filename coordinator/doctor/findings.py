@@ -122,7 +122,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reported:
     """A finding that has been confirmed."""
 
     finding: Finding
@@ -137,7 +137,7 @@ class Progress:
 
     tables: int = 0
     operations: int = 0
-    told: list[Told] = field(default_factory=list)
+    reported: list[Reported] = field(default_factory=list)
     done: bool = False
 
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from distop.coordinator.doctor.findings import Change, CollectKeys, Finding, RemoveFiles, Told
+from distop.coordinator.doctor.findings import Change, CollectKeys, Finding, RemoveFiles, Reported
 from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.update import settle
@@ -26,11 +26,11 @@ Remove = Callable[[RemoveFiles], int]
 """Removes the files; how many there were. Blocking."""
 
 
-async def apply(client: EtcdClient, finding: Finding, threads: Executor, remove: Remove) -> Told:
+async def apply(client: EtcdClient, finding: Finding, threads: Executor, remove: Remove) -> Reported:
     """Put a finding right, if that can be done safely."""
     fix = finding.fix
     if fix is None:
-        return Told(finding)
+        return Reported(finding)
     try:
         match fix:
             case Change():
@@ -41,10 +41,10 @@ async def apply(client: EtcdClient, finding: Finding, threads: Executor, remove:
             case RemoveFiles():
                 done = await _removed(client, fix, threads, remove)
     except DistopError as error:
-        return Told(finding, outcome=f"could not be done: {error.code}: {error.message}")
+        return Reported(finding, outcome=f"could not be done: {error.code}: {error.message}")
     fields = {"table": finding.table, "operation": finding.operation, "code": finding.code, "done": done}
     log.info("doctor_fix", extra=fields)
-    return Told(finding, fixed=done, outcome=fix.does if done else MOVED)
+    return Reported(finding, fixed=done, outcome=fix.does if done else MOVED)
 
 
 async def _removed(client: EtcdClient, fix: RemoveFiles, threads: Executor, remove: Remove) -> bool:

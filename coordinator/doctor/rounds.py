@@ -13,12 +13,12 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from distop.coordinator.doctor.backlog import check_backlog, check_pauses
 from distop.coordinator.doctor.checks import check_table
 from distop.coordinator.doctor.cluster import check_etcd, check_members
-from distop.coordinator.doctor.findings import Finding, Progress, RemoveFiles, Told, worst
+from distop.coordinator.doctor.findings import Finding, Progress, RemoveFiles, Reported, worst
 from distop.coordinator.doctor.fixes import apply
 from distop.coordinator.doctor.liveness import Patience, check_progress
 from distop.coordinator.doctor.reading import (
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from distop.commit.files.listing import Entry
 
 T = TypeVar("T")
+Results: TypeAlias = asyncio.Queue[tuple[int, list[Reported]]]
+"""How many operations a table has (-1: it is the cluster), and what was found there."""
 
 TABLES_AT_ONCE = 4
 LOOK_EVERY_S = 0.5
@@ -83,7 +85,7 @@ class Doctor:
 
         Raises :class:`~distop.errors.TableNotFound` when the one table asked for has no keys.
         """
-        results: asyncio.Queue[tuple[int, list[Told]]] = asyncio.Queue(16)
+        results: Results = asyncio.Queue(16)
         working = asyncio.create_task(self._work(what, results))
         progress = Progress()
         try:
@@ -96,11 +98,11 @@ class Doctor:
                     operations, told = getting.result()
                     progress.tables += operations >= 0
                     progress.operations += max(operations, 0)
-                    progress.told = told
+                    progress.reported = told
                 else:
                     getting.cancel()
                 yield progress
-                progress.told = []
+                progress.reported = []
             working.result()
             progress.done = True
             yield progress
@@ -108,13 +110,15 @@ class Doctor:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
 
-    async def _work(self, what: Examination, results: asyncio.Queue[tuple[int, list[Told]]]) -> None:
+    async def _work(self, what: Examination, results: Results) -> None:
         try:
             await self._examine_all(what, results)
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
 
-    async def _examine_all(self, what: Examination, results: asyncio.Queue[tuple[int, list[Told]]]) -> None:
+    async def _examine_all(
+        self, what: Examination, results: asyncio.Queue[tuple[int, list[Reported]]]
+    ) -> None:
         if what.table:
             if (await read_table(self._client, what.table)).empty:
                 raise TableNotFound(f"table {what.table!r} does not exist", details={"table": what.table})
@@ -149,7 +153,7 @@ class Doctor:
 
     # -- one table, or the cluster ---------------------------------------------------------------------
 
-    async def _table(self, name: str, what: Examination) -> tuple[int, list[Told]]:
+    async def _table(self, name: str, what: Examination) -> tuple[int, list[Reported]]:
         operations = 0
 
         async def look(what: Examination) -> list[Finding]:
@@ -160,7 +164,7 @@ class Doctor:
 
         return operations, await self._confirmed(look, what)
 
-    async def _confirmed(self, look: Callable[[Examination], Any], what: Examination) -> list[Told]:
+    async def _confirmed(self, look: Callable[[Examination], Any], what: Examination) -> list[Reported]:
         """What is met in every look, for as long as each finding says."""
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -177,7 +181,7 @@ class Doctor:
             suspects = {identity: again[identity] for identity in suspects.keys() & again.keys()}
         told = worst(list(confirmed.values()))
         if not what.fix:
-            return [Told(one) for one in told]
+            return [Reported(one) for one in told]
         return [await apply(self._client, one, self._threads, _remove) for one in told]
 
     async def _look_at_cluster(self, what: Examination) -> list[Finding]:
@@ -186,7 +190,7 @@ class Doctor:
 
     async def _look_at_table(self, name: str, what: Examination) -> tuple[TableSeen, list[Finding]]:
         record = await self._record(name)
-        # Folders before etcd: see doctor_files.
+        # Folders before etcd: see files.py.
         folders = await self._staged_folders(record) if record is not None else []
         seen = await read_table(self._client, name)
         findings = check_table(seen) + check_progress(seen, self._wall(), what.patience)
@@ -207,7 +211,7 @@ class Doctor:
 
         try:
             return await self._blocking(staged_folders, table)
-        except Exception:  # a place that this coordinator cannot read is told of by the head
+        except Exception:  # a place that this coordinator cannot read shows in what is said of the head
             return []
 
     async def _look_at_files(
@@ -257,7 +261,7 @@ def _head_of(seen: TableSeen) -> Head | None:
     try:
         return decode(seen.head.value, Head, seen.head.key) if seen.head.exists else None
     except CorruptRecord:
-        return None  # told among the records
+        return None  # reported among the records
 
 
 def _remove(fix: RemoveFiles) -> int:

@@ -24,7 +24,7 @@ from distop.client import AsyncClient
 from distop.coordinator.doctor import checks as doctor_checks
 from distop.coordinator.doctor import files as doctor_files
 from distop.coordinator.doctor import rounds as doctor_rounds
-from distop.coordinator.doctor.findings import Severity, Told
+from distop.coordinator.doctor.findings import Reported, Severity
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.errors import TableNotFound
@@ -67,12 +67,12 @@ class Practice:
 
     async def examine(
         self, table: str = "t", *, patience: Patience = SOON, fix: bool = False, deep: bool = False
-    ) -> list[Told]:
-        told: list[Told] = []
+    ) -> list[Reported]:
+        told: list[Reported] = []
         what = Examination(table=table, fix=fix, deep=deep, patience=patience)
         async with aclosing(self.doctor.examine(what)) as examined:
             async for progress in examined:
-                told += progress.told
+                told += progress.reported
         return told
 
     async def codes(self, table: str = "t", **options: bool) -> set[str]:
