@@ -12,6 +12,7 @@ if [ $# = 0 ]; then
   command -v debootstrap >/dev/null ||
     { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends debootstrap; }
   root=$(mktemp -d "${TMPDIR:-/tmp}/distop-fresh.XXXXXX")
+  chmod 755 "$root" # apt fetches as a user of its own
   trap '[ -n "${KEEP:-}" ] || rm -rf --one-file-system "$root"' EXIT
   unshare --mount --pid --fork --kill-child --mount-proc deploy/fresh.sh "$root"
   exit
