@@ -125,22 +125,31 @@ class Client:
     def _run(self, make: Callable[[AsyncClient], Awaitable[T]]) -> T:
         if self._loop.is_closed():
             raise PreconditionFailed("the client is closed")
-        unwound = threading.Event()
+        interrupted, unwound = threading.Event(), threading.Event()
+        running: list[asyncio.Task[Any] | None] = []
 
         async def run() -> T:
+            running.append(asyncio.current_task())
             try:
+                if interrupted.is_set():
+                    raise asyncio.CancelledError
                 return await make(self._client)
             finally:
                 unwound.set()
 
-        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        def cancel() -> None:
+            for task in filter(None, running):
+                task.cancel()
+
         try:
-            return future.result()
+            return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
         except concurrent.futures.CancelledError:
             raise PreconditionFailed("the client was closed during the call") from None
         except KeyboardInterrupt:
-            # A program that catches it may use the client again: the call must be over by then.
-            future.cancel()
+            # A program that catches it may use the client again: the call must be over by then. It may run
+            # without a future for it here: the interrupt may come while it is handed over.
+            interrupted.set()
+            self._loop.call_soon_threadsafe(cancel)
             unwound.wait(_CANCEL_S)
             raise
 

@@ -81,8 +81,9 @@ async def dev(data: Path) -> AsyncIterator[Dev]:
             "127.0.0.1:0",
             "--master",
             "none",
+            # Nothing here waits for a lease to run out, and a busy machine must not lose one.
             "--lease-ttl",
-            "2",
+            "60",
         ),
         *("-o", "json"),
         stdout=PIPE,

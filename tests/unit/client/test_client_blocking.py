@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -89,14 +91,42 @@ def test_an_interrupted_call_is_over_and_the_client_goes_on(service: tuple[FakeS
     main = threading.get_ident()
 
     def interrupt() -> None:
-        until(lambda: bool(fake.calls["watch"]))
+        until(lambda: bool(fake.calls["watch"]), 60)
         signal.pthread_kill(main, signal.SIGINT)
 
-    with Client(address) as client, ThreadPoolExecutor(1) as threads:
-        threads.submit(interrupt)
+    # A busy machine may take its time to connect; that is not what is looked at here.
+    with Client(address, connect_timeout_s=60, timeout_s=60) as client, ThreadPoolExecutor(1) as threads:
+        interrupting = threads.submit(interrupt)
         with pytest.raises(KeyboardInterrupt):
             client.wait("flights/noop/1")
+        interrupting.result()
         assert client.get("flights/noop/1").state is OperationState.RUNNING
+
+
+def test_a_call_that_is_interrupted_while_it_is_handed_over_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop may be at work on it before the thread that is interrupted has got anything back."""
+    begun, ended = threading.Event(), threading.Event()
+
+    async def call() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    hand_over = asyncio.run_coroutine_threadsafe
+
+    def interrupted(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
+        hand_over(coroutine, loop)
+        assert begun.wait(60)
+        raise KeyboardInterrupt
+
+    with Client("127.0.0.1:1") as client:
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client._run(lambda _: call())
+        monkeypatch.undo()
+        assert ended.is_set()
 
 
 def until(condition: object, seconds: float = 10.0) -> None:

@@ -157,6 +157,9 @@ def test_it_does_not_outlive_a_parent_that_was_killed(tmp_path: Path, state: str
         [sys.executable, "-c", STARTS_ONE_AND_WAITS, str(tmp_path), state],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        # As a terminal or a service manager would: the kernel wakes a halted orphan, so that it sees a signal
+        # only if its new parent, the first process of the machine or container, is of another session.
+        start_new_session=True,
     )
     with parent:
         assert parent.stdout is not None
