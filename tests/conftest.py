@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
@@ -29,6 +30,12 @@ SPARK_TIMEOUT_S = 600
 """For each test that starts Spark, which takes its time where others want the processors, too."""
 
 archiving = pytest.StashKey[subprocess.Popen[bytes]]()
+
+# How long an example takes says how busy the machine is: that is for the benches.
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("untimed")
 
 jvm.hurry()
 jvm.fork_unharmed()

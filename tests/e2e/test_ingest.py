@@ -228,7 +228,7 @@ async def test_cancelling_a_running_operation_leaves_nothing(
             assert (await service.client.cancel(operation.name)).state is OperationState.CANCELLED
 
 
-@pytest.mark.parametrize("refusals", [1, 20])
+@pytest.mark.parametrize("refusals", [1, 6])
 async def test_a_publication_that_a_full_etcd_has_made_and_refused(
     service: Whole, monkeypatch: pytest.MonkeyPatch, refusals: int
 ) -> None:

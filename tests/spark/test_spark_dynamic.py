@@ -91,7 +91,7 @@ async def queries_that_cannot_be_answered(service: Whole, source: Path) -> None:
         ("SELECT nothing FROM source", "`nothing` cannot be resolved"),
         ("DROP TABLE source", "Syntax error at or near"),
         ("SELECT id, id AS other FROM source", "the table has no column 'other'"),
-        ("SELECT kind = 'k' AS id FROM source", "column 'id': bool cannot become int64"),
+        ("SELECT kind = 'k' AS id FROM source", "column 'id': bool in the source cannot become int64"),
         ("SELECT kind AS id FROM source", "column 'id': "),
         ("SELECT max(id) AS id FROM source", "2.csv, line 3: column 'id'"),
     ):
