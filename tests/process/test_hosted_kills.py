@@ -92,7 +92,7 @@ async def test_rows_that_do_not_fit_the_table_are_refused_at_the_start(
     ) as service:
         field = {"id": 1, "name": "id", "type": "boolean", "required": False}
         for columns, reason in (
-            ([field], "bool cannot become int64"),
+            ([field], "bool in the source cannot become int64"),
             ([{**field, "type": "long"}, {**field, "id": 2, "name": "x"}], "no column 'x'"),
             ([{**field, "name": "ID"}], "no column 'ID'"),
         ):

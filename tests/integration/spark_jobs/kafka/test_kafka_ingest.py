@@ -99,7 +99,7 @@ def test_of_two_over_the_same_offsets_one_wins(ingesting: Ingesting, topic: Kafk
 
 def test_ranges_may_be_given_and_bounded(ingesting: Ingesting, topic: KafkaTopic) -> None:
     topic.ids(0, 300)
-    ingesting.ingest(kafka=topic.argument(**{"from": {"1": 50.0}, "to": {"0": 20, "2": 0}}))
+    ingesting.ingest(kafka=topic.argument(**{"from": {"1": 50}, "to": {"0": 20, "2": 0}}))
     assert standing(ingesting) == {"0": "20", "1": "100", "2": "0"}
     ingesting.ingest(kafka=topic.argument(max_records_per_partition=30))
     assert standing(ingesting) == {"0": "50", "1": "100", "2": "30"}
