@@ -23,7 +23,7 @@ import pyarrow as pa
 from common import Processes, print_json, print_table, until
 
 from distop.client import AsyncClient
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.commit.catalog import EtcdCatalog
 from distop.commit.index import lookup as index_lookup
 from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.client import EtcdClient

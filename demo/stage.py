@@ -12,7 +12,7 @@ from crew import AT_ONCE_S, Crew, until
 from rich.console import Console
 
 from distop.client import Client, Operation
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.commit.catalog import EtcdCatalog
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
 

@@ -2,3 +2,7 @@
 
 Nothing here knows tables. From outside: ``storage`` for options, ``places`` for single files.
 """
+
+from distop.commit.files.places import Md5Writer
+
+__all__ = ["Md5Writer"]

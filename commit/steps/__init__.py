@@ -2,3 +2,7 @@
 
 Steps on single files and the hook that calls user code are here; steps on tables are with their format.
 """
+
+from distop.commit.steps.contract import ExternalStep, StepPlan, TransactionalStep
+
+__all__ = ["ExternalStep", "StepPlan", "TransactionalStep"]

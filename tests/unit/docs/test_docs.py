@@ -186,3 +186,13 @@ def test_links_lead_somewhere(document: Path) -> None:
         wanted = (document.parent / path).resolve() if path else document
         assert wanted.exists(), target
         assert not anchor or anchor in anchors(wanted), target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_what_users_import_is_exported_by_a_room(document: Path) -> None:
+    for module, names in re.findall(
+        r"^from (distop\.[\w.]+) import ([\w, ]+)$", document.read_text(), re.MULTILINE
+    ):
+        assert module.count(".") <= 2, f"{module} is inside of a room"
+        for name in names.split(", "):
+            assert hasattr(importlib.import_module(module), name), f"{module} has no {name}"
