@@ -13,6 +13,7 @@ import json
 import logging
 import socket
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from importlib.resources import files
@@ -33,7 +34,7 @@ from distop.coordinator.views.listing import list_operations
 from distop.coordinator.views.why import Reason
 from distop.coordinator.web.cache import Answers
 from distop.coordinator.web.http import HTTP_STATUS, Guard, Query, answer, errors_of, is_loopback
-from distop.coordinator.web.pages import LARGE_GRID, Pages
+from distop.coordinator.web.pages import LARGE_GRID, render
 from distop.coordinator.web.reads import NO_CONTEXT, Reads
 from distop.errors import DistopError, InvalidArgument, NotFound
 from distop.metastore.etcd.client import EtcdClient
@@ -188,12 +189,14 @@ class WebServer:
 
         return await self._answers.get((request.url.path, *query.items()), made, keep_s=KEEP_S)
 
-    def _pages(self) -> Pages:
-        return Pages(keyspace=self._client.keyspace.name, member=self._member(), now=self._wall())
+    def _render(self, template: str, **values: object) -> str:
+        return render(
+            template, keyspace=self._client.keyspace.name, member=self._member(), now=self._wall(), **values
+        )
 
     def _problem(self, error: DistopError) -> Response:
-        status = HTTP_STATUS[error.kind]
-        return Response(self._pages().problem(error), status, media_type="text/html")
+        page = self._render("problem.html", error=error)
+        return Response(page, HTTP_STATUS[error.kind], media_type="text/html")
 
     def _not_found(self, request: Request, _: Exception) -> Response:
         return self._problem(NotFound("there is no such page", details={"path": request.url.path}))
@@ -205,20 +208,22 @@ class WebServer:
     # -- pages ---------------------------------------------------------------------------------------
 
     async def _overview(self, query: Query) -> str:
-        return self._pages().overview(await self._reads.overview(query.text("after")))
+        return self._render("overview.html", view=await self._reads.overview(query.text("after")))
 
     async def _table(self, query: Query) -> str:
         name, page, marks = query.needed("name"), query.number("page"), query.number("marks")
         view = await self._reads.table(name, page=page)
         watermarks = await self._reads.watermarks(name)
-        return self._pages().table(view, watermarks, page=page, marks=marks)
+        return self._render("table.html", view=view, watermarks=watermarks, page=page, marks=marks)
 
     async def _operation(self, query: Query) -> str:
         view = await self._reads.operation(OperationId.parse(query.needed("name")))
-        return self._pages().operation(view)
+        return self._render("operation.html", view=view)
 
     async def _members(self, _: Query) -> str:
-        return self._pages().members(await self._reads.members(), await self._reads.leaders())
+        members, leaders = await self._reads.members(), await self._reads.leaders()
+        led = Counter(leader.member for leader in leaders)
+        return self._render("members.html", members=members, leaders=leaders, led=led)
 
     # -- JSON ----------------------------------------------------------------------------------------
 
@@ -267,6 +272,7 @@ class WebServer:
 
 
 def _static(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
+    """One file. Starlette's ``StaticFiles`` would take its kind from the machine's table of media types."""
     text = (files(__package__) / "page" / name).read_text(encoding="utf-8")
 
     async def endpoint(request: Request) -> Response:

@@ -121,7 +121,9 @@ class Guard:
     """Adds the headers that keep a browser in its place, and turns away who came by another name.
 
     A page on loopback is asked for by a name of loopback. Another name means that some web site has pointed
-    its own name here (DNS rebinding) to read with the eyes of whoever visits it.
+    its own name here (DNS rebinding) to read with the eyes of whoever visits it. Starlette's
+    ``TrustedHostMiddleware`` does not fit: it has a fixed list of names, and it cuts ``[::1]:port`` at
+    the first colon.
     """
 
     def __init__(self, app: ASGIApp, *, loopback_only: bool) -> None:

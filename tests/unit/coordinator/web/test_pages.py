@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2 import UndefinedError
 
-from distop.coordinator.web.markup import join, printable, tag
-from distop.coordinator.web.parts import code, link, name_of
+from distop.coordinator.web.pages import ENVIRONMENT, printable, render
+from distop.errors import NotFound
 
 
 class Reader(HTMLParser):
@@ -33,35 +36,44 @@ def read(html: str) -> Reader:
     return reader
 
 
-def test_attributes_are_written_as_html_writes_them():
-    html = tag(
-        "i", "x", class_="a", aria_label="b", data_key="c", hidden=True, title=None, open=False, value=0
-    )
-    assert html == '<i class="a" aria-label="b" data-key="c" hidden value="0">x</i>'
-
-
-def test_void_elements_have_no_end():
-    assert tag("meta", charset="utf-8") == '<meta charset="utf-8">'
-
-
-def test_children_nest_and_nothing_is_left_out_but_nothing():
-    assert tag("p", "a", None, ["b", [tag("b", "c")]]) == "<p>ab<b>c</b></p>"
+TEXT = ENVIRONMENT.from_string('<p title="{{ text }}">{{ text }}</p>')
+NAMES = ENVIRONMENT.from_string(
+    '{% from "parts.html" import code, name_of, table_link %}'
+    "{{ name_of(name) }}{{ code(name) }}{{ table_link(name) }}"
+)
+PAST_THE_ENVIRONMENT = (
+    r"~|\bautoescape\b|\|\s*(safe|e|escape|forceescape|join|replace|tojson|urlize|xmlattr)\b"
+)
+"""What Jinja escapes itself, or not at all: the environment does not see it."""
 
 
 @given(st.text())
 def test_text_and_attributes_come_back_as_what_can_be_seen_of_them(text):
-    reader = read(tag("p", text, title=text))
+    reader = read(TEXT.render(text=text))
     assert [name for name, _ in reader.seen] == ["p"]
     assert reader.text == reader.seen[0][1]["title"] == printable(text)
 
 
 @given(st.text(alphabet="<>&\"'/= scriptonload:%?#\u202e\x00\n", min_size=1))
 def test_no_name_becomes_markup(name):
-    reader = read(join([name_of(name), code(name), link("/table", name_of(name), name=name)]))
+    reader = read(NAMES.render(name=name))
     assert [element for element, _ in reader.seen] == ["bdi", "code", "a", "bdi"]
     assert dict(reader.seen[2][1]).keys() == {"href"}
     assert str(reader.seen[2][1]["href"]).startswith("/table?name=")
-    assert printable(name) in reader.text
+    assert reader.text == printable(name) * 3
+
+
+@pytest.mark.parametrize("template", ENVIRONMENT.list_templates(extensions=["html"]))
+def test_a_template_has_no_way_past_the_environment(template):
+    assert ENVIRONMENT.loader is not None
+    source = ENVIRONMENT.loader.get_source(ENVIRONMENT, template)[0]
+    assert not re.search(PAST_THE_ENVIRONMENT, source)
+    assert not re.search(r"<script(?! src=)|\sstyle=|\son\w+=", source)
+
+
+def test_what_nobody_gave_is_an_error_and_no_empty_place():
+    with pytest.raises(UndefinedError, match="'keyspace' is undefined"):
+        render("problem.html", error=NotFound("there is no such page"))
 
 
 def test_what_cannot_be_seen_is_spelled_out():
