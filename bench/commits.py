@@ -20,7 +20,7 @@ from types import MappingProxyType
 import pyarrow as pa
 from common import print_json, print_table
 
-from distop.commit.cleanup.sweep import sweep
+from distop.commit.cleanup.staged import sweep
 from distop.commit.iceberg.append import IcebergAppend
 from distop.commit.iceberg.modes import IcebergOverwritePartitions
 from distop.commit.iceberg.watermarks import WatermarkStep

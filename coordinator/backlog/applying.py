@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from distop.coordinator.backlog.actions import Failure
+from distop.coordinator.backlog.policy import Failure
 from distop.errors import Cancelled
 from distop.metastore.backlog.batches import (
     MAX_ERROR_LENGTH,

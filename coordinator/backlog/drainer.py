@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
-from distop.coordinator.backlog.actions import Apply, Backlog, InFlight, Rest, Stop, Waiting, decide
+from distop.coordinator.backlog.policy import Apply, Backlog, InFlight, Rest, Stop, Waiting, decide
 from distop.coordinator.starting.body import StartBody, operation_arg
 from distop.coordinator.starting.planner import Planner
 from distop.errors import (

@@ -44,7 +44,7 @@ class Collector:
 
     async def _sweep(self, keys: TableKeys, tracked: Tracked) -> None:
         """Remove staged files that were not published. Without a record of the outcome nothing is removed."""
-        from distop.commit.cleanup.sweep import sweep
+        from distop.commit.cleanup.staged import sweep
 
         kv = await self._client.get(keys.history(tracked.arg.id))
         if not kv.exists:

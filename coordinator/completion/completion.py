@@ -15,8 +15,8 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from distop.coordinator.backlog.actions import failure_of
 from distop.coordinator.backlog.applying import share_of
+from distop.coordinator.backlog.policy import failure_of
 from distop.coordinator.completion.collector import Collector
 from distop.coordinator.completion.external import ExternalSteps
 from distop.coordinator.completion.follow_up import FollowUps

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from distop.coordinator.backlog.actions import Backlog, InFlight, Rest, Waiting, decide
+from distop.coordinator.backlog.policy import Backlog, InFlight, Rest, Waiting, decide
 from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, text
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.reading import TableSeen

@@ -79,7 +79,7 @@ class Compact(DistributedOperation):
 
     def cancel_job_and_cleanup(self, job: JobContext) -> None:
         """Remove the attempt's files."""
-        from distop.commit.cleanup.sweep import remove_attempt
+        from distop.commit.cleanup.staged import remove_attempt
 
         remove_attempt(job.operation, job.partition, job.attempt)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from pyiceberg.expressions import EqualTo
 
-from distop.commit.cleanup.sweep import sweep
+from distop.commit.cleanup.staged import sweep
 from distop.commit.index.lookup import Narrowed, narrow
 from distop.commit.index.publish import IndexPublish
 from distop.commit.layout.model import file_io

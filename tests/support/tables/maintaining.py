@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from distop.commit.cleanup.expiry import IcebergExpire
 from distop.commit.cleanup.orphans import IcebergRemoveOrphans
-from distop.commit.cleanup.sweep import sweep
+from distop.commit.cleanup.staged import sweep
 from distop.commit.iceberg.replace_files import IcebergReplace
 from distop.commit.iceberg.rollback import IcebergRollback
 from distop.commit.steps.contract import Contribution, TransactionalStep

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from distop.commit.catalog.catalog import EtcdCatalog
-from distop.commit.cleanup.sweep import sweep
+from distop.commit.cleanup.staged import sweep
 from distop.commit.iceberg.append import IcebergOverwrite
 from distop.commit.index import lookup as index_lookup
 from distop.commit.layout.model import Layout

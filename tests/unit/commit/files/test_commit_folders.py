@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distop.commit.cleanup.sweep import sweep
+from distop.commit.cleanup.staged import sweep
 from distop.commit.files.listing import entries, remove_files, remove_if_empty
 from distop.commit.layout.model import Layout
 from support.tables.publishing import ROWS, Table, rows

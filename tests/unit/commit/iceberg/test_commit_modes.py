@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.manifest import ManifestEntryStatus
 
-from distop.commit.cleanup.sweep import sweep
+from distop.commit.cleanup.staged import sweep
 from distop.commit.iceberg.append import IcebergOverwrite
 from distop.commit.iceberg.modes import (
     IcebergAppendIfEmpty,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distop.commit.cleanup.sweep import sweep
+from distop.commit.cleanup.staged import sweep
 from distop.commit.iceberg.watermarks import WatermarkStep
 from distop.commit.steps.partial import selection
 from distop.errors import InvalidArgument, PreconditionFailed

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distop.commit.cleanup.sweep import sweep
+from distop.commit.cleanup.staged import sweep
 from distop.commit.files import listing
 from distop.commit.iceberg import takeover
 from distop.commit.iceberg.append import IcebergOverwrite

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distop.coordinator.backlog.actions import Apply, Backlog, Stop, Waiting, decide
+from distop.coordinator.backlog.policy import Apply, Backlog, Stop, Waiting, decide
 from distop.metastore.backlog.batches import BatchRecord, OrderingRecord
 from distop.metastore.etcd.txn import KeyValue
 
