@@ -71,9 +71,10 @@ def test_the_wheel_holds_every_file_of_the_packages_and_no_other(tree: Path, whe
 def test_the_sdist_holds_files_instead_of_links_and_gives_the_same_wheel(
     tree: Path, wheel: Path, tmp_path: Path
 ) -> None:
-    with tarfile.open(build("sdist", tree, tmp_path / "sdist")) as archive:
+    sdist = build("sdist", tree, tmp_path / "sdist")
+    with tarfile.open(sdist) as archive:
         assert all(member.isfile() or member.isdir() for member in archive)
-        archive.extractall(tmp_path, filter="data")
+    subprocess.run(["tar", "--extract", "--file", sdist, "--directory", tmp_path], check=True, timeout=60)
     (unpacked,) = tmp_path.glob("distop-*")
     assert contents(build("wheel", unpacked, tmp_path / "wheel")) == contents(wheel)
 
