@@ -205,7 +205,8 @@ async def _until_parked(lab: Lab, started: Started) -> None:
 
 
 async def _resolve(lab: Lab, started: Started, action: Literal["retry", "skip", "abort"]) -> None:
-    with contextlib.suppress(NotParked):  # decided by a call whose answer was lost
+    # Decided by a call whose answer was lost; the operation may be over by the time of the next one.
+    with contextlib.suppress(NotParked, OperationNotFound):
         await lab.insist(lambda: lab.client.resolve(str(started.operation), action, reason="chaos"))
 
 
