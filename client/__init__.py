@@ -14,6 +14,7 @@ from distop.client.models.operation import (
     Operation,
     OperationError,
     OperationFailed,
+    OperationParked,
     OperationState,
     OperationUpdate,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "Operation",
     "OperationError",
     "OperationFailed",
+    "OperationParked",
     "OperationState",
     "OperationUpdate",
     "Ordering",

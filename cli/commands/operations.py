@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -17,7 +17,7 @@ from distop.cli.options.session import Connected, Session
 from distop.errors import InvalidArgument, PreconditionFailed
 
 if TYPE_CHECKING:
-    from distop.client import Operation
+    from distop.client import Operation, OperationUpdate
 
 app = typer.Typer()
 
@@ -173,12 +173,12 @@ def show(session: Connected, operation: Name) -> None:
 
 @command(app, rich_help_panel=PANEL)
 def watch(session: Connected, operation: Name) -> None:
-    """Follow an operation to its end; Ctrl-C leaves it running.
+    """Follow an operation to its end; Ctrl-C leaves it running. One that is parked ends it with exit code 23.
 
     With --output json: one document a line for every change.
     """
     with _leaving_it_running(session, operation):
-        ended = session.out.updates(session.client.watch(operation))
+        ended = session.out.updates(_until_settled(session, operation))
     ended.raise_for_outcome()
 
 
@@ -200,7 +200,9 @@ def cancel(
             _check_cancelled(asked)
         return
     with _leaving_it_running(session, operation):
-        ended = session.out.progress(session.client.watch(operation))
+        ended = session.out.progress(_until_settled(session, operation))
+    if ended.parked:
+        ended.raise_for_outcome()
     _check_cancelled(ended)
 
 
@@ -227,8 +229,8 @@ def resolve(
         session.out.show(session.client.get(operation))
         return
     with _leaving_it_running(session, operation):
-        ended = session.out.progress(session.client.watch(operation))
-    if action != "abort":
+        ended = session.out.progress(_until_settled(session, operation))
+    if action != "abort" or ended.parked:
         ended.raise_for_outcome()
 
 
@@ -262,8 +264,16 @@ def _start(
         session.out.started(started)
         return
     with _leaving_it_running(session, started.name):
-        ended = session.out.progress(session.client.watch(started.name))
+        ended = session.out.progress(_until_settled(session, started.name))
     ended.raise_for_outcome()
+
+
+def _until_settled(session: Session, name: str) -> Iterator[OperationUpdate]:
+    """The updates of an operation until it is over, or parked: it would not end by itself then."""
+    for update in session.client.watch(name):
+        yield update
+        if update.operation.parked:
+            return
 
 
 def _check_cancelled(operation: Operation) -> None:

@@ -7,6 +7,7 @@ from distop.errors import DistopError, Kind
 OPERATION_FAILED = 20
 OPERATION_CANCELLED = 21
 SOMETHING_WRONG = 22
+OPERATION_PARKED = 23
 INTERRUPTED = 130
 
 _MEANINGS = {
@@ -14,13 +15,18 @@ _MEANINGS = {
     **{kind.exit_code: kind.grpc_status.lower().replace("_", " ") for kind in Kind},
     OPERATION_FAILED: "the operation failed",
     OPERATION_CANCELLED: "the operation was cancelled",
+    OPERATION_PARKED: "the operation is parked: somebody has to decide about it",
     SOMETHING_WRONG: "the doctor has found something wrong",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
 
 EPILOG = "Exit codes: " + ", ".join(f"{code} {meaning}" for code, meaning in sorted(_MEANINGS.items())) + "."
 
-_BY_CODE = {"OPERATION_FAILED": OPERATION_FAILED, "CANCELLED": OPERATION_CANCELLED}
+_BY_CODE = {
+    "OPERATION_FAILED": OPERATION_FAILED,
+    "OPERATION_PARKED": OPERATION_PARKED,
+    "CANCELLED": OPERATION_CANCELLED,
+}
 
 
 def exit_code(error: DistopError) -> int:

@@ -362,7 +362,7 @@ def _completion(operation: Operation) -> str:
 
 
 def _when(moment: datetime | None) -> str:
-    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else ""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ") if moment else ""
 
 
 def _since(moment: datetime | None) -> float | None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from datetime import datetime
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from distop.cli.output.base import Listing, Output
 from distop.cli.output.exits import exit_code
 from distop.errors import DistopError
+from distop.proto.plain import plain
 
 if TYPE_CHECKING:
     from distop.client import Leader, Member, Operation, OperationUpdate, Watermarks
@@ -71,22 +69,6 @@ class JsonOutput(Output):
             "exit_code": exit_code(error),
         }
         print(json.dumps({"error": shown}), file=sys.stderr, flush=True)
-
-
-def plain(value: Any) -> Any:
-    """A result as JSON: dataclasses by their fields, times in ISO 8601."""
-    match value:
-        case Enum():
-            return value.value
-        case datetime():
-            return value.isoformat().replace("+00:00", "Z")
-        case Mapping():
-            return {str(key): plain(item) for key, item in value.items()}
-        case list() | tuple():
-            return [plain(item) for item in value]
-    if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    return value
 
 
 def _print(value: Any) -> None:

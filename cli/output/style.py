@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC
 from typing import Any
 
 from distop.client import JobCounts, OperationState, Pause, Severity
@@ -40,11 +41,11 @@ def counts(jobs: JobCounts) -> str:
 
 
 def paused(pause: Pause | None) -> str:
-    """``"by jane, since 2024-05-01 12:00:00: new disks"``; empty if nobody holds it."""
+    """``"by jane, since 2024-05-01 12:00:00Z: new disks"``; empty if nobody holds it."""
     if pause is None:
         return ""
     by = f"by {pause.by}" if pause.by else "by somebody"
-    since = f", since {pause.at.astimezone():%Y-%m-%d %H:%M:%S}" if pause.at else ""
+    since = f", since {pause.at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}" if pause.at else ""
     table = " (its table is)" if pause.scope == "table" else ""
     return f"{by}{since}{table}{f': {pause.reason}' if pause.reason else ''}"
 

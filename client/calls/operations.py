@@ -142,6 +142,11 @@ class OperationCalls(Calls):
         ----------
         timeout_s:
             Seconds; ``None`` waits as long as the service answers. The operation goes on when it has passed.
+
+        Raises
+        ------
+        OperationParked
+            It does not end before somebody decides about it: see :meth:`resolve`.
         """
         last = "unknown"
         try:
@@ -150,13 +155,15 @@ class OperationCalls(Calls):
             )
             async with asyncio.timeout(timeout_s), aclosing(updates):
                 async for update in updates:
-                    last = "parked" if update.operation.parked else update.operation.state.value
+                    last = update.operation.state.value
+                    if update.operation.parked:
+                        update.operation.raise_for_outcome()
                     if update.operation.done:
                         return update.operation
         except TimeoutError:
             raise DeadlineExceeded(
                 f"{name} is not over after {timeout_s:g} s, it is {last}",
-                hint="decide about it: distop resolve" if last == "parked" else "wait longer, or cancel it",
+                hint="wait longer, or cancel it",
                 details={"operation": name},
             ) from None
         raise AssertionError("unreachable: a watch ends with the end of its operation")

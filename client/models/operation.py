@@ -39,6 +39,13 @@ class OperationFailed(DistopError):
     kind = Kind.PRECONDITION
 
 
+class OperationParked(DistopError):
+    """The operation is parked: completing it kept failing, and somebody has to decide about it."""
+
+    code = "OPERATION_PARKED"
+    kind = Kind.PRECONDITION
+
+
 @dataclass(frozen=True, slots=True)
 class JobCounts(Model):
     """How many jobs an operation has, and how many of them are done."""
@@ -133,7 +140,7 @@ class Operation(Model):
         return (self.finished_at - self.started_at).total_seconds()
 
     def raise_for_outcome(self) -> Self:
-        """Return this operation if it has succeeded or is not over yet.
+        """Return this operation if it has succeeded, or is not over yet and will be without anybody's help.
 
         Raises
         ------
@@ -141,7 +148,17 @@ class Operation(Model):
             It failed. ``details["cause"]`` is the code of the error that made it fail.
         Cancelled
             It was cancelled.
+        OperationParked
+            Somebody has to decide about it before it goes on.
         """
+        if self.parked and self.completion is not None:
+            cause = self.completion.error
+            why = f": {cause.code}: {cause.message}" if cause else ""
+            raise OperationParked(
+                f"{self.name} is parked after {self.completion.attempts} failed attempts{why}",
+                hint=f"remove the cause and decide: distop resolve {self.name} retry|skip|abort",
+                details={"operation": self.name} | ({"cause": cause.code} if cause else {}),
+            )
         if self.state not in (OperationState.FAILED, OperationState.CANCELLED):
             return self
         why = f": {self.error.message}" if self.error and self.error.message else ""

@@ -14,6 +14,7 @@ from distop.errors import CorruptRecord
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import OperationKeys, unescape
 from distop.metastore.records.operation import (
+    COMMITTING,
     CancelRecord,
     CompletionRecord,
     ErrorRecord,
@@ -102,6 +103,12 @@ class Tracked:
     def done(self) -> int:
         """Jobs that have ended well: the results that stand, or what the runner says before there are any."""
         return max(self.jobs.succeeded, self.run.done) if self.counting else self.jobs.succeeded
+
+    @property
+    def parked(self) -> bool:
+        """Whether it waits for somebody to decide about it."""
+        decided = self.decision is not None or self.cancel_requested
+        return self.state == COMMITTING and self.completion.parked and not decided
 
     # -- keeping up ----------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
         revision=revision,
     )
     completion = tracked.completion
-    if completion.attempts or completion.skipped or completion.parked:
+    if completion.attempts or completion.skipped or tracked.parked:
         message.completion.CopyFrom(
             pb.Completion(
                 attempts=completion.attempts,
@@ -94,7 +94,7 @@ def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
                 if completion.error_code or completion.error
                 else None,
                 at=timestamp(completion.at),
-                parked=completion.parked,
+                parked=tracked.parked,
                 skipped=len(completion.skipped),
             )
         )

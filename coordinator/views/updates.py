@@ -106,7 +106,8 @@ class _Pending:
         for event in batch.events:
             self.changed = True
             key, deleted = event.kv.key, event.kind == "delete"
-            if key == keys.pause or (not deleted and key in (keys.state, keys.cancel)):
+            told = (keys.state, keys.cancel, keys.completion, keys.resolve)
+            if key == keys.pause or (not deleted and key in told):
                 self.urgent = True
             if deleted:
                 self.tracked.apply_delete(key, event.kv.mod_revision)

@@ -20,8 +20,6 @@ from importlib.resources import files
 from typing import Any
 
 import uvicorn
-from google.protobuf.json_format import MessageToDict
-from google.protobuf.message import Message
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -41,7 +39,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId
 from distop.proto import distop_pb2 as pb
-from distop.proto.json_text import from_json
+from distop.proto.plain import plain
 
 log = logging.getLogger(__name__)
 
@@ -231,15 +229,15 @@ class WebServer:
         request = pb.ListTablesRequest(
             page_size=query.number("page_size"), page_token=query.text("page_token")
         )
-        return _plain(await self._reads.tables.ListTables(request, NO_CONTEXT))
+        return plain(await self._reads.tables.ListTables(request, NO_CONTEXT))
 
     async def _api_table(self, query: Query) -> dict[str, Any]:
         view = await self._reads.table(query.needed("name"), page=0)
-        return {"table": _plain(view.table), "why": _told(view.reason), "watermarkCount": view.watermarks}
+        return {"table": plain(view.table), "why": _told(view.reason), "watermark_count": view.watermarks}
 
     async def _api_watermarks(self, query: Query) -> dict[str, Any]:
         request = pb.GetWatermarksRequest(table=query.needed("table"), source=query.text("source"))
-        return _plain(await self._reads.tables.GetWatermarks(request, NO_CONTEXT))
+        return plain(await self._reads.tables.GetWatermarks(request, NO_CONTEXT))
 
     async def _api_operations(self, query: Query) -> dict[str, Any]:
         request = pb.ListOperationsRequest(
@@ -249,15 +247,15 @@ class WebServer:
             page_size=query.number("page_size"),
             page_token=query.text("page_token"),
         )
-        return _plain(await list_operations(self._client, request))
+        return plain(await list_operations(self._client, request))
 
     async def _api_operation(self, query: Query) -> dict[str, Any]:
-        return _plain((await self._reads.operation(OperationId.parse(query.needed("name")))).operation)
+        return plain((await self._reads.operation(OperationId.parse(query.needed("name")))).operation)
 
     async def _api_jobs(self, query: Query) -> dict[str, Any]:
         """The partition grid: a letter a cell (``.`` waiting, ``r`` at work, ``s`` done, ``f`` failed)."""
         view = await self._reads.operation(OperationId.parse(query.needed("name")))
-        told: dict[str, Any] = {"operation": _plain(view.operation)}
+        told: dict[str, Any] = {"operation": plain(view.operation)}
         if view.grid is not None:
             told |= {"cells": view.grid.text(LARGE_GRID), "failures": view.grid.failures}
         if view.reason is not None:
@@ -265,10 +263,10 @@ class WebServer:
         return told
 
     async def _api_members(self, _: Query) -> dict[str, Any]:
-        return {"members": [_plain(member) for member in await self._reads.members()]}
+        return {"members": [plain(member) for member in await self._reads.members()]}
 
     async def _api_leaders(self, _: Query) -> dict[str, Any]:
-        return {"leaders": [_plain(leader) for leader in await self._reads.leaders()]}
+        return {"leaders": [plain(leader) for leader in await self._reads.leaders()]}
 
 
 def _static(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
@@ -281,26 +279,8 @@ def _static(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
     return endpoint
 
 
-def _plain(message: Message) -> dict[str, Any]:
-    """A message of the gRPC API as JSON, zeros and empty texts included."""
-    plain: dict[str, Any] = _opened(MessageToDict(message, always_print_fields_with_no_presence=True))
-    return plain
-
-
-def _opened(value: Any) -> Any:
-    """The same with the values of fields that hold JSON, such as ``facts`` for ``factsJson``."""
-    match value:
-        case dict():
-            text = {key: item for key, item in value.items() if key.endswith("Json")}
-            rest = {key: _opened(item) for key, item in value.items() if key not in text}
-            return rest | {key.removesuffix("Json"): from_json(item, key) for key, item in text.items()}
-        case list():
-            return [_opened(item) for item in value]
-    return value
-
-
 def _told(reason: Reason) -> dict[str, str]:
-    return {"mood": reason.mood.name, "sentence": reason.sentence}
+    return {"mood": reason.mood.name.lower(), "sentence": reason.sentence}
 
 
 def _state(name: str) -> str:

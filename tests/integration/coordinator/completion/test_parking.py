@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from typer.testing import CliRunner, Result
 
+from distop.cli.main import app
+from distop.client import AsyncClient, OperationParked
 from distop.coordinator.views.why import Mood, why
 from distop.errors import InvalidArgument, NotParked, NotSkippable, OperationNotFound, OutcomeUnknown
 from distop.metastore.etcd.config import EtcdConfig
@@ -21,7 +26,7 @@ from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark
 from support.etcd.lossy import Fault, LossyClient
 from support.etcd.starts import begin, make_table
-from support.services.coordinators import Service, serving
+from support.services.coordinators import Service, config_of, running, serving
 from support.waiting import eventually
 
 ATTEMPTS = 2
@@ -108,6 +113,35 @@ async def test_a_limit_that_a_hook_runs_into_is_its_own_failure(
     assert await mark(client, operation, "0")
     parked = await until_parked(service, operation)
     assert parked.completion.error.code == "RESOURCE_EXHAUSTED"
+
+
+async def test_who_waits_for_an_operation_hears_that_it_is_parked(
+    etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path
+) -> None:
+    """O18: on the command line with an exit code of its own; and a decision is waited for to its end."""
+    config = config_of(etcd_config, max_commit_attempts=ATTEMPTS)
+    async with running(config) as coordinator, AsyncClient(coordinator.address) as sdk:
+
+        async def distop(*words: str) -> Result:
+            given = [*words, "--address", coordinator.address, "--output", "json"]
+            return await asyncio.to_thread(CliRunner().invoke, app, given)
+
+        await sdk.create_table("t", str(tmp_path))
+        argument = {"log": str(tmp_path / "log"), "raises": 2 * ATTEMPTS}
+        started = await sdk.start("t", "hooked", argument)
+        waiting = asyncio.create_task(sdk.wait(started.name, timeout_s=60.0))
+        watching = asyncio.create_task(distop("watch", started.name))
+        assert await mark(client, OperationId.parse(started.name), "0")
+        with pytest.raises(OperationParked, match="parked after 2 failed attempts: RuntimeError: not yet"):
+            await waiting
+        assert (await watching).exit_code == 23
+        again = await distop("watch", started.name)
+        assert again.exit_code == 23
+        assert json.loads(again.stderr)["error"]["code"] == "OPERATION_PARKED"
+        assert json.loads(again.stdout)["operation"]["completion"]["parked"] is True
+        # It fails as often once more, and is parked again.
+        assert (await distop("resolve", started.name, "retry", "--wait")).exit_code == 23
+        assert (await distop("resolve", started.name, "retry", "--wait")).exit_code == 0
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -132,9 +132,9 @@ async def test_a_running_operation_fills_its_grid_and_says_why(etcd_config, clie
         jobs = (await web.get(url("/api/jobs", str(operation)))).json
         assert jobs["cells"] == "s" * 7 + "." * 13
         assert jobs["operation"]["jobs"] == {
-            "total": "20",
-            "succeeded": "7",
-            "failed": "0",
+            "total": 20,
+            "succeeded": 7,
+            "failed": 0,
             "counting": False,
         }
         await mark_all(client, operation, map(str, range(7, 20)))
@@ -151,7 +151,7 @@ async def test_a_failure_says_which_job_and_stays_in_the_history(etcd_config, cl
         error = "line 17 of <b>clicks</b>.csv"
         answer = await web.shows(url("/table", "clicks"), "JOB_FAILED", error, "cron")
         assert "<b>clicks</b>" not in answer.text
-        assert (await web.get(url("/api/table", "clicks"))).json["why"]["mood"] == "FAILED"
+        assert (await web.get(url("/api/table", "clicks"))).json["why"]["mood"] == "failed"
 
 
 async def test_a_type_that_nobody_serves_is_stuck(etcd_config, client):
@@ -329,19 +329,19 @@ async def _over(following: Following, operation: OperationId) -> bool:
 # -- JSON --------------------------------------------------------------------------------------------
 
 
-async def test_json_is_that_of_the_grpc_api(etcd_config):
+async def test_json_is_that_of_the_command_line(etcd_config):
     async with page(etcd_config) as (service, web):
         await service.create_table("a")
         await service.create_table("b")
         operation = await service.start("a", argument={"partitions": 1})
         tables = (await web.get("/api/tables?page_size=1")).json
         assert [table["name"] for table in tables["tables"]] == ["a"]
-        rest = (await web.get(f"/api/tables?page_token={quote(tables['nextPageToken'])}")).json
+        rest = (await web.get(f"/api/tables?page_token={quote(tables['next_page_token'])}")).json
         assert [table["name"] for table in rest["tables"]] == ["b"]
         listed = (await web.get("/api/operations?table=a&states=running,committing")).json["operations"]
         assert [one["name"] for one in listed] == [str(operation)]
         one = (await web.get(url("/api/operation", str(operation)))).json
-        assert (one["state"], one["jobs"]["total"]) == ("RUNNING", "1")
+        assert (one["state"], one["jobs"]["total"]) == ("running", 1)
         assert (await web.get("/api/watermarks?table=a")).json["watermarks"] == []
 
 

@@ -308,7 +308,7 @@ def test_tables(service: FakeService, address: str) -> None:
     for words in (["tables"], ["tables", "ls"]):
         listed = document(run(*words, "-o", "json", address=address))
         assert [table["name"] for table in listed] == ["flights", "t"]
-        assert listed[0]["snapshot_id"] == 2**62
+        assert listed[0]["snapshot_id"] == str(2**62)
         assert "file:///data" in run(*words, address=address).stdout
     assert "bucket(4, a)" in run("tables", "show", "t", address=address).stdout
 
