@@ -24,6 +24,7 @@ from distop.commit.files.storage import StorageOptions
 from distop.commit.layout.model import Layout, file_io
 from distop.commit.layout.partitioning import Partitioner, PartitionKey
 from distop.commit.pyiceberg_private import parquet_options
+from distop.commit.writing.encodings import encodings_for
 from distop.commit.writing.file_lists import FileList, IcebergFileList, result_of
 from distop.errors import BadRow, InvalidArgument
 from distop.metastore.crashpoints import reached
@@ -195,30 +196,30 @@ class StagedWriter:
 
     def _flush(self, partition: _Partition) -> None:
         """Write the waiting rows of a partition as one row group."""
+        table = pa.Table.from_batches(partition.waiting, self._arrow_schema)
+        if self._list.schema is not self._arrow_schema:
+            table = table.select(self._list.schema.names)
         file = self._open.get(partition.key)
         if file is None:
             if len(self._open) >= self._max_open_files:
                 self._close(max(self._open, key=lambda key: self._open[key].size()))
-            file = self._open[partition.key] = self._new_file()
-        table = pa.Table.from_batches(partition.waiting, self._arrow_schema)
-        if self._list.schema is not self._arrow_schema:
-            table = table.select(self._list.schema.names)
+            file = self._open[partition.key] = self._new_file(table)
         file.parquet.write_table(table, row_group_size=max(1, table.num_rows))
         self._waiting_bytes -= partition.waiting_bytes
         partition.waiting, partition.waiting_bytes = [], 0
         if file.size() >= self._target_file_bytes:
             self._close(partition.key)
 
-    def _new_file(self) -> _File:
+    def _new_file(self, first: pa.Table) -> _File:
+        """A file that begins with these rows."""
+        options = {**self._parquet_options, **encodings_for(first, self._parquet_options)}
         path = self._path_for(f"-{len(self._paths)}.parquet", self._data_folder)
         self._paths.append(path)
         stream: Any = self._io.new_output(path).create(overwrite=True)
         if self._list.checksums:
             stream = Md5Writer(stream)
         try:
-            parquet = pq.ParquetWriter(
-                stream, self._list.schema, store_decimal_as_integer=True, **self._parquet_options
-            )
+            parquet = pq.ParquetWriter(stream, self._list.schema, store_decimal_as_integer=True, **options)
         except BaseException:
             stream.close()
             raise

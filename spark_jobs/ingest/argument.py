@@ -13,7 +13,7 @@ from distop.spark_jobs.rules.model import ChecksArgument
 
 Mode: TypeAlias = Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"]
 
-DEFAULT_SPLIT_BYTES = 64 << 20
+DEFAULT_SPLIT_BYTES = 256 << 20
 MIN_SPLIT_BYTES = 1 << 10
 MAX_SPLIT_BYTES = 1 << 40
 MAX_FILTER_CHARACTERS = 4096

@@ -7,6 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distop.spark_jobs.ingest.argument import DEFAULT_SPLIT_BYTES
 from distop.spark_jobs.ingest.splits import Extent, Line, Piece, cut
 
 text_files = st.integers(1, 5_000).map(Extent)
@@ -60,3 +61,8 @@ def test_row_groups_are_gathered_up_to_the_size_of_a_split() -> None:
 
 def test_a_file_that_is_read_as_a_whole_is_one_split_however_large() -> None:
     assert cut([Extent(10_000, (10_000,))], 100) == [0, 1]
+
+
+def test_a_gigabyte_of_text_is_few_jobs() -> None:
+    """Each job makes a file; of CSV it has about a tenth of the text's size."""
+    assert len(cut([Extent(1_000_000_000)], DEFAULT_SPLIT_BYTES)) - 1 == 4
