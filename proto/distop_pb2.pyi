@@ -654,7 +654,7 @@ class Block(_message.Message):
     def __init__(self, batch: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., operation: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Ordering(_message.Message):
-    __slots__ = ("table", "gate", "validation", "late", "together", "max_attempts", "last", "running", "awaiting", "blocked", "revision", "remember", "forgotten")
+    __slots__ = ("table", "gate", "validation", "late", "together", "max_attempts", "last", "running", "awaiting", "blocked", "revision", "remember", "forgotten", "signals")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GATE_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_FIELD_NUMBER: _ClassVar[int]
@@ -668,6 +668,7 @@ class Ordering(_message.Message):
     REVISION_FIELD_NUMBER: _ClassVar[int]
     REMEMBER_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    SIGNALS_FIELD_NUMBER: _ClassVar[int]
     table: str
     gate: str
     validation: bool
@@ -681,7 +682,8 @@ class Ordering(_message.Message):
     revision: int
     remember: int
     forgotten: str
-    def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., last: _Optional[str] = ..., running: _Optional[str] = ..., awaiting: _Optional[str] = ..., blocked: _Optional[_Union[Block, _Mapping]] = ..., revision: _Optional[int] = ..., remember: _Optional[int] = ..., forgotten: _Optional[str] = ...) -> None: ...
+    signals: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., last: _Optional[str] = ..., running: _Optional[str] = ..., awaiting: _Optional[str] = ..., blocked: _Optional[_Union[Block, _Mapping]] = ..., revision: _Optional[int] = ..., remember: _Optional[int] = ..., forgotten: _Optional[str] = ..., signals: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EnqueueBatchRequest(_message.Message):
     __slots__ = ("table", "batch", "type", "argument_json", "options", "republish", "requested_by", "request_id")
@@ -756,17 +758,19 @@ class SetOrderingRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., requested_by: _Optional[str] = ..., remember: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class ControlBacklogRequest(_message.Message):
-    __slots__ = ("table", "action", "batch", "reason", "requested_by", "request_id")
+    __slots__ = ("table", "action", "batch", "reason", "requested_by", "request_id", "signal")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
     table: str
     action: str
     batch: str
     reason: str
     requested_by: str
     request_id: str
-    def __init__(self, table: _Optional[str] = ..., action: _Optional[str] = ..., batch: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    signal: str
+    def __init__(self, table: _Optional[str] = ..., action: _Optional[str] = ..., batch: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ..., signal: _Optional[str] = ...) -> None: ...

@@ -13,6 +13,7 @@ from distop.cli.commands.services import end_with
 from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_duration
 from distop.cli.options.session import Connected
+from distop.cli.output.exits import SOMETHING_WRONG
 from distop.cli.output.logs import Level, LogFormat, configure
 from distop.errors import DistopError
 
@@ -41,10 +42,11 @@ def landing(
     log_level: Annotated[Level, typer.Option(help="Of the log on stderr.")] = "info",
     log_format: Annotated[LogFormat, typer.Option(help="Of the log on stderr.")] = "text",
     end_with_parent: Annotated[int, typer.Option(metavar="PID", hidden=True)] = 0,
-) -> None:
+) -> int:
     """Publish the batches that land in a folder: every folder below it with a _SUCCESS file.
 
-    Runs until SIGTERM or Ctrl-C; may be killed and started again at any time.
+    Runs until SIGTERM or Ctrl-C; may be killed and started again at any time. What is wrong in the folder is
+    logged, once; with --once the exit code is 22 then.
     """
     from distop.spark_jobs.landing.folder import Landing
     from distop.spark_jobs.landing.tables import Landings
@@ -58,11 +60,12 @@ def landing(
     def look() -> dict[str, Report]:
         return {table: one.poll()} if one is not None and table is not None else many.poll()
 
-    if once:
-        for name, report in look().items():
-            session.out.facts(f"landing of {name}", {"table": name, **dataclasses.asdict(report)})
-        return
     configure(log_level, log_format)
+    if once:
+        reports = look()
+        for name, report in reports.items():
+            session.out.facts(f"landing of {name or url}", {"table": name, **dataclasses.asdict(report)})
+        return SOMETHING_WRONG if any(report.problems for report in reports.values()) else 0
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -74,6 +77,5 @@ def landing(
             if not error.retryable:
                 raise
             session.out.note(f"{error.code}: {error.message}; trying again")
-        except OSError as error:
-            session.out.note(f"{url} cannot be read: {error}; trying again")
         stop.wait(pause)
+    return 0

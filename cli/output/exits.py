@@ -16,7 +16,7 @@ _MEANINGS = {
     OPERATION_FAILED: "the operation failed",
     OPERATION_CANCELLED: "the operation was cancelled",
     OPERATION_PARKED: "the operation is parked: somebody has to decide about it",
-    SOMETHING_WRONG: "the doctor has found something wrong",
+    SOMETHING_WRONG: "doctor or landing has found something wrong",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
 

@@ -89,9 +89,12 @@ class BacklogCalls(Calls):
         )
         return Ordering.from_proto(reply)
 
-    async def open_gate(self, table: str, reason: str = "") -> Ordering:
-        """Let the batches that were collected be applied."""
-        return await self._control_backlog(table, "open", "", reason)
+    async def open_gate(self, table: str, reason: str = "", *, signal: str = "") -> Ordering:
+        """Let the batches that were collected be applied.
+
+        ``signal``: what opens it. An equal one opens it once, also if somebody has closed the gate since.
+        """
+        return await self._control_backlog(table, "open", "", reason, signal)
 
     async def approve(self, table: str, batch: str = "", reason: str = "") -> Ordering:
         """Let the next batch come. ``batch``: the one that was looked at; no other is approved then."""
@@ -105,13 +108,16 @@ class BacklogCalls(Calls):
         """Leave the batch out that blocks the table, for good. ``batch``: no other is meant then."""
         return await self._control_backlog(table, "skip", batch, reason)
 
-    async def _control_backlog(self, table: str, action: str, batch: str, reason: str) -> Ordering:
+    async def _control_backlog(
+        self, table: str, action: str, batch: str, reason: str, signal: str = ""
+    ) -> Ordering:
         reply = await self._control(
             "ControlBacklog",
             table=table,
             action=action,
             batch=batch,
             reason=reason,
+            signal=signal,
             request_id=uuid.uuid4().hex,
         )
         return Ordering.from_proto(reply)

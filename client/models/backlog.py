@@ -63,6 +63,8 @@ class Ordering(Model):
     awaiting: str = ""
     """The batch that waits for approval."""
     blocked: Block | None = None
+    signals: tuple[str, ...] = ()
+    """What has opened the gate last, once each: see :meth:`~distop.client.aio.AsyncClient.open_gate`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,8 +1,9 @@
 """Publishing into a plain directory tree: folders, then renames, then deletions, then ``_SUCCESS``.
 
 A tree has no pointer that could move at once, so a reader may see some files of an operation before the
-others. What holds is the end: every file is there once, under a name that no other operation uses, those that
-were to be replaced are gone, and ``_SUCCESS`` is written last.
+others. ``_SUCCESS`` tells: that of the operation before is removed first, the new one is written last. What
+holds is the end: every file is there once, under a name that no other operation uses, and those that were to
+be replaced are gone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from distop.commit.layout.staging import PRIVATE
 from distop.commit.plain.lists import ListedFile, written
 from distop.commit.steps.contract import Contribution, FinishContext, StepPlan, TransactionalStep
 from distop.commit.steps.facts import IGNORED
-from distop.commit.steps.files import DeleteArgument, FolderArgument, RenameArgument, SuccessArgument
+from distop.commit.steps.files import (
+    DeleteArgument,
+    FolderArgument,
+    RenameArgument,
+    SuccessArgument,
+    UnmarkArgument,
+)
 from distop.commit.steps.partial import counted
 from distop.errors import TableNotEmpty
 from distop.metastore.etcd.txn import Put, Txn, unchanged
@@ -27,7 +34,7 @@ from distop.metastore.records.table import Head
 from distop.operations.job import staging_folder
 
 MARKER = "_SUCCESS"
-FOLDERS, RENAMES, DELETIONS, LAST = range(4)
+FIRST, FOLDERS, RENAMES, DELETIONS, LAST = range(5)
 """Stages."""
 LOOKERS = 16
 """Files looked at a time."""
@@ -64,11 +71,14 @@ class FilesPublish(StepPlan):
         if protocol_of(root) in OBJECT_STORES:
             folders = []
         staged = staging_folder(arg, PRIVATE)
+        marker = f"{root}/{MARKER}"
+        marked = Place(marker, arg.storage).seen() is not None
         return [
+            *([UnmarkArgument(path=marker).record(FIRST)] if marked else []),
             *(FolderArgument(path=folder).record(FOLDERS) for folder in folders),
             *(_rename(root, staged, arg, file).record(RENAMES) for file in output.files),
             *(deletion.record(DELETIONS) for deletion in replaced),
-            SuccessArgument(path=f"{root}/{MARKER}", overwrite=True).record(LAST),
+            SuccessArgument(path=marker, overwrite=True).record(LAST),
         ]
 
     def facts(self, context: FinishContext) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Commit steps on files: rename, delete, make a folder, write a marker.
+"""Commit steps on files: rename, delete, make a folder, take a marker away, write one.
 
 Each looks before it acts, at sizes and checksums, and can be repeated after any part of it. Names are taken
 as they are, whatever they are made of (C12).
@@ -75,6 +75,15 @@ class SuccessArgument(StepArgument):
     """URL of the marker, its name included."""
     overwrite: bool = False
     """Whether the marker of another operation is replaced; else it is a conflict."""
+
+
+class UnmarkArgument(StepArgument):
+    """What an :class:`Unmark` works on."""
+
+    STEP: ClassVar[str] = "files.unmark"
+
+    path: str
+    """URL of the marker, its name included."""
 
 
 class Rename(ExternalStep):
@@ -240,6 +249,32 @@ class MakeFolder(ExternalStep):
         return argument, Place.of(argument.path, context.arg)
 
 
+class Unmark(ExternalStep):
+    """Takes ``_SUCCESS`` of an earlier operation away: what it stands for is about to change."""
+
+    skippable: ClassVar[bool] = True
+
+    def verify(self, context: StepContext) -> StepState:
+        """See :class:`ExternalStep`. The operation's own marker says that it has come further already."""
+        stands = _text_of(self._place(context)) not in (None, context.token)
+        return StepState.NOT_DONE if stands else StepState.DONE
+
+    def execute(self, context: StepContext) -> None:
+        """See :class:`ExternalStep`."""
+        reached("step.unmark.before")
+        context.check()
+        if self.verify(context) is StepState.NOT_DONE:
+            self._place(context).remove()
+        reached("step.unmark.after")
+
+    def undo(self, context: StepContext) -> bool:
+        """What is removed is gone: nobody knows whether the files are again those that it stood for."""
+        return self.verify(context) is StepState.NOT_DONE
+
+    def _place(self, context: StepContext) -> Place:
+        return Place.of(argument_of(self, UnmarkArgument).path, context.arg)
+
+
 class SuccessMarker(ExternalStep):
     """Writes ``_SUCCESS``: a file that holds the operation's token, by which it recognises its own."""
 
@@ -273,12 +308,11 @@ class SuccessMarker(ExternalStep):
     def undo(self, context: StepContext) -> bool:
         """Remove it. Which marker it has replaced nobody knows."""
         argument, place = self._parts(context)
-        if _text_of(place) == context.token:
-            if argument.overwrite:
-                return False
-            context.check()
-            place.remove()
-        return True
+        if _text_of(place) != context.token:
+            return True
+        context.check()
+        place.remove()
+        return not argument.overwrite
 
     def _parts(self, context: StepContext) -> tuple[SuccessArgument, Place]:
         argument = argument_of(self, SuccessArgument)

@@ -121,7 +121,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         once: dict[str, Any] = {"request": call, "beside": (audit,)}
         match request.action:
             case "open":
-                record = await open_gate(self._client, keys, **once)
+                record = await open_gate(self._client, keys, signal=request.signal, **once)
             case "approve":
                 record = await approve(self._client, keys, batch, **once)
             case "retry" | "skip":

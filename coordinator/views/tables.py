@@ -96,6 +96,7 @@ def ordering_message(table: str, record: OrderingRecord, revision: int = 0) -> p
         last=record.last,
         running=record.running,
         awaiting=record.awaiting,
+        signals=record.signals,
         revision=revision,
     )
     if (block := record.blocked) is not None:

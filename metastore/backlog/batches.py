@@ -62,6 +62,8 @@ class OrderingRecord(Record, kw_only=True):
     awaiting: str = ""
     """The batch that somebody has to approve before the next one."""
     blocked: Block | None = None
+    signals: list[str] = msgspec.field(default_factory=list)
+    """The files that have opened the gate last, each once, the newest at the end."""
     decided: list[str] = msgspec.field(default_factory=list)
     """The requests that have changed it last, the newest at the end: a repeat recognises itself."""
 

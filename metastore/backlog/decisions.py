@@ -96,10 +96,24 @@ async def set_ordering(
 
 
 async def open_gate(
-    client: EtcdClient, keys: TableKeys, *, request: str, beside: tuple[Op, ...] = ()
+    client: EtcdClient, keys: TableKeys, *, request: str, signal: str = "", beside: tuple[Op, ...] = ()
 ) -> OrderingRecord:
-    """Let what was collected be applied (B6). Safe to repeat."""
-    return await set_ordering(client, keys, {"gate": "open"}, request=request, beside=beside)
+    """Let what was collected be applied (B6). Safe to repeat.
+
+    Parameters
+    ----------
+    signal:
+        What opens it: an equal one opens it once, also if somebody has closed the gate since.
+    """
+
+    async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
+        if signal and signal in now.signals:
+            return None
+        signals = [*now.signals, signal][-MAX_DECIDED:] if signal else now.signals
+        changed = msgspec.structs.replace(now, gate="open", signals=signals)
+        return None if changed == now else (changed, Txn())
+
+    return await change_ordering(client, keys, change, request=request, beside=beside)
 
 
 async def approve(

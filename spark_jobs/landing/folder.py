@@ -16,62 +16,49 @@ Control files:
     Parts of the argument of the operation. They are merged from the outermost folder inwards, objects into
     each other; the nearest one wins.
 ``_HISTORYDONE``
-    In the table's folder: opens its gate.
+    In the table's folder: opens its gate, once.
 ``_BACKFILL``
-    In the table's folder: approves the batch it names, or the one that waits for approval.
+    In the table's folder: approves the batch it names, or the one that waits for approval. It is taken away,
+    whether there was something to approve or not.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import posixpath
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import fsspec
 
 from distop.client.blocking import Client
+from distop.client.models.backlog import Ordering
+from distop.commit.files.info import entity_tag, modified
 from distop.commit.files.storage import require_file_system
-from distop.errors import DistopError, InvalidArgument
+from distop.errors import DistopError, Unavailable
+from distop.spark_jobs.landing.walk import (
+    BACKFILL,
+    HISTORY_DONE,
+    MAX_CONFIG_BYTES,
+    Found,
+    OpenFileSystem,
+    Scope,
+    Walk,
+    open_file_system,
+)
 
 log = logging.getLogger(__name__)
-
-SUCCESS, POINTER, HISTORY_DONE, BACKFILL = "_SUCCESS", "_POINTER", "_HISTORYDONE", "_BACKFILL"
-CONFIG, ORDER_ME = "_config", "ORDERME"
 
 IN_THE_WAY = "INCOMPATIBLE_OPERATION"
 KNOWN_BEFORE = frozenset({"REQUEST_ID_REUSED", "ALREADY_INGESTED"})
 """What is answered when an unordered batch comes again: with another configuration, or long after it was
 applied."""
 
-MAX_DEPTH = 32
-MAX_CONFIG_BYTES = 100_000
-MAX_POINTERS = 1_000
 MAX_OBJECT_BYTES = 400
-
-
-class FileSystem(Protocol):
-    """The part of fsspec's ``AbstractFileSystem`` that is used."""
-
-    def ls(self, path: str, detail: bool = ...) -> list[dict[str, Any]]: ...
-    def cat_file(self, path: str, start: int = ..., end: int = ...) -> bytes: ...
-    def exists(self, path: str) -> bool: ...
-    def mv(self, path1: str, path2: str) -> Any: ...
-    def rm_file(self, path: str) -> Any: ...
-    def invalidate_cache(self, path: str | None = ...) -> None: ...
-
-
-@dataclass(frozen=True)
-class Found:
-    """A batch that lies there, complete."""
-
-    name: str
-    ordered: bool
-    argument: dict[str, Any]
 
 
 @dataclass
@@ -83,17 +70,22 @@ class Report:
     passed_over: list[str] = field(default_factory=list)
     """Batches of which the table does not know any more whether it has applied them. They are left alone."""
     problems: dict[str, str] = field(default_factory=dict)
-    """Path -> what is wrong there. The rest goes on."""
+    """Path -> what is wrong there; an empty path: with the whole. The rest goes on."""
     controls: list[str] = field(default_factory=list)
     """Control files that were obeyed."""
 
 
-@dataclass(frozen=True)
-class _Scope:
-    """What holds in a folder and below."""
+class Problems:
+    """Tells of what is wrong when it is found, not again at each look."""
 
-    ordered: bool = False
-    argument: Mapping[str, Any] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._told: dict[str, str] = {}
+
+    def tell(self, table: str, problems: dict[str, str]) -> None:
+        for path, problem in problems.items():
+            if self._told.get(path) != problem:
+                log.warning("landing_problem", extra={"table": table, "path": path, "problem": problem})
+        self._told = dict(problems)
 
 
 class Landing:
@@ -114,7 +106,7 @@ class Landing:
         url: str,
         *,
         type: str = "ingest",
-        open_file_system: Callable[[str], tuple[FileSystem, str]] = fsspec.core.url_to_fs,
+        open_file_system: OpenFileSystem = open_file_system,
     ) -> None:
         self._client, self._table, self._type = client, table, type
         require_file_system(url)
@@ -124,132 +116,68 @@ class Landing:
         self._url_prefix = f"{parts.scheme}://" if parts.scheme else ""
         self._done: set[str] = set()
         """Batches published by this process: their folders are not looked into again."""
-        self._told: set[str] = set()
+        self._problems = Problems()
 
-    def poll(self) -> Report:
+    def poll(self, outer: Scope | None = None) -> Report:
         """Look once, publish what is new, obey control files.
 
-        One batch or file that is wrong is reported and keeps nothing else. Raises when the service does not
-        answer, or the folder cannot be read at all.
+        What is wrong with one batch or file is reported and keeps nothing else, and so is what is wrong with
+        the table. Raises :class:`~distop.errors.Unavailable` when the service does not answer.
+
+        Parameters
+        ----------
+        outer:
+            What configuration above the folder says.
         """
         self._fs.invalidate_cache()
         report = Report()
-        found = list(self._walk(self._root, _Scope(), report, 0))
-        ordered = any(batch.ordered for batch in found)
-        forgotten = self._client.ordering(self._table).forgotten if ordered else ""
-        for batch in sorted(found, key=lambda one: one.name.encode()):
-            if batch.ordered and batch.name.encode() <= forgotten.encode():
-                report.passed_over.append(batch.name)
-                self._done.add(batch.name)
-                continue
-            try:
-                self._publish(batch)
-            except DistopError as error:
-                if error.code == IN_THE_WAY:
-                    continue  # unordered, and its type runs once at a time: its turn comes with a later look
-                if error.retryable:
-                    raise
-                report.problems[batch.name] = f"{error.code}: {error.message}"
-                continue
-            self._done.add(batch.name)
-            report.published.append(batch.name)
-        self._obey(report)
-        for path, problem in report.problems.items():
-            if (told := f"{path}: {problem}") not in self._told:
-                self._told.add(told)
-                log.warning("landing_problem", extra={"table": self._table, "path": path, "problem": problem})
+        walk = Walk(self._fs, self._root, url_prefix=self._url_prefix, known=self._done)
+        report.problems = walk.problems
+        found = sorted(walk.batches(outer or Scope()), key=lambda one: one.name.encode())
+        try:
+            ordering = self._client.ordering(self._table)
+            for batch in found:
+                if batch.ordered and batch.name.encode() <= ordering.forgotten.encode():
+                    report.passed_over.append(batch.name)
+                    self._done.add(batch.name)
+                else:
+                    self._attempt(report, batch.name, partial(self._publish, batch, report))
+            if HISTORY_DONE in walk.entries:
+                version = _version(walk.entries[HISTORY_DONE])
+                self._attempt(report, HISTORY_DONE, lambda: self._open_gate(version, ordering, report))
+            if BACKFILL in walk.entries:
+                self._attempt(report, BACKFILL, lambda: self._approve(report))
+        except Unavailable:
+            raise
+        except DistopError as error:
+            report.problems[""] = f"{error.code}: {error.message}"
+        self._problems.tell(self._table, report.problems)
         return report
 
-    # -- what lies there -------------------------------------------------------------------------------
-
-    def _walk(self, folder: str, outer: _Scope, report: Report, depth: int) -> Iterator[Found]:
-        """The batches below a folder that this process has not published yet."""
-        name = folder[len(self._root) :].strip("/")
-        if name in self._done:
-            return
-        if depth > MAX_DEPTH:
-            report.problems[name] = f"folders are nested more than {MAX_DEPTH} deep"
-            return
-        entries = {posixpath.basename(entry["name"].rstrip("/")): entry for entry in self._list(folder)}
-        scope = self._scope(folder, entries, outer, report)
-        if scope is None:
-            return  # nothing is published under a configuration that cannot be read
-        for control in (HISTORY_DONE, BACKFILL, ORDER_ME):
-            if control in entries and folder != self._root:
-                where = "the table's folder" if control != ORDER_ME else f"a folder {CONFIG}"
-                report.problems[f"{name}/{control}"] = f"misplaced: {control} belongs into {where}"
-        if SUCCESS in entries and not name:
-            report.problems[SUCCESS] = "misplaced: the table's folder itself is no batch"
-        elif SUCCESS in entries:
-            batch = self._batch(name, folder, entries, scope, report)
-            if batch is not None:
-                yield batch
-            return
-        for child, entry in sorted(entries.items()):
-            if entry["type"] == "directory" and not child.startswith(("_", ".")):
-                yield from self._walk(f"{folder}/{child}", scope, report, depth + 1)
-
-    def _list(self, folder: str) -> list[dict[str, Any]]:
+    def _attempt(self, report: Report, path: str, does: Callable[[], None]) -> None:
+        """What goes wrong with one batch or control file is reported, and keeps no other."""
         try:
-            return [
-                entry for entry in self._fs.ls(folder, detail=True) if entry["name"].rstrip("/") != folder
-            ]
-        except FileNotFoundError:
-            return []  # removed since its parent was listed, or not there yet
+            does()
+        except Unavailable:
+            raise
+        except DistopError as error:
+            report.problems[path] = f"{error.code}: {error.message}"
+        except OSError as error:
+            report.problems[path] = f"cannot be read, or taken away: {error}"
 
-    def _scope(self, folder: str, entries: Mapping[str, Any], outer: _Scope, report: Report) -> _Scope | None:
-        """What holds in this folder: what its configuration adds to the outer one's."""
-        if CONFIG not in entries:
-            return outer
-        ordered, argument = outer.ordered, dict(outer.argument)
-        files = sorted(posixpath.basename(entry["name"]) for entry in self._list(f"{folder}/{CONFIG}"))
-        for file in files:
-            path = f"{folder}/{CONFIG}/{file}"
-            if file == ORDER_ME:
-                ordered = True
-            elif file.endswith(".json"):
-                try:
-                    argument = _merged(argument, self._json(path))
-                except (ValueError, InvalidArgument) as error:
-                    report.problems[path[len(self._root) + 1 :]] = f"no JSON object: {error}"
-                    return None
-            elif not file.startswith("."):
-                report.problems[path[len(self._root) + 1 :]] = f"nothing is known of {file}"
-        return _Scope(ordered, argument)
+    # -- batches ---------------------------------------------------------------------------------------
 
-    def _json(self, path: str) -> dict[str, Any]:
-        content = self._fs.cat_file(path, 0, MAX_CONFIG_BYTES + 1)
-        if len(content) > MAX_CONFIG_BYTES:
-            raise InvalidArgument(f"larger than {MAX_CONFIG_BYTES:,} bytes")
-        value = json.loads(content)
-        if not isinstance(value, dict):
-            raise InvalidArgument("it is something else")
-        return value
-
-    def _batch(
-        self, name: str, folder: str, entries: Mapping[str, Any], scope: _Scope, report: Report
-    ) -> Found | None:
-        paths = [f"{self._url_prefix}{folder}"]
-        if POINTER in entries:
-            text = self._fs.cat_file(f"{folder}/{POINTER}", 0, MAX_CONFIG_BYTES).decode(errors="replace")
-            paths = [line.strip() for line in text.splitlines() if line.strip()]
-            if not 1 <= len(paths) <= MAX_POINTERS:
-                report.problems[name] = f"{POINTER} names {len(paths)} places"
-                return None
-        # Without any data it is published all the same: the operation fails, and says which batch it was.
-        return Found(name, scope.ordered, {**scope.argument, "paths": paths})
-
-    # -- what to do about it ---------------------------------------------------------------------------
-
-    def _publish(self, batch: Found) -> None:
+    def _publish(self, batch: Found, report: Report) -> None:
         if batch.ordered:
             self._client.enqueue(self._table, batch.name, self._type, batch.argument)
-        else:
-            self._start(batch)
+        elif not self._start(batch):
+            return
+        self._done.add(batch.name)
+        report.published.append(batch.name)
         fields = {"table": self._table, "batch": batch.name, "ordered": batch.ordered}
         log.info("batch_published", extra=fields)
 
-    def _start(self, batch: Found) -> None:
+    def _start(self, batch: Found) -> bool:
         """Start the operation of an unordered batch, beside those of others where the type can do that."""
         # The request id makes it one operation, however often it is found, and by whom.
         digest = sha256(f"{self._root}\n{batch.name}".encode()).hexdigest()[:32]
@@ -261,44 +189,55 @@ class Landing:
                 )
             except DistopError as error:
                 if error.code in KNOWN_BEFORE:
-                    return
+                    return True
+                if error.code == IN_THE_WAY:
+                    return False  # its type runs once at a time: its turn comes with a later look
                 if not one or error.details.get("field") != "object":
                     raise
                 # One at a time, then: this type takes no objects, or this argument does not allow it.
             else:
-                return
+                return True
+        return False
 
-    def _obey(self, report: Report) -> None:
-        root = {posixpath.basename(entry["name"].rstrip("/")) for entry in self._list(self._root)}
-        if HISTORY_DONE in root and HISTORY_DONE not in self._done:
-            self._client.open_gate(self._table, f"{HISTORY_DONE} in {self._root}")
-            self._done.add(HISTORY_DONE)
-            report.controls.append(HISTORY_DONE)
-        if BACKFILL in root:
-            self._approve(report)
+    # -- control files ---------------------------------------------------------------------------------
+
+    def _open_gate(self, version: str, ordering: Ordering, report: Report) -> None:
+        """Open the gate, once for each ``_HISTORYDONE`` that somebody writes: a gate that was closed again
+        since stays closed, whoever looks."""
+        signal = sha256(f"{self._url_prefix}{self._root}\n{version}".encode()).hexdigest()[:32]
+        if signal in ordering.signals:
+            return
+        self._client.open_gate(self._table, f"{HISTORY_DONE} in {self._root}", signal=signal)
+        report.controls.append(HISTORY_DONE)
 
     def _approve(self, report: Report) -> None:
         """Approve the batch that ``_BACKFILL`` names, or the one that waits; then take the file away.
 
+        It is an answer to what waits now. Left there it would approve a batch that nobody has seen yet, so it
+        is taken away also if there was nothing to approve.
+
         What is approved is fixed in the file before it is: an approval that is repeated after a crash names
-        the same batch, and no other is ever approved by it.
+        the same batch. What waits is read before the file: by whom it was approved since, he has written its
+        name there, or taken the file away.
         """
         path = f"{self._root}/{BACKFILL}"
-        batch = self._fs.cat_file(path, 0, MAX_CONFIG_BYTES).decode(errors="replace").strip()
-        if not batch:
-            batch = self._client.ordering(self._table).awaiting
-            if not batch:
-                return  # it stays until there is something to approve
-            self._write(path, batch)
+        awaiting = self._client.ordering(self._table).awaiting
         try:
-            self._client.approve(self._table, batch, f"{BACKFILL} in {self._root}")
-        except DistopError as error:
-            if error.retryable:
-                raise
-            report.problems[BACKFILL] = f"{error.code}: {error.message}"
+            named = self._fs.cat_file(path, 0, MAX_CONFIG_BYTES).decode(errors="replace").strip()
+        except FileNotFoundError:
             return
-        self._fs.rm_file(path)
-        report.controls.append(BACKFILL)
+        if awaiting and not named:
+            self._write(path, awaiting)
+        approves = bool(awaiting) and named in ("", awaiting)
+        if approves:
+            self._client.approve(self._table, awaiting, f"{BACKFILL} in {self._root}")
+            report.controls.append(BACKFILL)
+        else:
+            waits = f"batch {awaiting!r} waits for approval" if awaiting else "nothing waits for approval"
+            not_it = f", not {named!r}" if named else ""
+            report.problems[BACKFILL] = f"{waits}{not_it}: it approved nothing, and was taken away"
+        with suppress(FileNotFoundError):  # another process may look at the same folder
+            self._fs.rm_file(path)
 
     def _write(self, path: str, text: str) -> None:
         """Replace a small file as a whole."""
@@ -307,11 +246,6 @@ class Landing:
         self._fs.mv(f"{path}.tmp", path)
 
 
-def _merged(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
-    """Objects are merged into each other, of everything else the inner one counts."""
-    merged = dict(outer)
-    for name, value in inner.items():
-        before = merged.get(name)
-        both = isinstance(before, dict) and isinstance(value, dict)
-        merged[name] = _merged(before, value) if both else value  # type: ignore[arg-type]
-    return merged
+def _version(entry: Any) -> str:
+    """Another one for each time that a file is written."""
+    return f"{entity_tag(entry)} {modified(entry)}"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-import posixpath
-from collections.abc import Callable
-
-import fsspec
-
 from distop.client.blocking import Client
-from distop.errors import DistopError
-from distop.spark_jobs.landing.folder import FileSystem, Landing, Report
-
-log = logging.getLogger(__name__)
+from distop.spark_jobs.landing.folder import Landing, Problems, Report
+from distop.spark_jobs.landing.walk import (
+    BACKFILL,
+    HISTORY_DONE,
+    SUCCESS,
+    OpenFileSystem,
+    Scope,
+    Walk,
+    open_file_system,
+)
 
 
 class Landings:
@@ -24,46 +24,38 @@ class Landings:
         url: str,
         *,
         type: str = "ingest",
-        open_file_system: Callable[[str], tuple[FileSystem, str]] = fsspec.core.url_to_fs,
+        open_file_system: OpenFileSystem = open_file_system,
     ) -> None:
         self._client, self._url, self._type = client, url.rstrip("/"), type
         self._open = open_file_system
         self._feeds: dict[str, Landing] = {}
-        self._told: dict[str, str] = {}
+        self._problems = Problems()
 
     def poll(self) -> dict[str, Report]:
-        """Look once into the folder of each table; table -> what that came to.
+        """Look once into the folder of each table; table -> what that came to. An empty name: what is wrong
+        with the folder itself.
 
-        What is wrong with one table is reported, and keeps no other. Raises when the service does not answer,
-        or the folder cannot be read at all.
+        Its configuration is that of all tables; what is nearer wins. What is wrong with one table is
+        reported, and keeps no other. Raises :class:`~distop.errors.Unavailable` when the service does not
+        answer.
         """
         fs, root = self._open(self._url)
         fs.invalidate_cache()
-        try:
-            entries = fs.ls(root, detail=True)
-        except FileNotFoundError:
-            return {}  # not there yet
-        names = sorted(
-            posixpath.basename(entry["name"].rstrip("/"))
-            for entry in entries
-            if entry["type"] == "directory" and entry["name"].rstrip("/") != root.rstrip("/")
-        )
-        return {table: self._look(table) for table in names if not table.startswith(("_", "."))}
+        walk = Walk(fs, root.rstrip("/"))
+        scope = walk.scope(Scope())
+        walk.misplaced((SUCCESS, HISTORY_DONE, BACKFILL), "a table's folder")
+        walk.search_hidden(root.rstrip("/"), walk.entries)
+        self._problems.tell("", walk.problems)
+        reports = {"": Report(problems=walk.problems)} if walk.problems else {}
+        if scope is None:
+            return reports  # nothing is published under a configuration that cannot be read
+        for table in walk.folders():
+            reports[table] = self._feed(table).poll(scope)
+        return reports
 
-    def _look(self, table: str) -> Report:
-        feed = self._feeds.get(table)
-        if feed is None:
-            feed = Landing(
+    def _feed(self, table: str) -> Landing:
+        if table not in self._feeds:
+            self._feeds[table] = Landing(
                 self._client, table, f"{self._url}/{table}", type=self._type, open_file_system=self._open
             )
-            self._feeds[table] = feed
-        try:
-            return feed.poll()
-        except DistopError as error:
-            if error.retryable:
-                raise
-            problem = f"{error.code}: {error.message}"
-        if self._told.get(table) != problem:
-            self._told[table] = problem
-            log.warning("landing_problem", extra={"table": table, "problem": problem})
-        return Report(problems={"": problem})
+        return self._feeds[table]

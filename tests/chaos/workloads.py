@@ -460,6 +460,7 @@ BY_STEP: dict[str, tuple[Workload, ...]] = {
     "step.delete": (plain,),
     "step.mkdir": (plain,),
     "step.success": (plain,),
+    "step.unmark": (plain,),
     "expire": (maintained,),
     "orphans": (maintained,),
     "step.hook": (notified,),

@@ -72,11 +72,13 @@ class PlainTable:
 
     def publish(self, *batches: pa.RecordBatch, mode: str = "append") -> None:
         arg, steps = self.planned(*batches, mode=mode)
-        table = TableRecord(name="t", location=self.location, format="files")
-        sequence = CommitSequence.of(str(arg.id), arg.uuid, steps)
-        context = StepContext(table=table, arg=arg, token=str(arg.id))
         for _ in range(2):  # a second time, as after a crash
-            execute(sequence, context, check=lambda: None)
+            self.execute(arg, steps)
+
+    def execute(self, arg: OperationArg, steps: list[StepRecord]) -> None:
+        table = TableRecord(name="t", location=self.location, format="files")
+        context = StepContext(table=table, arg=arg, token=str(arg.id))
+        execute(CommitSequence.of(str(arg.id), arg.uuid, steps), context, check=lambda: None)
 
     def names(self) -> list[str]:
         return list(visible_files(self.location, self.storage))

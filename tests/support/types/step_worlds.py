@@ -13,7 +13,13 @@ import msgspec
 
 from distop.commit.files.places import Place
 from distop.commit.steps.contract import StepContext, default_registry
-from distop.commit.steps.files import DeleteArgument, FolderArgument, RenameArgument, SuccessArgument
+from distop.commit.steps.files import (
+    DeleteArgument,
+    FolderArgument,
+    RenameArgument,
+    SuccessArgument,
+    UnmarkArgument,
+)
 from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.metastore.records.table import TableRecord
 
@@ -118,6 +124,11 @@ def success_again(world: World) -> StepRecord:
     return SuccessArgument(path=f"{world.url}/day=1/_SUCCESS", overwrite=True).record()
 
 
+def unmark(world: World) -> StepRecord:
+    world.write("day=1/_SUCCESS", b"t/k/2/u0")
+    return UnmarkArgument(path=f"{world.url}/day=1/_SUCCESS").record()
+
+
 CASES: dict[str, Callable[[World], StepRecord]] = {
     "rename": rename,
     "rename over": replacing,
@@ -125,6 +136,7 @@ CASES: dict[str, Callable[[World], StepRecord]] = {
     "mkdir": folder,
     "success": success,
     "success over": success_again,
+    "unmark": unmark,
 }
 
 

@@ -30,7 +30,7 @@ class Terminal:
         runner = CliRunner(env={"DISTOP_ADDRESS": self.address, "DISTOP_OUTPUT": None})
         done = await asyncio.to_thread(runner.invoke, app, [*words, "-o", "json"], prog_name="distop")
         assert done.exit_code == code, (words, done.output)
-        lines = done.output.strip()
+        lines = done.stdout.strip() or done.stderr.strip()  # an error is told on stderr
         return json.loads(lines) if lines else None
 
     async def add(self, table: str, batch: str, *more: str, code: int = 0) -> Any:
@@ -185,6 +185,22 @@ async def test_a_drain_goes_on_under_another_coordinator(etcd_config: EtcdConfig
         await Terminal(second.address).reads("t", "ab")
 
 
+async def test_landing_once_tells_of_problems_by_its_exit_code_and_in_the_log(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    """B12, U3."""
+    (tmp_path / "_BACKFILL").touch()
+    runner = CliRunner(env={"DISTOP_ADDRESS": terminal.address})
+    words = ["landing", str(tmp_path), "--table", "t", "--once", "--log-format", "json"]
+    done = await asyncio.to_thread(runner.invoke, app, words, prog_name="distop")
+    assert done.exit_code == 22
+    told = json.loads(done.stderr.strip().splitlines()[-1])
+    assert (told["event"], told["table"], told["path"]) == ("landing_problem", "t", "_BACKFILL")
+    assert "nothing waits for approval" in told["problem"]
+    done = await asyncio.to_thread(runner.invoke, app, words, prog_name="distop")
+    assert done.exit_code == 0
+
+
 async def test_landing_folders_and_their_control_files(terminal: Terminal, tmp_path: Path) -> None:
     """B12, B13: with what is misplaced, empty, or points to nothing."""
 
@@ -192,9 +208,9 @@ async def test_landing_folders_and_their_control_files(terminal: Terminal, tmp_p
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
 
-    async def look(kind: str, table: str = "t") -> Any:
+    async def look(kind: str, table: str = "t", code: int = 0) -> Any:
         return await terminal.run(
-            "landing", str(tmp_path / table), "--table", table, "--once", "--type", kind
+            "landing", str(tmp_path / table), "--table", table, "--once", "--type", kind, code=code
         )
 
     await terminal.run("backlog", "set", "t", "--gate", "closed", "--validation")
@@ -205,7 +221,7 @@ async def test_landing_folders_and_their_control_files(terminal: Terminal, tmp_p
         write(f"t/{batch}/x.csv", "id,day\n1,2013-01-01\n")
         write(f"t/{batch}/_SUCCESS")
     write("t/c/_HISTORYDONE")
-    report = await look("ingest")
+    report = await look("ingest", code=22)
     assert report["published"] == ["b/1", "b/2"]
     assert report["problems"] == {"c/_HISTORYDONE": "misplaced: _HISTORYDONE belongs into the table's folder"}
     assert [batch["argument"]["schema"] for batch in await terminal.run("backlog", "ls", "t")] == [
@@ -218,6 +234,7 @@ async def test_landing_folders_and_their_control_files(terminal: Terminal, tmp_p
         if pointer:
             write(f"t/{name}/_POINTER", pointer)
     write("t/_HISTORYDONE")
+    (tmp_path / "t/c/_HISTORYDONE").unlink()
     report = await look("ingest")
     assert (report["published"], report["controls"]) == (["a1", "a2", "b/1", "b/2"], ["_HISTORYDONE"])
     await terminal.why("t", "batch a1 blocks the table: SOURCE_EMPTY")

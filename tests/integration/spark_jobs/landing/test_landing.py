@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import pytest_asyncio
+from fsspec.implementations.local import LocalFileSystem
 
 from distop.client import AsyncClient, Client, OperationState
 from distop.metastore.etcd.client import EtcdClient
@@ -131,49 +135,172 @@ async def test_history_done_opens_the_gate(dock: Dock) -> None:
     assert (await dock.sdk.ordering("t")).gate == "open"
 
 
-async def test_backfill_approves_the_batch_it_names_and_no_other(dock: Dock) -> None:
-    """B12, B7: also when it has to be repeated."""
+async def test_history_done_opens_a_gate_once(dock: Dock) -> None:
+    """B12, B6: a gate that somebody has closed since stays closed, whoever looks; a new file opens it."""
+    dock.control("_HISTORYDONE")
+    assert (await dock.look()).controls == ["_HISTORYDONE"]
+    await dock.sdk.set_ordering("t", gate="closed")
+    assert (await dock.look(dock.fresh())).controls == []
+    assert (await dock.sdk.ordering("t")).gate == "closed"
+    written_later = (dock.folder / "_HISTORYDONE").stat().st_mtime + 5
+    os.utime(dock.folder / "_HISTORYDONE", (written_later, written_later))
+    assert (await dock.look(dock.fresh())).controls == ["_HISTORYDONE"]
+    assert (await dock.sdk.ordering("t")).gate == "open"
+
+
+async def awaiting(dock: Dock, batch: str) -> bool:
+    return (await dock.sdk.ordering("t")).awaiting == batch
+
+
+async def validated(dock: Dock) -> None:
+    """Somebody looks at each of three batches."""
     await dock.sdk.set_ordering("t", gate="open", validation=True)
     for name in ("a", "b", "c"):
         await dock.sdk.enqueue("t", name, "noop", {"partitions": 0})
+    assert await eventually(lambda: awaiting(dock, "a"))
 
-    async def awaiting(batch: str) -> bool:
-        return (await dock.sdk.ordering("t")).awaiting == batch
 
-    assert await eventually(lambda: awaiting("a"))
+async def test_backfill_approves_the_batch_it_names_and_no_other(dock: Dock) -> None:
+    """B12, B7: also when it has to be repeated."""
+    await validated(dock)
     dock.control("_BACKFILL", "z")
     report = await dock.look()
-    assert "waits for approval, not 'z'" in report.problems["_BACKFILL"]
+    assert "batch 'a' waits for approval, not 'z'" in report.problems["_BACKFILL"]
+    assert not (dock.folder / "_BACKFILL").exists()
     dock.control("_BACKFILL")
     assert (await dock.look()).controls == ["_BACKFILL"]
     assert not (dock.folder / "_BACKFILL").exists()
-    assert await eventually(lambda: awaiting("b"))
-    # A process that died after the approval of "a" left the file with the name in it.
+    assert await eventually(lambda: awaiting(dock, "b"))
+    # A process that died after the approval of "a" left the file with the name in it: it is in nobody's way.
     dock.control("_BACKFILL", "a")
-    await dock.look()
-    assert await awaiting("b")
+    assert "batch 'b' waits for approval, not 'a'" in (await dock.look()).problems["_BACKFILL"]
+    assert await awaiting(dock, "b")
+    (dock.folder / "_BACKFILL").touch()
+    assert (await dock.look()).controls == ["_BACKFILL"]
+    assert await eventually(lambda: awaiting(dock, "c"))
+
+
+async def test_a_backfill_with_nothing_to_approve_is_taken_away(dock: Dock) -> None:
+    """B12, B7: left there it would approve a batch that nobody has seen."""
+    dock.control("_BACKFILL")
+    assert "nothing waits for approval" in (await dock.look()).problems["_BACKFILL"]
+    assert not (dock.folder / "_BACKFILL").exists()
+    await validated(dock)
+    assert (await dock.look()).controls == []
+    assert await awaiting(dock, "a")
+
+
+async def test_a_process_that_slept_approves_nothing_that_it_has_not_seen(dock: Dock) -> None:
+    """B12, B7: it read an empty _BACKFILL, and another process has obeyed it meanwhile."""
+    await validated(dock)
+    dock.control("_BACKFILL")
+    slow = dock.fresh()
+    read, others = slow._fs.cat_file, dock.landing
+
+    def late(path: str, start: int = 0, end: int = 0) -> bytes:
+        slow._fs.__dict__.pop("cat_file")
+        assert others.poll().controls == ["_BACKFILL"]
+        deadline = time.monotonic() + 30
+        while dock.client.ordering("t").awaiting != "b" and time.monotonic() < deadline:
+            threading.Event().wait(0.05)
+        (dock.folder / "_BACKFILL").touch()
+        return read(path, start, end)
+
+    slow._fs.__dict__["cat_file"] = late
+    await dock.look(slow)
+    assert await awaiting(dock, "b")
 
 
 async def test_what_is_wrong_is_reported_and_keeps_nothing_else(dock: Dock) -> None:
     """B12, U3."""
     dock.control("_config/ORDERME")
+    dock.control("_config/_BACKFILL")
     dock.control("sub/_HISTORYDONE")
     dock.control("sub/ORDERME")
     dock.control("broken/_config/x.json", "{")
     dock.drop("broken/1", data="x")
     dock.drop("nothing", _POINTER="\n")
+    dock.drop("both", _POINTER="/data/a\n", data="x")
     dock.control("_SUCCESS")
     dock.drop("good", data="x")
     report = await dock.look()
     assert report.published == ["good"]
     assert set(report.problems) == {
+        "_config/_BACKFILL",
         "sub/_HISTORYDONE",
         "sub/ORDERME",
         "broken/_config/x.json",
         "nothing",
+        "both",
         "_SUCCESS",
     }
     assert "misplaced" in report.problems["sub/ORDERME"]
+    assert "'data' beside _POINTER" in report.problems["both"]
+
+
+@pytest.mark.parametrize("where", ["", "sub/", "sub/1/"])
+async def test_a_misplaced_orderme_is_reported_and_nothing_is_applied_without_order(
+    dock: Dock, where: str
+) -> None:
+    """B12, B13: somebody wants an order; what was applied without one cannot be taken back."""
+    dock.drop("sub/1", data="x")
+    dock.control(f"{where}ORDERME")
+    report = await dock.look()
+    assert (report.published, list(report.problems)) == ([], [f"{where}ORDERME"])
+    assert "belongs into a folder _config" in report.problems[f"{where}ORDERME"]
+    assert [operation async for operation in dock.sdk.list("t")] == []
+    (dock.folder / where / "_config").mkdir()
+    (dock.folder / where / "ORDERME").rename(dock.folder / where / "_config/ORDERME")
+    assert (await dock.look()).published == ["sub/1"]
+    assert await dock.waiting() == ["sub/1"]
+
+
+async def test_batches_that_nobody_looks_for_are_reported(dock: Dock) -> None:
+    """B12: below names that hide them, and inside of others."""
+    dock.control("_config/ORDERME")
+    dock.drop("a/_old/2024/1", data="x")
+    dock.drop("a/_old/2024/2", data="x")
+    dock.drop(".hidden", data="x")
+    dock.drop("b", data="x")
+    dock.drop("b/part/more", data="x")
+    report = await dock.look()
+    assert report.published == ["b"]
+    assert set(report.problems) == {"a/_old/2024/1/_SUCCESS", ".hidden/_SUCCESS", "b/part/more/_SUCCESS"}
+    assert "inside batch 'b'" in report.problems["b/part/more/_SUCCESS"]
+
+
+async def test_a_table_that_is_paused_keeps_no_other_waiting(dock: Dock) -> None:
+    """B12, B11, B13: and its control files are obeyed all the same."""
+    await dock.sdk.create_table("u", "/nowhere")
+    for table in ("t", "u"):
+        dock.control(f"{table}/_config/a.json", '{"partitions": 0}')
+        dock.drop(f"{table}/1", data="x")
+    dock.control("t/_HISTORYDONE")
+    await dock.sdk.pause_table("t")
+    reports = await blocking(Landings(dock.client, str(dock.folder), type="friend").poll)
+    assert reports["u"].published == ["1"], reports
+    assert reports["t"].controls == ["_HISTORYDONE"]
+
+
+async def test_a_folder_that_cannot_be_read_keeps_no_other(dock: Dock) -> None:
+    """B12, U3."""
+    await dock.sdk.create_table("u", "/nowhere")
+
+    class Locked(LocalFileSystem):
+        def ls(self, path: str, detail: bool = False, **more: Any) -> Any:
+            if path.endswith("/t"):
+                raise PermissionError(path)
+            return super().ls(path, detail, **more)
+
+    for table in ("t", "u"):
+        dock.control(f"{table}/_config/ORDERME")
+        dock.drop(f"{table}/1", data="x")
+    landings = Landings(
+        dock.client, str(dock.folder), type="noop", open_file_system=lambda url: (Locked(), url)
+    )
+    reports = await blocking(landings.poll)
+    assert "cannot be read" in reports["t"].problems[""]
+    assert reports["u"].published == ["1"]
 
 
 async def test_a_pointer_names_data_elsewhere(dock: Dock) -> None:
@@ -239,6 +366,45 @@ async def test_a_folder_that_is_not_there_yet_is_waited_for(dock: Dock, missing:
     assert (await dock.look(landing)).published == []
 
 
+async def test_configuration_above_the_tables_holds_for_all_and_the_nearest_wins(dock: Dock) -> None:
+    """B12."""
+    await dock.sdk.create_table("u", "/nowhere")
+    dock.control("_config/ORDERME")
+    dock.control("_config/base.json", '{"csv": {"delimiter": ",", "header": true}}')
+    dock.control("u/_config/more.json", '{"csv": {"delimiter": ";"}}')
+    for table in ("t", "u"):
+        dock.drop(f"{table}/1", data="x")
+    reports = await blocking(Landings(dock.client, str(dock.folder), type="noop").poll)
+    assert {table: report.published for table, report in reports.items()} == {"t": ["1"], "u": ["1"]}
+    assert (await dock.arguments())["1"]["csv"] == {"delimiter": ",", "header": True}
+    [batch] = [batch async for batch in dock.sdk.backlog("u")]
+    assert batch.argument["csv"] == {"delimiter": ";", "header": True}
+
+
+async def test_what_is_misplaced_above_the_tables_is_reported(dock: Dock) -> None:
+    """B12: and a configuration that cannot be read lets nothing through."""
+    for name in ("_SUCCESS", "_HISTORYDONE", "_BACKFILL"):
+        dock.control(name)
+    dock.control("t/_config/ORDERME")
+    dock.drop("t/1", data="x")
+    dock.drop("_done/t/0", data="x")
+    landings = Landings(dock.client, str(dock.folder), type="noop")
+    dock.control("_config/x.json", "{")
+    reports = await blocking(landings.poll)
+    wrong = {"_SUCCESS", "_HISTORYDONE", "_BACKFILL", "_done/t/0/_SUCCESS"}
+    assert set(reports) == {""}
+    assert set(reports[""].problems) == wrong | {"_config/x.json"}
+    dock.control("_config/x.json", "{}")
+    reports = await blocking(landings.poll)
+    assert set(reports[""].problems) == wrong
+    assert reports["t"].published == ["1"]
+    dock.control("ORDERME")
+    dock.drop("t/2", data="x")
+    reports = await blocking(landings.poll)
+    assert set(reports) == {""}
+    assert "misplaced" in reports[""].problems["ORDERME"]
+
+
 async def test_each_folder_feeds_the_table_of_its_name(dock: Dock, tmp_path: Path) -> None:
     """B12: and one whose table does not exist, or is configured badly, keeps no other."""
     await dock.sdk.create_table("u", "/nowhere")
@@ -249,10 +415,12 @@ async def test_each_folder_feeds_the_table_of_its_name(dock: Dock, tmp_path: Pat
     landings = Landings(dock.client, str(dock.folder), type="noop")
     reports = await blocking(landings.poll)
     assert {table: report.published for table, report in reports.items()} == {
+        "": [],
         "t": ["1"],
         "u": [],
         "missing": [],
     }
+    assert list(reports[""].problems) == ["_ignored/1/_SUCCESS"]
     assert "TABLE_NOT_FOUND" in reports["missing"].problems[""]
     assert list(reports["u"].problems) == ["_config/x.json"]
     await dock.sdk.create_table("missing", "/nowhere")

@@ -42,16 +42,33 @@ def test_files_come_into_partition_folders_and_the_marker_is_last(tree: PlainTab
     assert fs.cat_file(f"{root}/_SUCCESS") == b"t/ingest/3"
 
 
-def test_folders_then_renames_then_deletions_then_the_marker(tmp_path: Path) -> None:
-    """C7, C16: what replaces is there before what is replaced goes; both are steps of the log."""
+@pytest.mark.parametrize("mode", ["append", "overwrite", "overwrite_partitions"])
+def test_no_marker_stands_beside_a_part_of_an_operation(tree: PlainTable, mode: str) -> None:
+    """C4, C7: the one of the operation before goes first, the new one comes last, whoever goes on."""
+    fs, root = file_system(tree.location, tree.storage)
+    tree.publish(rows(0, 30))
+    before = tree.names()
+    arg, steps = tree.planned(rows(30, 30), mode=mode)
+    for step in steps[:-1]:
+        tree.execute(arg, [step])
+        assert not fs.exists(f"{root}/_SUCCESS"), step
+    assert tree.names() != before
+    tree.execute(arg, steps)
+    tree.execute(arg, steps)
+    assert fs.cat_file(f"{root}/_SUCCESS") == b"t/ingest/2"
+
+
+def test_marker_then_folders_then_renames_then_deletions_then_the_marker(tmp_path: Path) -> None:
+    """C7, C16: what replaces is there before what is replaced goes; all are steps of the log."""
     tree = PlainTable(f"file://{tmp_path}/tree", {})
     tree.publish(rows(0, 30))
     _, steps = tree.planned(rows(30, 30), mode="overwrite")
     assert [(step.step, step.stage) for step in steps] == [
-        *[("files.mkdir", 0)] * 3,
-        *[("files.rename", 1)] * 3,
-        *[("files.delete", 2)] * 3,
-        ("files.success", 3),
+        ("files.unmark", 0),
+        *[("files.mkdir", 1)] * 3,
+        *[("files.rename", 2)] * 3,
+        *[("files.delete", 3)] * 3,
+        ("files.success", 4),
     ]
 
 
@@ -61,6 +78,7 @@ def test_nothing_written_is_nothing_to_do(tmp_path: Path) -> None:
     assert tree.planned(rows(0, 0))[1] == []
     tree.publish(rows(0, 5))
     assert [step.step for step in tree.planned(rows(0, 0), mode="overwrite")[1]] == [
+        "files.unmark",
         *["files.delete"] * 3,
         "files.success",
     ]

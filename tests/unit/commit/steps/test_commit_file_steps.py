@@ -132,7 +132,7 @@ def test_what_was_executed_is_taken_back(world: World, case: str) -> None:
         assert world.contents() == before
 
 
-@cases("rename over", "delete", "success over")
+@cases("rename over", "delete", "unmark")
 def test_what_has_destroyed_something_says_that_it_cannot_be_taken_back(world: World, case: str) -> None:
     """C7"""
     record = made(world, case)
@@ -156,7 +156,9 @@ def test_nothing_is_changed_without_asking_whether_one_may(world: World, case: s
     assert world.contents() == before
 
 
-@pytest.mark.parametrize("name", ["files.rename", "files.delete", "files.mkdir", "files.success"])
+@pytest.mark.parametrize(
+    "name", ["files.rename", "files.delete", "files.mkdir", "files.success", "files.unmark"]
+)
 @pytest.mark.parametrize("argument", [{}, {"path": 1}, {"path": "/x", "since": "2.0"}])
 def test_an_argument_that_makes_no_sense_is_a_permanent_failure(
     tmp_path: Path, name: str, argument: dict[str, Any]
@@ -378,6 +380,25 @@ def test_a_marker_belongs_to_one_operation(world: World) -> None:
         with pytest.raises(StepConflict, match="is of 't/k/3/u1', not of 't/k/4/u2'"):
             act(other)
     assert step_of(record).undo(other), "there is nothing of this operation"
+    assert world.read("day=1/_SUCCESS") == TOKEN.encode()
+
+
+@pytest.mark.parametrize("world", ["disk", "s3"], indirect=True)
+def test_a_marker_that_is_taken_back_stands_beside_no_other_files(world: World) -> None:
+    """C7: which one it has replaced nobody knows."""
+    record = CASES["success over"](world)
+    run(world, record)
+    assert not step_of(record).undo(world.context)
+    assert world.read("day=1/_SUCCESS") is None
+
+
+@pytest.mark.parametrize("world", ["disk", "s3"], indirect=True)
+def test_a_marker_of_the_operation_itself_is_not_taken_away(world: World) -> None:
+    """C3, C4: it was written after the one before was removed."""
+    record = CASES["unmark"](world)
+    run(world, record)
+    run(world, success(world))
+    run(world, record)
     assert world.read("day=1/_SUCCESS") == TOKEN.encode()
 
 
