@@ -29,8 +29,8 @@ class Scope(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """What ``plan`` may look at. It is read before the start and may be stale by then; whatever must still
-    hold at the end belongs into :attr:`Plan.watermarks`, which is compared in the finishing transaction."""
+    """What ``plan`` may look at. The operation starts on this state of its table; whatever must still hold at
+    the end belongs into :attr:`Plan.watermarks`, which is compared in the finishing transaction."""
 
     table: TableRecord
     head: Head | None
@@ -123,13 +123,23 @@ class DistributedOperation(ABC):
         """Check the argument and fix what is to be done.
 
         Runs in a thread of a coordinator, within the deadline of the call, maybe more than once for one
-        operation; has no side effects.
+        operation: again whenever the table's head, watermarks or index have moved before the start, see
+        :meth:`plan_holds`. Has no side effects.
 
         Raises
         ------
         InvalidArgument
             With ``details={"field": ...}``, so that the caller knows which field to correct.
         """
+
+    def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
+        """Whether a plan may be started although head, watermarks or index have moved since it was made.
+
+        By default not: it is made again, which a table that moves all the time gives a slow plan no time for.
+        Say yes where the operation would end as well as if the table had moved right after its start. The
+        table itself is the same in both requests. Runs where ``plan`` does; may read a file or two.
+        """
+        return False
 
     def object_of(self, argument: Mapping[str, Any]) -> str:
         """The object that an argument speaks of, for callers who name none; empty: they must.

@@ -15,7 +15,7 @@ import grpc.aio
 
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.body import StartBody, operation_arg, seconds
-from distop.coordinator.starting.planner import Planner
+from distop.coordinator.starting.planner import Planner, Planning
 from distop.coordinator.state.memory import Memory
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.views.listing import list_operations
@@ -41,16 +41,12 @@ from distop.errors import (
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put
 from distop.metastore.etcd.watch import WatchBatch, watch
-from distop.metastore.operations.active import active_operations
 from distop.metastore.operations.ending import request_cancel
 from distop.metastore.operations.parking import request_resolve
 from distop.metastore.operations.pausing import pause_operation, resume_operation
 from distop.metastore.operations.starting import (
-    GuessedWrong,
     StartRequest,
     TableState,
-    answered_before,
-    check_not_paused,
     operation_in_the_way,
     read_table_state,
     start,
@@ -58,8 +54,6 @@ from distop.metastore.operations.starting import (
 from distop.metastore.records.keyspace import OperationId, TableKeys, prefix_end
 from distop.metastore.records.operation import RUNNING, CancelRecord, OperationArg, PauseRecord, ResolveRecord
 from distop.metastore.tables.audit import audit_put, prune_softly
-from distop.metastore.tables.indexes import read_index
-from distop.operations.api import PlanRequest
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 
@@ -98,26 +92,26 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         self, request: pb.StartOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
         body = StartBody.of(request, self._registry)
-        wanted = body.request(request.request_id or uuid.uuid4().hex)
+        wanted = body.request(request.request_id or uuid.uuid4().hex, self._registry.get(body.type))
         left_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
         if (state := self._guess(wanted)) is not None:
             try:
                 return await self._start(body, wanted, state, request.started_by, left_s)
             except (Unavailable, OutcomeUnknown, DeadlineExceeded):
                 raise
-            except (GuessedWrong, DistopError):
+            except DistopError:
                 # What is wrong, if anything, can only be said of what was read.
                 if (turn := self._memory.turns.get(body.table)) is not None:
                     turn.guessed_wrong()
         keys = self._client.keyspace.table(body.table)
-        state = await read_table_state(self._client, keys, body.type, wanted.request_id)
+        state = await read_table_state(self._client, keys, wanted)
         return await self._start(body, wanted, state, request.started_by, left_s)
 
     def _guess(self, wanted: StartRequest) -> TableState | None:
         """What a start would read, if the table is led here and it is certain enough; spares the read."""
         turn = self._memory.turns.get(wanted.table)
         state = turn.guess(wanted.type) if turn is not None else None
-        if state is None or self._registry.get(wanted.type).sees_active:
+        if state is None or wanted.sees_active or wanted.index:
             return None
         in_the_way = operation_in_the_way(state.run_ops_kv.value, wanted, self._compatible(wanted.type))
         return state if in_the_way is None else None
@@ -129,51 +123,35 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         self, body: StartBody, wanted: StartRequest, state: TableState, started_by: str, left_s: float
     ) -> pb.Operation:
         """Start it on a table as it stands, or show what this request has started before."""
-        kind = self._registry.get(body.type)
         keys = self._client.keyspace.table(body.table)
-        operation = answered_before(state, wanted)
-        if operation is None:
-            check_not_paused(state)
-            plan = await self._planner.plan(
-                kind,
-                PlanRequest(
-                    table=state.record,
-                    head=state.head,
-                    watermarks=state.watermarks,
-                    argument=body.argument,
-                    partitions=body.partitions or None,
-                    options=body.options,
-                    active=await active_operations(self._client, keys) if kind.sees_active else (),
-                    object=body.object,
-                    index=await read_index(self._client, keys, body.object) if kind.builds_index else None,
-                ),
-                left_s,
+        planning = Planning(self._planner, self._client, keys, body, left_s)
+        started_at = time.time()
+
+        async def make_arg(now: TableState) -> OperationArg:
+            return operation_arg(
+                planning.kind,
+                await planning.on(now),
+                now.record,
+                body,
+                instance=now.next_instance,
+                request_id=wanted.request_id,
+                started_at=started_at,
+                started_by=started_by,
             )
-            started_at = time.time()
 
-            def make_arg(instance: int) -> OperationArg:
-                return operation_arg(
-                    kind,
-                    plan,
-                    state.record,
-                    body,
-                    instance=instance,
-                    request_id=wanted.request_id,
-                    started_at=started_at,
-                    started_by=started_by,
-                )
-
-            compatible = self._compatible(body.type)
-            started = await start(self._client, keys, state, wanted, make_arg, compatible=compatible)
-            operation = started.operation
-            if started.arg is not None:
-                if (turn := self._memory.turns.get(body.table)) is not None:
-                    turn.started(state, started.arg, started.revision)
-                self._metrics.operation_started(body.type)
-                log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
-                tracked = Tracked(keys.operation(operation), started.arg, RUNNING, started.revision)
-                return from_tracked(tracked, started.revision)
-        return await self._get(operation)
+        compatible = self._compatible(body.type)
+        started = await start(self._client, keys, state, wanted, make_arg, compatible=compatible)
+        operation = started.operation
+        if started.arg is None or started.state is None:
+            return await self._get(operation)
+        if (turn := self._memory.turns.get(body.table)) is not None:
+            if started.state is not state:
+                turn.guessed_wrong()
+            turn.started(started.state, started.arg, started.revision)
+        self._metrics.operation_started(body.type)
+        log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
+        tracked = Tracked(keys.operation(operation), started.arg, RUNNING, started.revision)
+        return from_tracked(tracked, started.revision)
 
     # -- get, list, cancel -----------------------------------------------------------------------------
 

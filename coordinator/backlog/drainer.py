@@ -16,7 +16,7 @@ import msgspec
 
 from distop.coordinator.backlog.policy import Apply, Backlog, InFlight, Rest, Stop, Waiting, decide
 from distop.coordinator.starting.body import StartBody, operation_arg
-from distop.coordinator.starting.planner import Planner
+from distop.coordinator.starting.planner import Planner, Planning
 from distop.errors import (
     OF_THE_WORLD,
     ArgumentTooLarge,
@@ -43,7 +43,7 @@ from distop.metastore.operations.starting import (
 from distop.metastore.records.keyspace import OperationId, TableKeys, prefix_end
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import decode, encode
-from distop.operations.api import DistributedOperation, PlanRequest
+from distop.operations.api import DistributedOperation
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +85,8 @@ class Drainer:
         self._news.set()
         self._stood_back = 0
         """The revision of a batch that has failed, after which it was waited."""
+        self._planning: tuple[str, Planning] | None = None
+        """Of batches that could not be started on what their plan was made on, by their request."""
         self._flying = False
         """Batches were being applied when it looked last."""
         self.resting = False
@@ -234,25 +236,23 @@ class Drainer:
             options=first.record.options,
             digest=digest_of([kind.type, argument, names]),
         )
-        request = body.request(unique)
-        state = await read_table_state(self._client, keys, kind.type, unique)
+        request = body.request(unique, kind)
+        state = await read_table_state(self._client, keys, request)
         if answered_before(state, request) is not None:
             return FIRST_PAUSE_S
         registry, run_ops = self._planner.registry, state.run_ops_kv.value
         if other := operation_in_the_way(run_ops, request, lambda name: registry.compatible(kind, name)):
             log.info("batch_waits", extra={"table": keys.name, "batch": first.name, "operation": str(other)})
             return 0.0  # its end brings the next look
-        plan = await self._planner.plan(
-            kind,
-            PlanRequest(table=state.record, head=state.head, watermarks=state.watermarks, argument=argument),
-            PLANNING_S,
-        )
+        if self._planning is None or self._planning[0] != unique:
+            self._planning = unique, Planning(self._planner, self._client, keys, body, PLANNING_S)
+        plan = await self._planning[1].on(state)
         arg = operation_arg(
             kind,
             plan,
             state.record,
             body,
-            instance=int(state.next_instance_kv.value or b"1"),
+            instance=state.next_instance,
             request_id=unique,
             started_at=self._wall(),
             started_by=first.record.queued_by,
@@ -267,6 +267,7 @@ class Drainer:
             )
         reached("batch.start.before")
         if await self._settled(txn, lambda: reached("batch.start.after")):
+            self._planning = None
             log.info("batches_taken", extra={"table": keys.name, "batches": names})
             self._flying = True
             return 0.0

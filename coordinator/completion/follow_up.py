@@ -22,7 +22,8 @@ from distop.errors import (
     RequestIdReused,
 )
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, Put, Txn
+from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Put, Txn
+from distop.metastore.operations.active import active_operations
 from distop.metastore.operations.starting import (
     FollowUpStart,
     StartRequest,
@@ -34,8 +35,7 @@ from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.options import FollowUp
 from distop.metastore.records.record import decode
-from distop.metastore.records.table import Head, decode_watermarks
-from distop.metastore.tables.indexes import read_index
+from distop.metastore.records.table import Head, IndexRecord, TableRecord, decode_watermarks
 from distop.operations.api import Plan, PlanRequest
 
 log = logging.getLogger(__name__)
@@ -104,16 +104,19 @@ class FollowUps:
         if other is not None:
             raise IncompatibleOperation(f"{wanted.type} cannot start while {other} is running")
         counter = keys.next_instance(wanted.type)
-        read = await self._client.read_at_once([Get(counter), Get(keys.request(request.request_id))])
+        index_key = keys.index(wanted.object)
+        wants = [Get(counter), Get(keys.request(request.request_id)), Get(index_key)]
+        read = await self._client.read_at_once(wants)
         if read.got(1):
             raise RequestIdReused(f"request id {request.request_id!r} was used before")
-        next_instance = read.one(0, counter)
-        if base.table is None:
+        next_instance, index = read.one(0, counter), read.one(2, index_key)
+        table = base.record
+        if table is None:
             raise AssertionError("a table is not dropped while an operation is running")
         arg = operation_arg(
             kind,
-            await self._plan(keys, wanted, base, publication),
-            base.table,
+            await self._plan(keys, wanted, table, base, index, publication),
+            table,
             wanted,
             instance=int(next_instance.value or b"1"),
             request_id=request.request_id,
@@ -121,25 +124,40 @@ class FollowUps:
             started_by=first.started_by,
             follows=str(first.id),
         )
-        start = FollowUpStart(arg=arg, request=request, next_instance_kv=next_instance)
+        start = FollowUpStart(
+            arg=arg,
+            request=request,
+            next_instance_kv=next_instance,
+            planned_on=(base.table, base.head, base.watermarks, *([index] if kind.builds_index else [])),
+        )
         size = start.txn(keys).size() + publication.size()
         if size > MAX_REQUEST_BYTES - ROOM_BYTES:
             raise ArgumentTooLarge(f"with it, finishing takes {size:,} bytes in one transaction")
         return start
 
-    async def _plan(self, keys: TableKeys, wanted: FollowUp, base: Base, publication: Txn) -> Plan:
-        assert base.table is not None
+    async def _plan(
+        self,
+        keys: TableKeys,
+        wanted: FollowUp,
+        table: TableRecord,
+        base: Base,
+        index: KeyValue,
+        publication: Txn,
+    ) -> Plan:
         kind = self._registry.get(wanted.type)
         written = {op.key: op.value for op in publication.then if isinstance(op, Put)}
         head = written.get(keys.head, base.head.value)
         watermarks = written.get(keys.watermarks, base.watermarks.value)
+        published = written.get(index.key, index.value) if kind.builds_index else b""
         request = PlanRequest(
-            table=base.table,
+            table=table,
             head=decode(head, Head, keys.head) if head else None,
             watermarks=decode_watermarks(watermarks),
             argument=wanted.argument,
             partitions=wanted.partitions or None,
+            options=wanted.options,
+            active=await active_operations(self._client, keys) if kind.sees_active else (),
             object=wanted.object,
-            index=await read_index(self._client, keys, wanted.object) if kind.builds_index else None,
+            index=decode(published, IndexRecord, index.key) if published else None,
         )
         return await self._planner.plan(kind, request, PLANNING_S)

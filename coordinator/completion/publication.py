@@ -30,12 +30,17 @@ if TYPE_CHECKING:
 class Base:
     """What a finish stands on, read at one revision."""
 
-    table: TableRecord | None
+    table: KeyValue
     head: KeyValue
     watermarks: KeyValue
     run_ops: KeyValue
     index: KeyValue
     """What is published of the operation's object; missing of operations without one."""
+
+    @property
+    def record(self) -> TableRecord | None:
+        """The table; ``None`` if it is gone."""
+        return decode(self.table.value, TableRecord, self.table.key) if self.table.exists else None
 
 
 async def read_base(client: EtcdClient, keys: TableKeys, arg: OperationArg) -> Base:
@@ -45,8 +50,7 @@ async def read_base(client: EtcdClient, keys: TableKeys, arg: OperationArg) -> B
         wanted.append(keys.index(arg.object))
     result = await client.read_at_once([Get(key) for key in wanted])
     table, head, watermarks, run_ops, *rest = (result.one(index, key) for index, key in enumerate(wanted))
-    record = decode(table.value, TableRecord, table.key) if table.exists else None
-    return Base(record, head, watermarks, run_ops, rest[0] if rest else KeyValue.missing(b""))
+    return Base(table, head, watermarks, run_ops, rest[0] if rest else KeyValue.missing(b""))
 
 
 async def read_jobs(client: EtcdClient, keys: OperationKeys) -> Mapping[str, JobRecord]:
@@ -84,10 +88,11 @@ def context_of(keys: TableKeys, base: Base, view: OperationView) -> FinishContex
     """What commit steps see."""
     from distop.commit.steps.contract import FinishContext
 
-    if base.table is None:
+    record = base.record
+    if record is None:
         raise PreconditionFailed(f"table {keys.name!r} was dropped while {view.arg.id} was running")
     return FinishContext(
-        table=base.table,
+        table=record,
         keys=keys,
         head=base.head,
         watermarks=base.watermarks,

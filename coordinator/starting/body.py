@@ -36,7 +36,7 @@ class StartBody:
     then: FollowUp | None = None
     digest: str
 
-    def request(self, request_id: str) -> StartRequest:
+    def request(self, request_id: str, kind: DistributedOperation) -> StartRequest:
         """The request for it under an id: the same id and the same body start one operation."""
         return StartRequest(
             table=self.table,
@@ -44,6 +44,8 @@ class StartBody:
             object=self.object,
             request_id=request_id,
             digest=self.digest,
+            index=self.object if kind.builds_index else "",
+            sees_active=kind.sees_active,
         )
 
     @classmethod

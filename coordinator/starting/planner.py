@@ -1,17 +1,27 @@
-"""Planning an operation: the code of its type, in a thread, bounded in number and time."""
+"""Planning an operation: the code of its type, in a thread, bounded in number and time. A plan that is older
+than the state it is to start from is made again."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import replace
+from typing import TypeVar
 
 from distop.coordinator.metrics.counts import Metrics
+from distop.coordinator.starting.body import StartBody
 from distop.errors import Busy, DeadlineExceeded
-from distop.metastore.records.keyspace import check_partition
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.operations.active import active_operations
+from distop.metastore.operations.starting import TableState
+from distop.metastore.records.keyspace import TableKeys, check_partition
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.registry import Registry
+
+T = TypeVar("T")
 
 MAX_PLANNING = 64
 """Starts that may be planned or wait for it at one time; more are refused, to be tried again."""
@@ -38,6 +48,26 @@ class Planner:
         Raises whatever ``plan`` of the type raises;
         :class:`~distop.errors.Busy` or :class:`~distop.errors.DeadlineExceeded` in time of need.
         """
+        plan = await self._run(kind, limit_s, lambda: kind.plan(request))
+        for partition in plan.partitions or ():
+            check_partition(partition)
+        return replace(plan, uuid=plan.uuid or uuid.uuid4().hex[:12])
+
+    async def holds(
+        self,
+        kind: DistributedOperation,
+        plan: Plan,
+        made_on: PlanRequest,
+        request: PlanRequest,
+        limit_s: float,
+    ) -> bool:
+        """Whether a plan may be started on another state of its table; raises as :meth:`plan`."""
+        if made_on.table != request.table:
+            return False
+        return await self._run(kind, limit_s, lambda: kind.plan_holds(plan, made_on, request))
+
+    async def _run(self, kind: DistributedOperation, limit_s: float, call: Callable[[], T]) -> T:
+        """Run code of the type in a thread."""
         if self._planning >= MAX_PLANNING:
             raise Busy(f"{MAX_PLANNING} operations are being planned already")
         self._planning += 1
@@ -45,12 +75,62 @@ class Planner:
         try:
             # Not wait_for: it swallows a cancellation that comes along with the result (Python up to 3.11).
             async with asyncio.timeout(limit_s):
-                plan = await asyncio.get_running_loop().run_in_executor(self._threads, kind.plan, request)
+                return await asyncio.get_running_loop().run_in_executor(self._threads, call)
         except TimeoutError:
             raise DeadlineExceeded(f"planning {kind.type} took longer than {limit_s:.0f} s") from None
         finally:
             self._planning -= 1
             self._metrics.planning(self._planning)
-        for partition in plan.partitions or ():
-            check_partition(partition)
-        return replace(plan, uuid=plan.uuid or uuid.uuid4().hex[:12])
+
+
+class Planning:
+    """The plan of one start, as its table moves.
+
+    Parameters
+    ----------
+    limit_s:
+        How long planning may take altogether.
+    """
+
+    def __init__(
+        self, planner: Planner, client: EtcdClient, keys: TableKeys, body: StartBody, limit_s: float
+    ) -> None:
+        self._planner, self._client, self._keys, self._body = planner, client, keys, body
+        self.kind = planner.registry.get(body.type)
+        self._limit_s = limit_s
+        self._until = asyncio.get_running_loop().time() + limit_s
+        self._made: tuple[Plan, PlanRequest] | None = None
+        self._stands_on: tuple[KeyValue, ...] = ()
+
+    async def on(self, state: TableState) -> Plan:
+        """The plan for a table as it stands: the one that was made before, where that still holds.
+
+        Raises as :meth:`Planner.plan`.
+        """
+        if self._made is not None and state.planned_on == self._stands_on:
+            return self._made[0]
+        request = await self._request(state)
+        left_s = self._until - asyncio.get_running_loop().time()
+        if left_s <= 0.0:
+            raise DeadlineExceeded(
+                f"table {self._keys.name!r} has changed before {self.kind.type} was planned, again and again "
+                f"for {self._limit_s:.0f} s"
+            )
+        if self._made is None or not await self._planner.holds(self.kind, *self._made, request, left_s):
+            self._made = await self._planner.plan(self.kind, request, left_s), request
+        self._stands_on = state.planned_on
+        return self._made[0]
+
+    async def _request(self, state: TableState) -> PlanRequest:
+        seen = await active_operations(self._client, self._keys) if self.kind.sees_active else ()
+        return PlanRequest(
+            table=state.record,
+            head=state.head,
+            watermarks=state.watermarks,
+            argument=self._body.argument,
+            partitions=self._body.partitions or None,
+            options=self._body.options,
+            active=seen,
+            object=self._body.object,
+            index=state.index,
+        )

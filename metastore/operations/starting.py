@@ -1,8 +1,9 @@
 """The transaction that starts an operation.
 
-IF ``runOps`` and ``nextInstanceId`` are as read AND the request id is new AND the table is still the same
-AND nobody has paused it THEN the operation exists, with all its keys. Nothing of a start that fails is ever
-in etcd.
+IF ``runOps`` and ``nextInstanceId`` are as read AND the request id is new AND the table, its head, its
+watermarks and the index are those that the plan was made on AND nobody has paused it THEN the operation
+exists, with all its keys. Nothing of a start that fails is ever in etcd. A plan is never older than the state
+it starts from: where something has moved meanwhile it is made again.
 
 Safe to send twice: the request id is both the fence and the memory. A start whose reply was lost is sent
 again; either the first one stands, and the request record says which operation it made, or none does.
@@ -11,7 +12,7 @@ again; either the first one stands, and the request record says which operation 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -48,7 +49,14 @@ from distop.metastore.records.operation import (
     RequestRecord,
 )
 from distop.metastore.records.record import decode, encode, encode_plain
-from distop.metastore.records.table import Head, TableRecord, Watermarks, decode_run_ops, decode_watermarks
+from distop.metastore.records.table import (
+    Head,
+    IndexRecord,
+    TableRecord,
+    Watermarks,
+    decode_run_ops,
+    decode_watermarks,
+)
 from distop.metastore.tables.audit import audit_put
 
 
@@ -62,6 +70,10 @@ class StartRequest:
     request_id: str
     digest: str
     """Of the request's body, from :func:`digest_of`."""
+    index: str = ""
+    """The object whose published index the plan looks at; empty: none."""
+    sees_active: bool = False
+    """Whether the plan looks at what else runs on the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +90,16 @@ class TableState:
     revision: int
     pause: PauseRecord | None = None
     """Why nothing may start."""
+    index: IndexRecord | None = None
     planned_on: tuple[KeyValue, ...] = ()
-    """What planning looks at besides, as it was read."""
+    """What planning looks at, as it was read; all of it is compared."""
     guessed: bool = False
-    """Not read, but remembered from earlier: all of it is compared."""
+    """Not read, but remembered from earlier."""
+
+    @property
+    def next_instance(self) -> int:
+        """The instance number that an operation started now has."""
+        return int(self.next_instance_kv.value or b"1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +109,8 @@ class Started:
     operation: OperationId
     arg: OperationArg | None = None
     """Its argument, when it was this call that started it."""
+    state: TableState | None = None
+    """What it was started on, when it was this call that started it."""
     revision: int = 0
     """At which it was started, or found."""
 
@@ -100,30 +120,29 @@ def digest_of(body: object) -> str:
     return hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()
 
 
-async def read_table_state(
-    client: EtcdClient, keys: TableKeys, type_name: str, request_id: str
-) -> TableState:
-    """Everything a start of ``type_name`` depends on, in one read.
+async def read_table_state(client: EtcdClient, keys: TableKeys, request: StartRequest) -> TableState:
+    """Everything a start depends on, in one read.
 
     Raises :class:`~distop.errors.TableNotFound`.
     """
-    read = await client.read_at_once(_reads(keys, type_name, request_id))
-    return table_state(keys, type_name, request_id, read)
+    return table_state(keys, request, await client.read_at_once(_reads(keys, request)))
 
 
-def _reads(keys: TableKeys, type_name: str, request_id: str) -> list[Get]:
-    own, next_instance = keys.request(request_id), keys.next_instance(type_name)
-    wanted = (keys.table, keys.run_ops, next_instance, own, keys.head, keys.watermarks, keys.pause)
+def _reads(keys: TableKeys, request: StartRequest) -> list[Get]:
+    own, next_instance = keys.request(request.request_id), keys.next_instance(request.type)
+    wanted = [keys.table, keys.run_ops, next_instance, own, keys.pause, keys.head, keys.watermarks]
+    if request.index:
+        wanted.append(keys.index(request.index))
     return [Get(key) for key in wanted]
 
 
-def table_state(keys: TableKeys, type_name: str, request_id: str, read: TxnResult) -> TableState:
+def table_state(keys: TableKeys, request: StartRequest, read: TxnResult) -> TableState:
     """The same, from the keys that were read."""
-    table, run_ops, next_instance, request, head, watermarks, pause = (
-        read.one(index, get.key) for index, get in enumerate(_reads(keys, type_name, request_id))
-    )
+    found = [read.one(index, get.key) for index, get in enumerate(_reads(keys, request))]
+    table, run_ops, next_instance, known, pause, head, watermarks, *indexes = found
     if not table.exists:
         raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+    index = indexes[0] if indexes and indexes[0].exists else None
     return TableState(
         record=decode(table.value, TableRecord, table.key),
         head=decode(head.value, Head, head.key) if head.exists else None,
@@ -131,10 +150,11 @@ def table_state(keys: TableKeys, type_name: str, request_id: str, read: TxnResul
         table_kv=table,
         run_ops_kv=run_ops,
         next_instance_kv=next_instance,
-        request=decode(request.value, RequestRecord, request.key) if request.exists else None,
+        request=decode(known.value, RequestRecord, known.key) if known.exists else None,
         revision=read.revision,
         pause=decode(pause.value, PauseRecord, pause.key) if pause.exists else None,
-        planned_on=(head, watermarks),
+        index=decode(index.value, IndexRecord, index.key) if index is not None else None,
+        planned_on=(table, head, watermarks, *indexes, *([run_ops] if request.sees_active else [])),
     )
 
 
@@ -200,11 +220,14 @@ class FollowUpStart:
     request: StartRequest
     next_instance_kv: KeyValue
     """As read."""
+    planned_on: tuple[KeyValue, ...] = ()
+    """What it was planned on, as it was read before the finishing transaction."""
 
     def txn(self, keys: TableKeys) -> Txn:
         """What it adds to the finishing transaction, which writes ``runOps`` itself."""
         absent_request = absent(keys.request(self.request.request_id))
-        compares = (unchanged(self.next_instance_kv), absent_request)
+        stands = (unchanged(kv) for kv in self.planned_on)
+        compares = (unchanged(self.next_instance_kv), absent_request, *stands)
         return Txn(compares, _new_operation(keys, self.arg, self.request))
 
 
@@ -212,12 +235,11 @@ def start_txn(keys: TableKeys, state: TableState, arg: OperationArg, request: St
     """The transaction itself, as a value."""
     return Txn(
         compares=(
-            unchanged(state.table_kv),
             unchanged(state.run_ops_kv),
             unchanged(state.next_instance_kv),
             absent(keys.request(request.request_id)),
             absent(keys.pause),
-            *(unchanged(kv) for kv in state.planned_on if state.guessed),
+            *(unchanged(kv) for kv in state.planned_on),
         ),
         then=(
             Put(keys.run_ops, slots_with(state.run_ops_kv.value, arg.id)),
@@ -249,16 +271,12 @@ def _new_operation(keys: TableKeys, arg: OperationArg, request: StartRequest) ->
     )
 
 
-class GuessedWrong(Exception):
-    """The table is not as it was thought to be. Nothing was written: read it, plan again."""
-
-
 async def start(
     client: EtcdClient,
     keys: TableKeys,
     state: TableState,
     request: StartRequest,
-    make_arg: Callable[[int], OperationArg],
+    make_arg: Callable[[TableState], Awaitable[OperationArg]],
     *,
     compatible: Callable[[str], bool],
 ) -> Started:
@@ -267,9 +285,10 @@ async def start(
     Parameters
     ----------
     state:
-        What was read before planning, or guessed; read again whenever the transaction loses a race.
+        What was read, or guessed; read again whenever the transaction loses a race.
     make_arg:
-        The operation's argument for an instance number.
+        The operation's argument on a table as it stands: it plans, if what :attr:`TableState.planned_on` has
+        is not what it has planned on before.
 
     Raises
     ------
@@ -279,24 +298,22 @@ async def start(
         As they say; nothing was written.
     OutcomeUnknown
         etcd stopped answering half-way; repeating the same request is safe.
-    GuessedWrong
-        As it says.
+    Exhausted
+        The table changes faster than the operation can be planned. Nothing was written.
     """
     given = TxnResult(True, state.revision)
 
     async def decide(read: TxnResult) -> tuple[Txn | None, Started]:
-        now = state if read is given else table_state(keys, request.type, request.request_id, read)
+        now = state if read is given else table_state(keys, request, read)
         if (known := answered_before(now, request)) is not None:
             return None, Started(operation=known)
-        if state.guessed and now is not state:
-            raise GuessedWrong
         check_not_paused(now)
         if (other := operation_in_the_way(now.run_ops_kv.value, request, compatible)) is not None:
             raise IncompatibleOperation(
                 f"{request.type} on {request.table!r} cannot start while {other} is running",
                 details={"operation": str(other), "table": request.table},
             )
-        arg = make_arg(int(now.next_instance_kv.value or b"1"))
+        arg = await make_arg(now)
         txn = start_txn(keys, now, arg, request)
         if txn.size() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
@@ -304,9 +321,9 @@ async def start(
                 details={"field": "argument"},
             )
         reached("start.before")
-        return txn, Started(operation=arg.id, arg=arg)
+        return txn, Started(operation=arg.id, arg=arg, state=now)
 
-    reads = _reads(keys, request.type, request.request_id)
+    reads = _reads(keys, request)
     what, replied = f"table {keys.name!r}", lambda: reached("start.after")
     try:
         started, revision = await update(client, reads, decide, what=what, first=given, replied=replied)

@@ -13,14 +13,6 @@ from distop.metastore.records.table import IndexRecord
 log = logging.getLogger(__name__)
 
 
-async def read_index(client: EtcdClient, keys: TableKeys, object: str) -> IndexRecord | None:
-    """What is published of one index; ``None`` if nothing is, or the operation has no object."""
-    if not object:
-        return None
-    kv = await client.get(keys.index(object))
-    return decode(kv.value, IndexRecord, kv.key) if kv.exists else None
-
-
 async def read_indexes(client: EtcdClient, keys: TableKeys, *, revision: int = 0) -> list[IndexRecord]:
     """All indexes of a table that this version understands, by column. As of ``revision``; 0: now."""
     found = []

@@ -56,6 +56,10 @@ class Compact(DistributedOperation):
         plan = _chosen(request, argument)
         return Plan(argument=msgspec.to_builtins(plan), partitions=_names(plan))
 
+    def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
+        """Files that others have removed meanwhile are left out at the end."""
+        return made_on.head is not None and request.head is not None
+
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """One: the snapshot that has the new files instead of the old ones."""
         return [StepRecord(step="iceberg.replace")] if operation.argument.get("layout") else []

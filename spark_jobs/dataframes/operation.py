@@ -107,6 +107,12 @@ class Write(DistributedOperation):
             uuid=argument.write,
         )
 
+    def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
+        """It stands on the snapshot that the write began on. Of the watermarks only its own counts."""
+        return all(
+            made_on.watermarks.get(source) == request.watermarks.get(source) for source in plan.watermarks
+        )
+
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """As the mode has it; and a note of which write it was."""
         note = StepRecord(step="write.note")

@@ -135,6 +135,10 @@ class BuildIndex(DistributedOperation):
         )
         return Plan(argument=plan.to_argument(), partition_count=plan.slices)
 
+    def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
+        """An index covers the snapshot that it was planned on, and is published if no other was meanwhile."""
+        return made_on.index == request.index
+
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """One: the pointer."""
         return [StepRecord(step="index.publish")]

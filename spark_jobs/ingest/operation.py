@@ -49,6 +49,12 @@ class Ingest(DistributedOperation):
 
         return plan_ingest(request)
 
+    def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
+        """See :func:`~distop.spark_jobs.ingest.planning.plan_holds`."""
+        from distop.spark_jobs.ingest.planning import plan_holds
+
+        return plan_holds(plan, made_on, request)
+
     def frame(self, session: Any, operation: OperationArg) -> Any:
         """What ``transform`` makes of the files; see :meth:`DistributedOperation.frame`."""
         from distop.spark_jobs.ingest.transform import transformed

@@ -39,7 +39,7 @@ from distop.spark_jobs.ingest.target import (
     target_of,
 )
 from distop.spark_jobs.ingest.topic_planning import plan_topic
-from distop.spark_jobs.ingest.watermarks import watermark_moves
+from distop.spark_jobs.ingest.watermarks import has_moved, watermark_moves
 from distop.spark_jobs.kafka.argument import parse_kafka
 from distop.spark_jobs.rules.staged import rules_of
 
@@ -114,6 +114,18 @@ def _plan_files(request: PlanRequest, argument: IngestArgument, *, in_part: bool
     if plan.transform is not None:
         return Plan(argument=plan.to_argument(), dynamic=True, watermarks=moves)
     return Plan(argument=plan.to_argument(), partition_count=len(plan.cuts) - 1, watermarks=moves)
+
+
+def plan_holds(plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
+    """Whether rows may still be added as planned: what others have published meanwhile is of no matter then,
+    unless they have changed the columns, or have ingested from where this reads."""
+    argument = plan.argument
+    if argument.get("mode") != "append" or argument.get("onConflict") != "rebase" or argument.get("branch"):
+        return False
+    if has_moved(plan.watermarks, made_on.watermarks, request.watermarks):
+        return False
+    layout = table_layout(request)
+    return layout is not None and layout.to_json() == argument["layout"]
 
 
 def plan_dataframe(request: PlanRequest) -> Plan:

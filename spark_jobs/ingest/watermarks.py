@@ -124,6 +124,19 @@ def _check_overlap(name: str, found: FoundSource, standing: Watermarks) -> None:
             )
 
 
+def has_moved(moves: Mapping[str, Mapping[str, WatermarkMove]], before: Watermarks, now: Watermarks) -> bool:
+    """Whether a watermark has changed that an ingest with these moves has looked at: its own, or one of a
+    folder around or below what it reads."""
+    own = {f"{source}/{path}" for source, paths in moves.items() for path in paths}
+    around = {outer for url in own for outer in _upwards(url)}
+    for source in before.keys() | now.keys():
+        for path, _ in set(before.get(source, {}).items()) ^ set(now.get(source, {}).items()):
+            url = f"{source}/{path}"
+            if url in own or ("://" in source and (url in around or not own.isdisjoint(_upwards(url)))):
+                return True
+    return False
+
+
 def _upwards(url: str) -> Iterator[str]:
     """A URL, and those of the folders around it."""
     while url:

@@ -110,6 +110,10 @@ class Validate(DistributedOperation):
             )
         return Plan(argument=frozen, partitions=names)
 
+    def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
+        """Of a snapshot nothing changes; only what is to be published must be what stands."""
+        return request.head is not None and "publish" not in plan.argument
+
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """The verdict on what all jobs have found; then the branch is published, if that was asked for."""
         steps = [StepRecord(step="rules.gate")]

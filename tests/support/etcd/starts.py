@@ -7,7 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.operations.starting import StartRequest, digest_of, read_table_state, start
+from distop.metastore.operations.starting import (
+    StartRequest,
+    TableState,
+    digest_of,
+    read_table_state,
+    start,
+)
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import encode
@@ -40,11 +46,11 @@ async def begin(
         digest=digest_of([table, kind, object, body]),
     )
     keys = client.keyspace.table(table)
-    state = await read_table_state(client, keys, kind, request.request_id)
+    state = await read_table_state(client, keys, request)
 
-    def make_arg(instance: int) -> OperationArg:
+    async def make_arg(now: TableState) -> OperationArg:
         given = {"request_id": request.request_id, "uuid": secrets.token_hex(6), "started_at": 1.0, **arg}
-        return OperationArg(table=table, type=kind, object=object, instance=instance, **given)
+        return OperationArg(table=table, type=kind, object=object, instance=now.next_instance, **given)
 
     started = await start(client, keys, state, request, make_arg, compatible=compatible)
     return started.operation

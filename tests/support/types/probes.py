@@ -25,6 +25,8 @@ PROBES = tuple(
         "Clumsy",
         "HookedFriend",
         "Seer",
+        "Tally",
+        "Onlooker",
         "Letters",
         "Reading",
         "Appending",
@@ -172,6 +174,35 @@ class Seer(_Probe):
         if request.argument.get("refuse"):
             raise PreconditionFailed("it does not want to")
         return Plan(argument=shown, partitions=list(request.partitions or ["0"]))
+
+
+class Tally(_Probe):
+    """Counts itself in a watermark that all share. ``plan`` writes what it has found into the file
+    ``argument.log``, then waits for the file ``argument.until``."""
+
+    type = "tally"
+
+    def plan(self, request: PlanRequest) -> Plan:
+        argument = dict(request.argument)
+        before = request.watermarks.get("tally", {}).get("count")
+        if "log" in argument:
+            with Path(argument["log"]).open("a") as file:
+                file.write(f"{before or 0}\n")
+        if "until" in argument:
+            _await_file(Path(argument["until"]))
+        move = WatermarkMove(before=before, after=str(int(before or 0) + 1))
+        return Plan(argument=argument, watermarks={"tally": {"count": move}})
+
+
+class Onlooker(_Probe):
+    """``plan`` keeps what else it was shown to be active. Runs beside ``noop``."""
+
+    type = "onlooker"
+    effect = Effect.READS
+    sees_active = True
+
+    def plan(self, request: PlanRequest) -> Plan:
+        return Plan(argument={"active": [str(one.id) for one in request.active]}, partition_count=1)
 
 
 def _await_file(path: Path, timeout_s: float = 30.0) -> None:

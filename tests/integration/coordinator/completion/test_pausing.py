@@ -10,7 +10,7 @@ from distop.errors import OperationNotFound, PreconditionFailed, TableNotFound, 
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.pausing import pause_operation, pause_table
 from distop.metastore.operations.runs import take_runner
-from distop.metastore.operations.starting import StartRequest, read_table_state, start
+from distop.metastore.operations.starting import StartRequest, TableState, read_table_state, start
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import ABORTING, RUNNING, OperationArg, PauseRecord, RunnerRecord
 from distop.metastore.records.record import decode
@@ -273,11 +273,11 @@ async def test_a_start_that_was_planned_before_the_pause_does_not_happen(client:
     await make_table(client)
     keys = client.keyspace.table("t")
     request = StartRequest(table="t", type="noop", request_id="r", digest="d")
-    state = await read_table_state(client, keys, "noop", "r")
+    state = await read_table_state(client, keys, request)
     await client.put(keys.pause, b"{}")
 
-    def make_arg(instance: int) -> OperationArg:
-        return OperationArg(table="t", type="noop", instance=instance)
+    async def make_arg(now: TableState) -> OperationArg:
+        return OperationArg(table="t", type="noop", instance=now.next_instance)
 
     with pytest.raises(TablePaused):
         await start(client, keys, state, request, make_arg, compatible=lambda other: False)

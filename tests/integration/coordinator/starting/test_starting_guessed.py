@@ -16,7 +16,6 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.starting import (
-    GuessedWrong,
     StartRequest,
     TableState,
     digest_of,
@@ -41,7 +40,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     noted, read = Reads(), read_table_state
 
     async def reading(*args: object) -> TableState:
-        noted.append(str(args[3]))
+        noted.append(str(args[1]))
         return await read(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(api_operations, "read_table_state", reading)
@@ -133,35 +132,36 @@ async def test_a_table_made_anew_is_another_table(service: Service, client: Etcd
     assert (await one(service, client)).instance >= 1
 
 
-async def test_what_planning_looked_at_must_be_as_it_was(client: LossyClient) -> None:
-    """P16: a plan on old watermarks is not started on; a lost reply is settled all the same."""
+async def test_what_was_guessed_wrong_is_read_and_planned_again(client: LossyClient) -> None:
+    """P16: no operation starts on old watermarks; a lost reply is settled all the same."""
     await make_table(client)
     keys = client.keyspace.table("t")
+    planned: list[dict[str, dict[str, str]]] = []
 
-    def make_arg(instance: int) -> OperationArg:
-        return OperationArg(table="t", type="noop", instance=instance, uuid="u", partition_count=0)
+    async def make_arg(now: TableState) -> OperationArg:
+        planned.append(now.watermarks)
+        return OperationArg(table="t", type="noop", instance=now.next_instance, uuid="u")
 
     async def guess(number: int) -> OperationId:
         request = StartRequest(table="t", type="noop", request_id=f"r{number}", digest=digest_of(number))
-        state = replace(await read_table_state(client, keys, "noop", request.request_id), guessed=True)
+        state = replace(await read_table_state(client, keys, request), guessed=True)
         if number == 1:
             await client.put(keys.watermarks, json.dumps({"s": {"p": "1"}}).encode())
-        if number == 3:
+        if number == 2:
             client.fail(Fault.LOST_REPLY)
         return (await start(client, keys, state, request, make_arg, compatible=lambda _: True)).operation
 
-    with pytest.raises(GuessedWrong):
-        await guess(1)
-    assert not (await client.get(keys.run_ops)).exists
-    assert (await guess(2)).instance == 1
+    assert (await guess(1)).instance == 1
+    assert planned == [{}, {"s": {"p": "1"}}]
     await client.delete(keys.run_ops)
-    assert (await guess(3)).instance == 2
+    assert (await guess(2)).instance == 2
 
 
 async def test_nothing_is_guessed_of_a_table_that_has_changed(client: EtcdClient) -> None:
     await make_table(client)
     keys = client.keyspace.table("t")
-    state = await read_table_state(client, keys, "noop", "r")
+    request = StartRequest(table="t", type="noop", request_id="r", digest="d")
+    state = await read_table_state(client, keys, request)
     arg = OperationArg(table="t", type="noop", instance=4, uuid="u", partition_count=0)
     for changed in (keys.table, keys.head, keys.watermarks, keys.pause):
         turn = Turn(keys)

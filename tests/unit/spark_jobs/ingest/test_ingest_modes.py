@@ -106,3 +106,20 @@ def test_tables_that_ingest_makes_remove_old_metadata(ingesting: Ingesting) -> N
     layout = Ingesting(ingesting.folder, ingesting.options).start(paths=str(ingesting.folder / "source"))
     kept = layout.argument["layout"]["properties"]
     assert kept["write.metadata.delete-after-commit.enabled"] == "false"
+
+
+def test_a_plan_to_append_holds_until_columns_or_its_own_files_are_others(ingesting: Ingesting) -> None:
+    """P7: whatever else is published before its start."""
+    ingesting.ingest(paths=source(ingesting, "a", (1, "x")), source="a")
+    paths = source(ingesting, "b", (2, "x"))
+    made_on = ingesting.request(paths=paths, source="b")
+    plan = ingesting.operation.plan(made_on)
+    refusing = ingesting.operation.plan(ingesting.request(paths=paths, source="b", on_conflict="refuse"))
+    replacing = ingesting.operation.plan(ingesting.request(paths=paths, source="b", mode="overwrite"))
+    ingesting.ingest(paths=source(ingesting, "c", (3, "x")), source="c")
+    now = ingesting.request(paths=paths, source="b")
+    assert ingesting.operation.plan_holds(plan, made_on, now)
+    assert not ingesting.operation.plan_holds(refusing, made_on, now)
+    assert not ingesting.operation.plan_holds(replacing, made_on, now)
+    ingesting.ingest(paths=paths, source="b")
+    assert not ingesting.operation.plan_holds(plan, made_on, ingesting.request(paths=paths, source="b"))

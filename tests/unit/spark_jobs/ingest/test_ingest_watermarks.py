@@ -9,7 +9,7 @@ import pytest
 from distop.errors import AlreadyIngested, InvalidArgument
 from distop.metastore.records.operation import WatermarkMove
 from distop.spark_jobs.formats.files import FoundSource, SourceFile
-from distop.spark_jobs.ingest.watermarks import watermark_moves
+from distop.spark_jobs.ingest.watermarks import has_moved, watermark_moves
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 AT_NOON = "2013-01-01T12:00:00.000000Z"
@@ -99,3 +99,30 @@ def test_where_files_have_no_time_a_value_must_be_given() -> None:
         watermark_moves(found("p", at=None), {})
     assert caught.value.details["field"] == "watermark"
     assert watermark_moves(found("p", at=None), {}, values={"p": "1"})
+
+
+@pytest.mark.parametrize(
+    ("source", "path", "moved"),
+    [
+        ("file:///data/flights", "2013-01", True),
+        ("file:///data/flights", "2013-02", False),
+        ("file:///data", "flights", True),
+        ("file:///data/flights/2013-01", "a.csv", True),
+        ("file:///data", "flights/2013-01x", False),
+        ("orders", "2013-01", False),
+        ("stream:q", "batch", False),
+    ],
+)
+def test_a_watermark_has_moved_if_it_speaks_of_the_same_files(source: str, path: str, moved: bool) -> None:
+    moves = watermark_moves(found("2013-01"), {})
+    before = {"orders": {"p": "1"}, "file:///data/flights": {"2012-12": "1"}}
+    now = {**before, source: {**before.get(source, {}), path: "2"}}
+    assert has_moved(moves, before, now) is moved
+    assert has_moved(moves, now, before) is moved
+    assert not has_moved(moves, before, dict(before))
+
+
+def test_a_watermark_of_a_named_source_has_moved_if_it_is_the_same() -> None:
+    moves = watermark_moves(found("p"), {}, source="orders", values={"p": "1"})
+    assert has_moved(moves, {}, {"orders": {"p": "1"}})
+    assert not has_moved(moves, {}, {"orders": {"q": "1"}, "others": {"p": "1"}})

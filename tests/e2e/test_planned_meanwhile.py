@@ -1,0 +1,80 @@
+"""Operations that are planned while others end: real plans, jobs and commits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from distop.client import OperationState
+from distop.metastore.etcd.config import EtcdConfig
+from distop.spark_jobs.ingest import planning
+from support.etcd.lossy import LossyClient
+from support.services.whole import Whole, whole, write_csv
+
+
+@pytest_asyncio.fixture
+async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -> AsyncIterator[Whole]:
+    async with whole(etcd_config, tmp_path, client) as running:
+        yield running
+
+
+class Meanwhile:
+    """Has a small ingest run from its start to its end while a large one looks for its files."""
+
+    def __init__(self, service: Whole, source: Path, large: Path, **argument: Any) -> None:
+        self._service, self._source, self._large, self._argument = service, source, large, argument
+        self._loop, self._find = asyncio.get_running_loop(), planning.find_files
+        self.looked = 0
+        self.ended: list[OperationState] = []
+
+    def __call__(self, paths: list[str]) -> Any:
+        found = self._find(paths)
+        if paths == [str(self._large)]:
+            self.looked += 1
+            if self.looked == 1:
+                small = self._service.ingest(self._source, **self._argument)
+                ended = asyncio.run_coroutine_threadsafe(small, self._loop).result(30)
+                self.ended.append(ended.state)
+        return found
+
+
+def write_many(folder: Path, files: int) -> Path:
+    for number in range(files):
+        write_csv(folder, f"{number}.csv", number, 1)
+    return folder
+
+
+async def test_an_overwrite_is_planned_on_the_small_one_that_ended_while_it_looked_for_its_files(
+    service: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P5, P7: it replaces what the small one has written, as it would if it had been started after it."""
+    await service.ingest(write_csv(service.folder / "first", "1.csv", 5000, 10))
+    large = write_many(service.folder / "large", 1000)
+    small = write_csv(service.folder / "small", "1.csv", 9000, 3)
+    meanwhile = Meanwhile(service, small, large, mode="overwrite")
+    monkeypatch.setattr(planning, "find_files", meanwhile)
+    ended = await service.ingest(large, mode="overwrite")
+    assert (ended.state, ended.error) == (OperationState.SUCCEEDED, None)
+    assert (meanwhile.ended, meanwhile.looked) == ([OperationState.SUCCEEDED], 2)
+    assert await asyncio.to_thread(service.ids) == list(range(1000))
+
+
+async def test_an_append_of_other_files_is_not_planned_again_for_every_commit(
+    service: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P7: a slow plan has its turn on a table that others append to all the time."""
+    await service.ingest(write_csv(service.folder / "src" / "first", "1.csv", 5000, 10))
+    large = write_many(service.folder / "src" / "large", 10)
+    small = write_csv(service.folder / "src" / "small", "1.csv", 9000, 3)
+    meanwhile = Meanwhile(service, small, large)
+    monkeypatch.setattr(planning, "find_files", meanwhile)
+    ended = await service.ingest(large)
+    assert (ended.state, meanwhile.ended) == (OperationState.SUCCEEDED, [OperationState.SUCCEEDED])
+    assert meanwhile.looked == 1
+    ids = [*range(10), *range(5000, 5010), *range(9000, 9003)]
+    assert await asyncio.to_thread(service.ids) == ids
