@@ -141,6 +141,10 @@ class DistributedOperation(ABC):
         """
         return False
 
+    def check_table(self, table: TableRecord) -> None:  # noqa: B027 - a default, not a gap
+        """Refuse options of a table, before it is made or altered, that operations of this type could not
+        keep to. Raises :class:`~distop.errors.InvalidArgument`."""
+
     def object_of(self, argument: Mapping[str, Any]) -> str:
         """The object that an argument speaks of, for callers who name none; empty: they must.
 

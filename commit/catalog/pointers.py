@@ -36,6 +36,7 @@ from distop.metastore.etcd.txn import (
 )
 from distop.metastore.etcd.update import Settled, settle
 from distop.metastore.records.keyspace import Keyspace, OperationId, TableKeys, escape, prefix_end, unescape
+from distop.metastore.records.names import check_new_name
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord, decode_run_ops
 
@@ -124,7 +125,7 @@ class Pointers:
 
     def create(self, record: TableRecord, head: Head) -> Swap:
         """Make a table with its record and head, unless it exists."""
-        keys = self.keyspace.table(record.name)
+        keys = self.keyspace.table(check_new_name(record.name, "name"))
         # What an interrupted drop may have left is not to become this table's past.
         self._remove_rest(keys)
         txn = Txn(
@@ -191,7 +192,7 @@ class Pointers:
             Somebody holds it under this name.
         """
         old = self.keyspace.table(self.keyspace.table_of(base.record_kv.key))
-        new = self.keyspace.table(record.name)
+        new = self.keyspace.table(check_new_name(record.name, "name"))
         _check_idle(old, base)
         self._remove_rest(new)
         # Written with every batch: one that comes after this look makes the transaction lose.

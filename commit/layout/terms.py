@@ -50,6 +50,17 @@ def parse_partitioning(terms: Sequence[str], schema: Schema) -> PartitionSpec:
     return PartitionSpec(*fields)
 
 
+def check_terms(terms: Sequence[str]) -> None:
+    """Refuse what is no term whatever the columns are. Raises as :func:`parse_partitioning`."""
+    for term in terms:
+        match = _TERM.fullmatch(str(term).strip())
+        if match is None:
+            if not str(term).strip():
+                raise _bad_term("a term is empty")
+        elif match["name"].lower().removesuffix("s") not in (*_PLAIN, *_WITH_WIDTH):
+            raise _bad_term(f"{term!r}: there is no transform {match['name']!r}")
+
+
 def _parse_term(term: str, schema: Schema) -> tuple[Transform[Any, Any], NestedField, str]:
     if term in schema.column_names:
         return _checked(IdentityTransform(), term, term, term, schema)
@@ -86,10 +97,11 @@ def _checked(
     return transform, source, name
 
 
-def _bad_term(message: str, schema: Schema) -> InvalidArgument:
-    columns = ", ".join(f"{column.name} ({column.field_type})" for column in schema.columns)
+def _bad_term(message: str, schema: Schema | None = None) -> InvalidArgument:
+    columns = [f"{column.name} ({column.field_type})" for column in schema.columns] if schema else []
+    known = f"transforms: {', '.join(_PLAIN)}, bucket[n], truncate[n]"
     return InvalidArgument(
         f"partition_by: {message}",
-        hint=f"columns: {columns}; transforms: {', '.join(_PLAIN)}, bucket[n], truncate[n]",
+        hint=f"columns: {', '.join(columns)}; {known}" if columns else known,
         details={"field": "partition_by"},
     )

@@ -129,7 +129,9 @@ async def start_server(
     distop_pb2_grpc.add_OperationServiceServicer_to_server(
         OperationService(client, planner, metrics, stopping, memory), server
     )
-    distop_pb2_grpc.add_TableServiceServicer_to_server(TableService(client, threads), server)
+    distop_pb2_grpc.add_TableServiceServicer_to_server(
+        TableService(client, threads, planner.registry), server
+    )
     distop_pb2_grpc.add_BacklogServiceServicer_to_server(BacklogService(client, planner.registry), server)
     distop_pb2_grpc.add_IndexServiceServicer_to_server(IndexService(client, threads), server)
     distop_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterService(client, threads), server)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import grpc.aio
 
+from distop.coordinator.api.new_table import check_options
 from distop.coordinator.views.listing import PageToken, continued_listing, page_of, table_names
 from distop.coordinator.views.tables import explain, read_table_message
 from distop.errors import (
@@ -29,11 +30,13 @@ from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, Put, Txn, TxnResul
 from distop.metastore.etcd.update import update
 from distop.metastore.operations.pausing import pause_table, resume_table
 from distop.metastore.records.keyspace import check_name
+from distop.metastore.records.names import check_new_name
 from distop.metastore.records.operation import PauseRecord
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, TableRecord, decode_watermarks
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.dropping import drop_table, finish_drop
+from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import from_json
@@ -41,20 +44,21 @@ from distop.proto.json_text import from_json
 log = logging.getLogger(__name__)
 
 FORMATS = ("iceberg", "files", "delta")
-OPTIONS = ("checks", "partitionBy", "properties", "schema", "storage")
 
 
 class TableService(distop_pb2_grpc.TableServiceServicer):
     """The handlers; stateless."""
 
-    def __init__(self, client: EtcdClient, threads: Executor) -> None:
+    def __init__(self, client: EtcdClient, threads: Executor, registry: Registry | None = None) -> None:
         self._client = client
+        self._registry = registry or Registry()
         self._threads = threads
 
     async def CreateTable(  # noqa: N802 - the name of the RPC
         self, request: pb.CreateTableRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Table:
         record = _checked(request)
+        await asyncio.get_running_loop().run_in_executor(self._threads, check_options, record, self._registry)
         keys = self._client.keyspace.table(record.name)
         by, at = record.created_by, record.created_at
         trails = (keys, keys.keyspace)
@@ -210,25 +214,13 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
 
 def _checked(request: pb.CreateTableRequest) -> TableRecord:
     """The record of a new table, or an error that names the field."""
-    check_name(request.name, "name")
+    check_new_name(request.name, "name")
     file_format = request.format or "iceberg"
     if file_format not in FORMATS:
         raise InvalidArgument(
             f"format {file_format!r} is not one of {', '.join(FORMATS)}", details={"field": "format"}
         )
     options = from_json(request.options_json, "options")
-    if unknown := sorted(set(options) - set(OPTIONS)):
-        raise InvalidArgument(
-            f"unknown option {unknown[0]!r}; known are {', '.join(OPTIONS)}",
-            details={"field": f"options.{unknown[0]}"},
-        )
-    if not isinstance(options.get("storage", {}), dict):
-        raise InvalidArgument("storage is not a set of options", details={"field": "options.storage"})
-    if not isinstance(options.get("checks", {}), dict):
-        raise InvalidArgument("checks is no set of rules", details={"field": "options.checks"})
-    terms = options.get("partitionBy", [])
-    if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
-        raise InvalidArgument("partitionBy is not a list of terms", details={"field": "options.partitionBy"})
     return TableRecord(
         name=request.name,
         location=_location(request.location),

@@ -8,6 +8,7 @@ from typing import Any
 from distop.commit.layout.staging import RULES
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.operation import OperationArg, StepRecord
+from distop.metastore.records.table import TableRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
@@ -54,6 +55,12 @@ class Ingest(DistributedOperation):
         from distop.spark_jobs.ingest.planning import plan_holds
 
         return plan_holds(plan, made_on, request)
+
+    def check_table(self, table: TableRecord) -> None:
+        """The rules of the table, against its columns if they are known."""
+        from distop.spark_jobs.rules.staged import check_option
+
+        check_option(table)
 
     def frame(self, session: Any, operation: OperationArg) -> Any:
         """What ``transform`` makes of the files; see :meth:`DistributedOperation.frame`."""

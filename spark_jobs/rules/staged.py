@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 import pyarrow as pa
 
-from distop.commit.layout.model import Layout
+from distop.commit.layout.model import Layout, parse_schema
+from distop.commit.rows import new_layout
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.records.structs import convert
+from distop.metastore.records.table import TableRecord
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
 from distop.spark_jobs.rules.model import MAX_SAMPLES, ChecksArgument, RuleSet
@@ -60,6 +62,16 @@ def rules_of(
         samples=samples,
         report_only=all(one.report_only for one in given),
     )
+
+
+def check_option(table: TableRecord) -> None:
+    """Refuse rules of a table that make no sense, or do not fit its columns where those are known.
+
+    Raises :class:`~distop.errors.InvalidArgument`.
+    """
+    _of_table(table.options)
+    if (schema := table.options.get("schema")) is not None:
+        rules_of(table.options, None, new_layout(table, parse_schema(schema)))
 
 
 def refuse_unchecked(table: str, options: Mapping[str, Any]) -> None:

@@ -25,8 +25,8 @@ async def test_large_integers_survive_from_the_start_to_every_reader(
         return repr(sorted(value.items())) == repr(sorted(NUMBERS.items()))
 
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
-        await sdk.create_table("t", "/tmp/nowhere", options={"properties": NUMBERS})
-        assert same((await sdk.get_table("t")).options["properties"])
+        await sdk.create_table("t", "/tmp/nowhere", options={"storage": NUMBERS})
+        assert same((await sdk.get_table("t")).options["storage"])
         started = await sdk.start("t", "friend", NUMBERS)
         kv = await client.get(client.keyspace.operation(OperationId.parse(started.name)).arg)
         assert same(decode(kv.value, OperationArg, kv.key).argument)

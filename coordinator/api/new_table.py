@@ -1,0 +1,88 @@
+"""The options of a table, checked before there is one: what could never work is refused, by field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from distop.errors import InvalidArgument
+from distop.metastore.records.names import unreadable
+from distop.metastore.records.table import TableRecord
+from distop.operations.registry import Registry
+
+OPTIONS = ("checks", "partitionBy", "properties", "schema", "storage")
+
+
+def check_options(record: TableRecord, registry: Registry) -> None:
+    """Check all options of a table. Blocking.
+
+    Raises
+    ------
+    InvalidArgument
+        ``details["field"]`` is ``options.<option>``.
+    """
+    options = record.options
+    if unknown := sorted(set(options) - set(OPTIONS)):
+        raise _wrong(unknown[0], f"unknown option {unknown[0]!r}; known are {', '.join(OPTIONS)}")
+    for name in ("storage", "properties", "checks"):
+        if not isinstance(options.get(name, {}), dict):
+            raise _wrong(name, f"{name} is not an object of JSON")
+    for name, value in options.get("properties", {}).items():
+        if not isinstance(value, str | bool | int | float):
+            raise _wrong("properties", f"property {name!r} is neither text, number nor boolean")
+    _check_columns(record)
+    if "checks" in options and "ingest" in registry.names():
+        _as_option("checks", lambda: registry.get("ingest").check_table(record))
+
+
+def _check_columns(record: TableRecord) -> None:
+    from distop.commit.layout.terms import check_terms
+
+    options = record.options
+    schema, terms = options.get("schema"), options.get("partitionBy", [])
+    if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
+        raise _wrong("partitionBy", "partitionBy is not a list of terms")
+    if schema is None:
+        _as_option("partitionBy", lambda: check_terms(terms))
+        return
+    columns: Sequence[Any] = [schema]
+    if isinstance(schema, Mapping):
+        columns = [*schema, *schema.values()]
+    elif isinstance(schema, list):
+        columns = schema
+    if not isinstance(schema, Mapping | list) or not all(isinstance(column, str) for column in columns):
+        raise _wrong(
+            "schema",
+            "schema is neither a list of columns nor an object of names and types",
+            'write ["id: long not null", "at: timestamp"]',
+        )
+    _as_option("schema", lambda: _check_layout(record))
+
+
+def _check_layout(record: TableRecord) -> None:
+    from distop.commit.layout.model import parse_schema
+    from distop.commit.layout.partitioning import Partitioner
+    from distop.commit.outputs import output_of
+    from distop.commit.rows import new_layout
+
+    schema = parse_schema(record.options["schema"])
+    for column in schema.columns:
+        if reason := unreadable(column.name):
+            raise _wrong("schema", f"column {column.name!r} {reason}")
+    layout = new_layout(record, schema)
+    Partitioner(layout.schema, layout.spec)
+    output_of(record.format).check(layout)
+
+
+def _as_option(name: str, check: Any) -> None:
+    """Name the option in errors that name a field of what it holds."""
+    try:
+        check()
+    except InvalidArgument as error:
+        field = {"partition_by": "partitionBy"}.get(error.details.get("field", ""), "")
+        error.details["field"] = f"options.{field or name}"
+        raise
+
+
+def _wrong(option: str, message: str, hint: str = "") -> InvalidArgument:
+    return InvalidArgument(message, hint=hint, details={"field": f"options.{option}"})
