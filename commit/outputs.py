@@ -31,6 +31,8 @@ class Output(ABC):
     format: ClassVar[str]
     modes: ClassVar[frozenset[str]] = EVERY_MODE
     """Save modes that operations on such a table can have."""
+    widens: ClassVar[bool] = False
+    """Whether the type of a column may become a wider one while the files stay as they are."""
 
     @abstractmethod
     def layout(self, table: TableRecord, head: Head | None) -> Layout | None:
@@ -75,6 +77,7 @@ class IcebergOutput(Output):
     """Files stay where they are written; a snapshot makes them part of the table."""
 
     format = ICEBERG
+    widens = True
     _STEPS: ClassVar[dict[str, str]] = {
         "append": "iceberg.append",
         "overwrite": "iceberg.overwrite",

@@ -38,6 +38,14 @@ class HeadConflict(Conflict):
     code = "HEAD_CONFLICT"
 
 
+class SchemaConflict(Conflict):
+    """The columns of the table have changed meanwhile, and the operation's files do not fit any more."""
+
+    code = "SCHEMA_CONFLICT"
+    retryable = True
+    default_hint = "start the operation again: it will use the table's present columns"
+
+
 class TableNotEmpty(Conflict):
     """The table holds data already, and the operation was to find none."""
 

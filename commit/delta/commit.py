@@ -50,6 +50,8 @@ class DeltaArgument(StepArgument):
     schema: str
     """Delta's own JSON of the table's schema."""
     mode: Literal["append", "overwrite"] = "append"
+    adds: list[str] = msgspec.field(default_factory=list)
+    """Columns of the schema that the table gets, should it not have them."""
     partition_by: list[str] = msgspec.field(default_factory=list)
     files: list[DeltaFile] = msgspec.field(default_factory=list)
     lists: list[str] = msgspec.field(default_factory=list)
@@ -169,7 +171,10 @@ def _commit(table: Any, argument: DeltaArgument, files: list[DeltaFile], context
                 commit_properties=properties,
             )
         else:
-            _check_fits(table, argument, schema)
+            if new := _missing(table, argument, schema):
+                # A version of its own, without rows: done again, it finds them there.
+                table.alter.add_columns(new)
+                return False
             table.create_write_transaction(
                 actions, argument.mode, schema, argument.partition_by or None, commit_properties=properties
             )
@@ -182,15 +187,20 @@ def _commit(table: Any, argument: DeltaArgument, files: list[DeltaFile], context
     return True
 
 
-def _check_fits(table: Any, argument: DeltaArgument, schema: Any) -> None:
+def _missing(table: Any, argument: DeltaArgument, schema: Any) -> list[Any]:
+    """Columns that the table is to get first. Raises :class:`StepConflict` if the files do not fit it."""
     columns = table.metadata().partition_columns
     if list(columns) != argument.partition_by:
         raise StepConflict(
             f"{argument.table} is partitioned by {columns}, the files by {argument.partition_by}"
         )
     known = {field.name: field.type for field in table.schema().fields}
-    if odd := [field.name for field in schema.fields if known.get(field.name) != field.type]:
+    missing = [field for field in schema.fields if field.name in argument.adds and field.name not in known]
+    fitting = [field.name for field in missing]
+    odd = [one.name for one in schema.fields if one.name not in fitting and known.get(one.name) != one.type]
+    if odd:
         raise StepConflict(f"{argument.table} has other columns than the files: {', '.join(odd)}")
+    return missing
 
 
 def _schema_of(argument: DeltaArgument) -> Any:

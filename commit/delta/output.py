@@ -20,6 +20,7 @@ from pyiceberg.types import DateType, FixedType, IntegerType, LongType, StringTy
 
 from distop.commit.delta.commit import DeltaArgument, DeltaFile, delta_library
 from distop.commit.files.storage import StorageOptions, delta_options
+from distop.commit.layout.evolution import evolution_of
 from distop.commit.layout.hive import PartitionValues, columns_in_files
 from distop.commit.layout.model import Layout
 from distop.commit.layout.partitioning import PartitionKey
@@ -158,10 +159,12 @@ class DeltaPublish(StepPlan):
             table = delta_table(arg.location, arg.storage)
             refuse_data(arg.table, table)
             expected = -1 if table is None else table.version()
+        added = set(evolution_of(arg).added)
         commit = DeltaArgument(
             table=arg.location,
             schema=delta_schema(layout),
             mode="overwrite" if mode == "overwrite" else "append",
+            adds=[column.name for column in layout.schema.columns if column.field_id in added],
             partition_by=[field.name for field in layout.spec.fields],
             files=files,
             lists=lists,

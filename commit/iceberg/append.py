@@ -14,7 +14,6 @@ from typing import Any
 
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import TableProperties
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import (
     ADDED_DATA_FILES,
     ADDED_FILE_SIZE,
@@ -30,18 +29,19 @@ from pyiceberg.table.update import TableUpdate
 from pyiceberg.utils.properties import property_as_bool
 
 from distop.commit.iceberg.branches import check_carried
+from distop.commit.iceberg.columns import fitted
 from distop.commit.iceberg.content import is_live, only_replaced, writer_of
 from distop.commit.iceberg.merging import merged
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.provenance import provenance
 from distop.commit.iceberg.snapshots import Draft, snapshot_id_of
 from distop.commit.iceberg.takeover import JobsOutput, manifests_of, output_of_jobs, remove_all, take_over
-from distop.commit.layout.model import Layout, check_format, file_io
+from distop.commit.layout.model import Layout, file_io
 from distop.commit.layout.staging import branch_of
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.commit.steps.facts import ADOPTED_FROM, DROPPED_METADATA
 from distop.commit.steps.partial import selection
-from distop.errors import Conflict, CorruptRecord, HeadConflict
+from distop.errors import CorruptRecord, HeadConflict
 from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import decode, encode
@@ -89,10 +89,10 @@ class IcebergStep(TransactionalStep):
         file = _file_of(context, layout)
         base = file.metadata
         snapshot_id = snapshot_id_of(f"{arg.id}/{arg.uuid}")
-        check_fits(layout, base, arg)
+        columns = fitted(layout, file, arg)
         _check_unpublished(file, snapshot_id, arg)
         io = file_io(base.location, {**layout.properties, **base.properties}, arg.storage)
-        draft = Draft(io, file, branch_of(arg))
+        draft = Draft(io, file, branch_of(arg), columns)
         moves = selection(arg, context.view.jobs).moves
         told = provenance(arg, moves)
         if draft.branch:
@@ -102,7 +102,7 @@ class IcebergStep(TransactionalStep):
             change = self.change(draft, layout, output, snapshot_id)
             if change is None and draft.branch and any(moves.values()):
                 change = _without_rows(draft)
-            if change is None and file.location is not None:
+            if change is None and file.location is not None and not columns:
                 return Contribution(facts=_facts(output))
             if change is None:
                 location = draft.write()
@@ -226,28 +226,6 @@ def _file_of(context: FinishContext, layout: Layout) -> TableFile:
         return TableFile.of(layout.new_metadata(table.location, uuid=table.uuid, now=context.now()))
     location = decode(context.head.value, Head, context.head.key).metadata_location
     return TableFile.read(location, layout.properties, context.view.arg.storage)
-
-
-def check_fits(layout: Layout, base: TableMetadata, arg: OperationArg) -> None:
-    """Whether files of this layout may become part of the table.
-
-    They may if the table still knows the schema and the partition spec they were written with, be it as an
-    earlier one: Iceberg reads older files through the present schema.
-    """
-    check_format(base)
-    schema, spec = layout.schema, layout.spec
-    if not any(known.schema_id == schema.schema_id and known == schema for known in base.schemas):
-        raise Conflict(
-            f"{arg.id} has written its files with a schema {schema.schema_id} that table {arg.table!r} does "
-            f"not know; its present schema is {base.current_schema_id}",
-            hint="start the operation again: it will use the table's present schema",
-        )
-    if spec not in base.partition_specs:
-        raise Conflict(
-            f"{arg.id} has written its files with a partition spec {spec.spec_id} that table {arg.table!r} "
-            "does not know",
-            hint="start the operation again: it will use the table's present partitioning",
-        )
 
 
 def _without_rows(draft: Draft) -> Change:

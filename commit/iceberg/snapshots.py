@@ -19,6 +19,7 @@ from pyiceberg.table.update import (
     AddSnapshotUpdate,
     SetSnapshotRefUpdate,
     TableUpdate,
+    update_table_metadata,
 )
 
 from distop.commit.iceberg.metadata_files import TableFile
@@ -49,13 +50,19 @@ class Draft:
         What the table is now.
     branch:
         The branch that is written to; empty: the table itself.
+    updates:
+        What changes before everything else, such as the columns.
     """
 
-    def __init__(self, io: FileIO, file: TableFile, branch: str = "") -> None:
+    def __init__(
+        self, io: FileIO, file: TableFile, branch: str = "", updates: Sequence[TableUpdate] = ()
+    ) -> None:
         self.io = io
         self.file = file
         self.branch = branch
-        self.base = _seen_from(file.metadata, branch)
+        self._updates = tuple(updates)
+        changed = update_table_metadata(file.metadata, self._updates) if updates else file.metadata
+        self.base = _seen_from(changed, branch)
         """The table as the branch sees it: what a new snapshot follows is its current one."""
         self.dropped: list[str] = []
         """Metadata files that the log of earlier ones no longer names, after :meth:`write`."""
@@ -120,7 +127,7 @@ class Draft:
 
     def write(self, *updates: TableUpdate) -> str:
         """Write the metadata file of the base with the updates; its location."""
-        successor = self.file.successor(updates)
+        successor = self.file.successor((*self._updates, *updates))
         path = self._place(f"{self._next_version():05d}-{uuid4()}.metadata.json")
         reached("snapshot.before")
         with self.io.new_output(path).create() as stream:

@@ -62,6 +62,8 @@ class Layout:
     schema: Schema
     spec: PartitionSpec
     properties: dict[str, str] = field(default_factory=dict)
+    last_column_id: int = field(default=0, compare=False)
+    """The highest id that a column has or had, where it is known. Not recorded."""
 
     @classmethod
     def create(
@@ -100,7 +102,8 @@ class Layout:
         Raises :class:`~distop.errors.PreconditionFailed` if it has an Iceberg format that is not written.
         """
         check_format(metadata)
-        return cls(metadata.schema(), metadata.spec(), dict(metadata.properties))
+        properties = dict(metadata.properties)
+        return cls(metadata.schema(), metadata.spec(), properties, metadata.last_column_id)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object, to be recorded in an operation's argument."""

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from distop.commit.files.places import OBJECT_STORES, Place
 from distop.commit.files.storage import StorageOptions, file_system, protocol_of
+from distop.commit.layout.evolution import evolution_of, put_on
+from distop.commit.layout.model import Layout
 from distop.commit.layout.staging import PRIVATE
 from distop.commit.plain.lists import ListedFile, written
 from distop.commit.steps.contract import Contribution, FinishContext, StepPlan, TransactionalStep
@@ -29,7 +32,7 @@ from distop.commit.steps.partial import counted
 from distop.errors import TableNotEmpty
 from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.operation import OperationArg, StepRecord
-from distop.metastore.records.record import encode
+from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head
 from distop.operations.job import staging_folder
 
@@ -91,7 +94,14 @@ class FilesHead(TransactionalStep):
     def prepare(self, context: FinishContext) -> Contribution:
         """See :class:`TransactionalStep`."""
         arg = context.view.arg
-        head = Head(metadata_location="", operation=str(arg.id), layout=arg.argument.get("layout") or {})
+        layout = arg.argument.get("layout") or {}
+        standing = decode(context.head.value, Head, context.head.key) if context.head.exists else None
+        if standing is not None and standing.layout:
+            # The columns may have been altered meanwhile; what the operation adds comes on top.
+            present, planned = Layout.from_json(standing.layout), Layout.from_json(layout)
+            schema = put_on(present.schema, planned.schema, evolution_of(arg))
+            layout = replace(present, schema=schema).to_json()
+        head = Head(metadata_location="", operation=str(arg.id), layout=layout)
         return Contribution(txn=Txn((unchanged(context.head),), (Put(context.keys.head, encode(head)),)))
 
 

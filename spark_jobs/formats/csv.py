@@ -143,6 +143,8 @@ class CsvRecords:
         self._parse_options = parse_options(options)
         types = {field.name: text_type(field.type) for field in schema}
         self._convert_options = convert_options(options, schema.names, types)
+        # Where a file must have all of them, one that lacks some was refused before.
+        self._convert_options.include_missing_columns = True
 
     def convert(self, rows: Lines) -> pa.Table:
         """The wanted columns of some rows.

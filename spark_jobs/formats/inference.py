@@ -23,7 +23,7 @@ from distop.spark_jobs.formats.csv import convert_options, csv_text, parse_optio
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.jsonl import first_of_data, json_text
 from distop.spark_jobs.formats.options import CsvOptions, Format
-from distop.spark_jobs.formats.parquet import opened_parquet
+from distop.spark_jobs.formats.parquet import holds, opened_parquet
 from distop.spark_jobs.formats.reader import FileUnusable
 from distop.spark_jobs.formats.types import UnsupportedType, table_type
 
@@ -47,11 +47,18 @@ class Sample(Protocol):
         """Its columns, in the order of the first file."""
 
     @property
+    def all_names(self) -> list[str]:
+        """The same, and columns that only other files of the sample have."""
+
+    @property
     def complete(self) -> bool:
         """Whether there can be no others."""
 
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
         """Types of some of its columns, as a table holds them."""
+
+    def fits(self, column: str, dtype: pa.DataType) -> bool:
+        """Whether all values of a column that were seen are of a type of number."""
 
 
 def take_sample(
@@ -94,6 +101,7 @@ class CsvSample:
         self._options = options
         self._heads = heads
         self.names = next((names for names, _ in heads if names), [])
+        self.all_names = list(dict.fromkeys(name for names, _ in heads for name in names))
 
     @classmethod
     def of(cls, files: Sequence[OpenFile], options: CsvOptions, *, check_newlines: bool) -> CsvSample:
@@ -122,6 +130,15 @@ class CsvSample:
             for column, dtype in self._guess(names, head, there).items():
                 found[column].append(dtype)
         return {column: table_type(reduce(_common_type, types, pa.null())) for column, types in found.items()}
+
+    def fits(self, column: str, dtype: pa.DataType) -> bool:
+        for names, head in self._heads:
+            if head and column in names:
+                try:
+                    self._parse(names, head, [column], {column: dtype})
+                except pa.ArrowInvalid:
+                    return False
+        return True
 
     def _guess(self, names: list[str], head: bytes, columns: list[str]) -> dict[str, pa.DataType]:
         if not head or not columns:
@@ -192,7 +209,7 @@ class JsonSample:
         self._values: dict[str, list[Any]] = {}
         for line in lines:
             self._add(line)
-        self.names = list(self._values)
+        self.names = self.all_names = list(self._values)
 
     @classmethod
     def of(cls, files: Sequence[OpenFile]) -> JsonSample:
@@ -218,8 +235,15 @@ class JsonSample:
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
         return {column: self._guess(column) for column in columns}
 
+    def fits(self, column: str, dtype: pa.DataType) -> bool:
+        try:
+            pa.array(self._values.get(column, []), dtype)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+            return False
+        return True
+
     def _guess(self, column: str) -> pa.DataType:
-        values = [value for value in self._values[column] if value is not None]
+        values = [value for value in self._values.get(column, ()) if value is not None]
         if values and all(isinstance(value, str) for value in values):
             return _text_type(values)
         try:
@@ -257,6 +281,12 @@ class ParquetSample:
             self._schema_of_all = pa.unify_schemas(schemas, promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise invalid("paths", f"the files do not agree on their columns: {error}") from None
+        self.all_names = list(self._schema_of_all.names)
+        self._files = files
+
+    def fits(self, column: str, dtype: pa.DataType) -> bool:
+        """As far as the statistics of the files say; else by the column's type."""
+        return all(looked_into(file, lambda opened: holds(opened, column, dtype)) for file in self._files)
 
     @staticmethod
     def _schema(file: OpenFile) -> pa.Schema:

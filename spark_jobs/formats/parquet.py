@@ -9,6 +9,7 @@ from typing import Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.types import is_floating
 
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.reader import FileUnusable, Wanted
@@ -38,6 +39,28 @@ def row_group_sizes(file: OpenFile) -> tuple[int, ...]:
             sum(group.column(column).total_compressed_size for column in range(group.num_columns))
             for group in groups
         )
+
+
+def holds(file: OpenFile, column: str, dtype: pa.DataType) -> bool:
+    """Whether a type of number has room for the least and the greatest value that a file has of a column, as
+    its statistics tell; where they do not, nobody knows."""
+    with opened_parquet(file) as opened:
+        if column not in opened.schema_arrow.names:
+            return True
+        found, metadata = opened.schema_arrow.field(column).type, opened.metadata
+        if is_floating(found) and is_floating(dtype):
+            return bool(found.bit_width <= dtype.bit_width)  # digits are lost between the ends, too
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            chunks = (group.column(index) for index in range(group.num_columns))
+            told = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == column), None)
+            if told is None or (not told.has_min_max and told.null_count != group.num_rows):
+                return False
+            try:
+                pa.array([told.min, told.max] if told.has_min_max else [], found).cast(dtype)
+            except (pa.ArrowInvalid, pa.ArrowTypeError):
+                return False
+    return True
 
 
 class ParquetRows:
@@ -80,21 +103,23 @@ class ParquetReader:
         with opened_parquet(file) as opened:
             schema = opened.schema_arrow
             self._wanted.check(schema.names)
-            for field in self._wanted.schema:
+            wanted = [field for field in self._wanted.schema if field.name in schema.names]
+            for field in wanted:
                 found = schema.field(field.name).type
                 if not convertible(found, field.type):
                     raise FileUnusable(
                         f"has {found} in column {field.name!r}, which cannot become {field.type}"
                     )
-            yield ParquetFile(opened, self._wanted.schema)
+            yield ParquetFile(opened, self._wanted.schema, [field.name for field in wanted])
 
 
 class ParquetFile:
-    """One Parquet file."""
+    """One Parquet file; ``there`` are the columns of the schema that it has."""
 
-    def __init__(self, file: pq.ParquetFile, schema: pa.Schema) -> None:
+    def __init__(self, file: pq.ParquetFile, schema: pa.Schema, there: list[str]) -> None:
         self._file = file
         self._schema = schema
+        self._there = there
 
     def blocks(self, start: int, end: int | None) -> Iterator[ParquetRows]:
         """Rows of a range of row groups."""
@@ -102,7 +127,7 @@ class ParquetFile:
         first = 1 + sum(metadata.row_group(group).num_rows for group in range(start))
         groups = range(start, metadata.num_row_groups if end is None else end)
         batches = self._file.iter_batches(
-            batch_size=BATCH_ROWS, row_groups=groups, columns=self._schema.names, use_threads=False
+            batch_size=BATCH_ROWS, row_groups=groups, columns=self._there, use_threads=False
         )
         while (batch := self._next(batches)) is not None:
             yield ParquetRows(pa.Table.from_batches([batch]), first)
@@ -122,5 +147,10 @@ class ParquetFile:
 
     def convert(self, rows: ParquetRows) -> pa.Table:
         """The wanted columns of some rows."""
-        columns = [convert(rows.table.column(field.name), field.type, field.name) for field in self._schema]
+        columns = [
+            convert(rows.table.column(field.name), field.type, field.name)
+            if field.name in self._there
+            else pa.nulls(len(rows), field.type)
+            for field in self._schema
+        ]
         return pa.table(columns, schema=self._schema)

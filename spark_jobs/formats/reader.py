@@ -28,10 +28,13 @@ class Wanted:
         Arrow names and types of the columns, in the types of an Iceberg table.
     strict:
         Whether columns that are not wanted are an error.
+    partly:
+        Whether a file may lack some of them, which are then NULL.
     """
 
     schema: pa.Schema
     strict: bool
+    partly: bool = False
 
     def check(self, names: list[str]) -> None:
         """Check the columns of a file that lists them.
@@ -41,12 +44,12 @@ class Wanted:
         FileUnusable
         """
         missing = [name for name in self.schema.names if name not in names]
-        if missing:
+        if missing and not self.partly:
             raise FileUnusable(f"has no column {missing[0]!r}, only {describe(names)}")
         extra = [name for name in names if name not in self.schema.names] if self.strict else []
         if extra:
             raise FileUnusable(
-                f"has a column {extra[0]!r} that is not wanted; name columns, or ignore extra_columns"
+                f"has a column {extra[0]!r} that is not wanted; name columns, or set on_new_columns"
             )
 
 

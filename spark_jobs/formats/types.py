@@ -133,6 +133,18 @@ def convertible(source: pa.DataType, target: pa.DataType) -> bool:
     return family != "bytes" or bool(table_type(source).equals(target))
 
 
+def is_number(dtype: pa.DataType) -> bool:
+    """Whether values of a type are numbers."""
+    return _family(dtype) in ("integer", "float", "decimal")
+
+
+def may_become(present: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a column of the one type may become one of the other, with the files that it has."""
+    if is_.is_decimal(present) and is_.is_decimal(wanted):
+        return bool(present.scale == wanted.scale and present.precision < wanted.precision)
+    return (present, wanted) in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
+
+
 _FAMILIES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
     "text": (is_.is_string, is_.is_large_string, is_.is_string_view),
     "integer": (is_.is_integer,),

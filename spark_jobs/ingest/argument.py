@@ -13,6 +13,9 @@ from distop.spark_jobs.rules.model import ChecksArgument
 
 Mode: TypeAlias = Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"]
 
+OnNewColumns: TypeAlias = Literal["fail", "add", "ignore"]
+OnWiderTypes: TypeAlias = Literal["fail", "widen"]
+
 DEFAULT_SPLIT_BYTES = 256 << 20
 MIN_SPLIT_BYTES = 1 << 10
 MAX_SPLIT_BYTES = 1 << 40
@@ -57,9 +60,14 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     Default: the types of the table's columns, or, if it has none yet, what a sample of the files suggests."""
     columns: list[str] | None = None
     """Which columns go into the table; default: those of ``schema``, or else all."""
-    extra_columns: Literal["error", "ignore"] = "error"
-    """What a column (a key, in JSON) means that ``schema`` does not name or that was not in the sample. With
-    ``columns`` given, others are always ignored."""
+    on_new_columns: OnNewColumns = "fail"
+    """What becomes of columns (keys, in JSON) that neither ``schema`` nor the table has, of a table that has
+    columns: the operation is refused, or the table gets them with the rows, or they are left out. With
+    ``columns`` given, others are always left out."""
+    on_wider_types: OnWiderTypes = "fail"
+    """What happens where the source holds more than a column's type does (an int column, and a value beyond
+    32 bits): the operation is refused, or the column becomes as wide with the rows. Columns that ``schema``
+    names have the type that it says."""
     transform: str | None = None
     """A query of Spark SQL whose rows go into the table, such as ``SELECT day, sum(fare) AS fares FROM source
     GROUP BY day``; ``source`` is what the files hold. Default: their rows as they are."""
@@ -106,6 +114,8 @@ class DataFrameArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     """The Iceberg schema of the DataFrame's rows."""
     mode: Mode = "append"
     on_conflict: Literal["rebase", "refuse"] | None = None
+    on_new_columns: Literal["fail", "add"] = "fail"
+    on_wider_types: OnWiderTypes = "fail"
     checks: ChecksArgument | None = None
     source: str = ""
     watermark: dict[str, str] = {}
@@ -193,6 +203,8 @@ def _check_transform(argument: IngestArgument) -> None:
     for field, given, instead in (
         ("filter", argument.filter, "write it as WHERE"),
         ("columns", argument.columns, "select them"),
+        ("on_new_columns", _unless(argument.on_new_columns, "add"), "alter the table first"),
+        ("on_wider_types", _unless(argument.on_wider_types, "widen"), "alter the table first"),
     ):
         if given is not None:
             raise invalid(field, f"with transform, {field} has no meaning of its own", instead)
@@ -200,6 +212,10 @@ def _check_transform(argument: IngestArgument) -> None:
         raise invalid("transform", "a query is over files", "ingest the topic, and query the table")
     if argument.on_bad_rows != "fail":
         raise invalid("on_bad_rows", "with transform, a row that cannot be read fails the operation")
+
+
+def _unless(given: str, refused: str) -> str | None:
+    return given if given == refused else None
 
 
 def _check_names(field: str, names: list[str]) -> None:

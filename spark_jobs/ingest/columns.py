@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
+from pyarrow.types import is_decimal
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
@@ -16,7 +17,7 @@ from distop.spark_jobs.formats.conversion import check_columns
 from distop.spark_jobs.formats.inference import Sample
 from distop.spark_jobs.formats.options import Format
 from distop.spark_jobs.formats.reader import describe
-from distop.spark_jobs.formats.types import UnsupportedType, json_type, text_type
+from distop.spark_jobs.formats.types import UnsupportedType, is_number, json_type, may_become, text_type
 from distop.spark_jobs.ingest.argument import IngestArgument
 
 
@@ -34,6 +35,10 @@ class SourceColumns:
 
     schema: Schema
     targets: list[str]
+    added: list[str] = field(default_factory=list)
+    """Those of them that the table does not have yet."""
+    widened: list[str] = field(default_factory=list)
+    """Those of them whose type in the table holds less."""
 
     def target_schema(self) -> Schema:
         """The schema of a new table for them."""
@@ -68,26 +73,35 @@ def choose_columns(
     """
     declared = _declared(argument)
     declared_names = [] if declared is None else [field.name for field in declared.columns]
+    names = sample.all_names if argument.on_new_columns == "add" else sample.names
     if sample.complete:
-        _check_known("schema", declared_names, [*sample.names, *beside])
-    known = list(dict.fromkeys([*sample.names, *declared_names, *beside]))
+        _check_known("schema", declared_names, [*names, *beside])
+    known = list(dict.fromkeys([*names, *declared_names, *beside]))
     _check_known("columns", argument.columns or [], known)
     _check_known("filter", sorted(filtered), known)
-    targets = list(dict.fromkeys([*_targets(argument, declared, sample), *beside]))
+    present = {} if table is None else _arrow_types(table)
+    targets = list(dict.fromkeys([*_targets(argument, declared, names, table), *beside]))
+    added = [] if table is None or argument.on_new_columns != "add" else new_columns(targets, present)
     read = [*targets, *sorted(filtered.difference(targets))]
     types = _types(read, declared, table if file_format != "parquet" else None, sample)
+    widened: dict[str, pa.DataType] = {}
     if table is not None:
+        numbers = [name for name in targets if name not in (*declared_names, *added, *beside)]
+        widened = _wider(argument, numbers, present, sample)
+        types |= widened
         check_columns(
-            pa.schema([(name, types[name]) for name in targets]),
-            schema_to_pyarrow(table, include_field_ids=False),
+            pa.schema([(name, types[name]) for name in targets if name not in added]),
+            pa.schema(
+                [column.with_type(widened.get(column.name, column.type)) for column in _arrow_schema(table)]
+            ),
             field="paths" if argument.columns is None else "columns",
-            hint="choose with columns which to take over",
+            hint="set on_new_columns to add or ignore, or choose with columns which to take over",
         )
     for name, dtype in types.items():
         if name not in beside:
             _check_readable(name, dtype, file_format)
     schema = Layout.create(pa.schema([_field(name, dtype, declared) for name, dtype in types.items()])).schema
-    return SourceColumns(schema, targets)
+    return SourceColumns(schema, targets, added, list(widened))
 
 
 def _declared(argument: IngestArgument) -> Schema | None:
@@ -100,28 +114,82 @@ def _check_known(field: str, names: Iterable[str], known: list[str]) -> None:
             raise invalid(field, f"the source has no column {name!r}", f"it has {describe(known)}")
 
 
-def _targets(argument: IngestArgument, declared: Schema | None, sample: Sample) -> list[str]:
+def _targets(
+    argument: IngestArgument, declared: Schema | None, names: list[str], table: Schema | None
+) -> list[str]:
     if argument.columns is not None:
         return argument.columns
     if declared is None:
-        if "" in sample.names:
-            position = sample.names.index("") + 1
+        if "" in names:
+            position = names.index("") + 1
             raise invalid(
                 "columns", f"column {position} of the source has no name", "name those to take over"
             )
-        if not sample.names:
+        if not names:
             raise invalid("paths", "the files have no columns", "give schema if that is expected")
-        return sample.names
+        if table is None or argument.on_new_columns != "ignore":
+            return names
+        return [name for name in names if name in table.column_names]
     targets = [field.name for field in declared.columns]
-    extra = [name for name in sample.names if name not in targets]
-    if extra and argument.extra_columns == "error":
+    extra = [name for name in names if name not in targets]
+    if extra and argument.on_new_columns == "fail":
         raise invalid(
-            "schema", f"the source has a column {extra[0]!r} that schema does not name", "set extra_columns"
+            "schema", f"the source has a column {extra[0]!r} that schema does not name", "set on_new_columns"
         )
+    if argument.on_new_columns == "add":
+        targets += extra
     # The order of the files is easier on the eye than that of a mapping, which transport does not keep.
-    return sorted(
-        targets, key=lambda name: sample.names.index(name) if name in sample.names else len(sample.names)
-    )
+    return sorted(targets, key=lambda name: names.index(name) if name in names else len(names))
+
+
+def new_columns(targets: Iterable[str], present: Collection[str]) -> list[str]:
+    """Columns that the table does not have. Twins that differ in case only are refused: SQL does not tell
+    them apart."""
+    folded = {name.casefold(): name for name in present}
+    new = [name for name in targets if name not in present]
+    for name in new:
+        if (twin := folded.setdefault(name.casefold(), name)) != name:
+            raise invalid(
+                "on_new_columns", f"column {name!r} would stand beside {twin!r}, and differs in case only"
+            )
+    return new
+
+
+def _wider(
+    argument: IngestArgument, names: Iterable[str], present: Mapping[str, pa.DataType], sample: Sample
+) -> dict[str, pa.DataType]:
+    """Columns of numbers that the source holds more of than their type does, and the types they need.
+
+    Raises :class:`~distop.errors.InvalidArgument` unless they may become so.
+    """
+    found: dict[str, pa.DataType] = {}
+    if argument.kafka is not None and argument.on_wider_types == "fail":
+        return found  # records are not looked at for this alone
+    for name in names:
+        if name not in present or not is_number(present[name]):
+            continue
+        try:
+            needed = sample.types([name])[name]
+        except InvalidArgument:
+            continue  # values of several kinds: whether each fits is known when it is read
+        if not is_number(needed) or needed == present[name] or sample.fits(name, present[name]):
+            continue
+        said = f"column {name!r}: the source holds {needed}, and the table {present[name]}"
+        if not may_become(present[name], needed):
+            if is_decimal(present[name]) or is_decimal(needed):
+                continue  # whether each value fits is known when it is read
+            raise invalid(
+                "on_wider_types",
+                f"{said}, which cannot become that",
+                f'add a column for it, or have such rows treated as bad ones with schema {{"{name}": ...}}',
+                column=name,
+            )
+        if argument.on_wider_types == "fail":
+            raise invalid(
+                "on_wider_types", said, "set on_wider_types to widen, or alter the table", column=name
+            )
+        found[name] = needed
+    return found
 
 
 def _types(
@@ -136,7 +204,11 @@ def _types(
 def _arrow_types(schema: Schema | None) -> dict[str, pa.DataType]:
     if schema is None:
         return {}
-    return {field.name: field.type for field in schema_to_pyarrow(schema, include_field_ids=False)}
+    return {field.name: field.type for field in _arrow_schema(schema)}
+
+
+def _arrow_schema(schema: Schema) -> pa.Schema:
+    return schema_to_pyarrow(schema, include_field_ids=False)
 
 
 def _field(name: str, dtype: pa.DataType, declared: Schema | None) -> pa.Field:

@@ -14,7 +14,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId
 from distop.spark_jobs.formats.conversion import columns_for
 from distop.spark_jobs.formats.spark_types import arrow_schema
-from distop.spark_jobs.ingest.argument import Mode
+from distop.spark_jobs.ingest.argument import Mode, OnWiderTypes
 from distop.spark_jobs.ingest.operation import DataFrameIngest
 
 LOOK_EVERY_S = 2.0
@@ -30,6 +30,8 @@ def ingest_dataframe(
     request_id: str | None = None,
     mode: Mode = "append",
     on_conflict: Literal["rebase", "refuse"] | None = None,
+    on_new_columns: Literal["fail", "add"] = "fail",
+    on_wider_types: OnWiderTypes = "fail",
     source: str = "",
     watermark: Mapping[str, str] | None = None,
     checks: Mapping[str, Any] | None = None,
@@ -53,7 +55,7 @@ def ingest_dataframe(
         A ``distop.client.Client`` of the service.
     request_id:
         What a repeated call is recognised by.
-    mode, on_conflict, checks:
+    mode, on_conflict, on_new_columns, on_wider_types, checks:
         As of ``ingest``.
     source, watermark:
         How far the rows go, as ``{"partition": "value"}`` of a source. It moves with the rows, and rows up to
@@ -81,6 +83,7 @@ def ingest_dataframe(
         The Spark session was stopped. The operation goes on with the next call.
     """
     argument: dict[str, Any] = {"columns": columns_of(arrow_schema(frame.schema)), "mode": mode}
+    argument |= {"on_new_columns": on_new_columns, "on_wider_types": on_wider_types}
     given = {"on_conflict": on_conflict, "source": source, "watermark": watermark, "checks": checks}
     argument.update({name: value for name, value in given.items() if value})
     operation = client.start(

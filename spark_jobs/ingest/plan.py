@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
+from distop.commit.layout.evolution import Evolution
 from distop.commit.layout.model import Layout
 from distop.errors import ArgumentTooLarge
 from distop.metastore.records.operation import OperationArg
@@ -74,6 +75,8 @@ class TargetPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     mode: str
     output: str = "iceberg"
     """The table's format."""
+    evolution: Evolution | None = None
+    """What the layout has that the table had not."""
     rules: RuleSet | None = None
     """What the rows must keep."""
     on_conflict: str = ""
@@ -105,7 +108,7 @@ class IngestPlan(TargetPlan, kw_only=True):
     """Where splits begin on the line of all files' units (or offsets), and where the last one ends."""
     columns: dict[str, Any]
     """The Iceberg schema of the columns that are read from the files."""
-    extra_columns: str
+    on_new_columns: str
     filter: str | None = None
     transform: str | None = None
     """The query that makes rows of the table out of the files' rows. The plan is dynamic then."""
@@ -167,7 +170,8 @@ class IngestPlan(TargetPlan, kw_only=True):
     @property
     def wanted(self) -> Wanted:
         """What is read of each file or record."""
-        return Wanted(self.source_columns, strict=self.extra_columns == "error")
+        adds = self.on_new_columns == "add"
+        return Wanted(self.source_columns, strict=self.on_new_columns != "ignore", partly=adds)
 
 
 _shared = Shared(lambda operation: plan_of(operation, IngestPlan, "plan of an ingest"))

@@ -9,8 +9,7 @@ import msgspec
 
 from distop.commit.iceberg.watermarks import is_after
 from distop.commit.layout.model import Layout
-from distop.commit.outputs import output_of
-from distop.commit.rows import new_layout, table_layout
+from distop.commit.rows import table_layout
 from distop.errors import AlreadyIngested, ArgumentTooLarge, CorruptRecord
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.table import Watermarks
@@ -35,6 +34,7 @@ from distop.spark_jobs.ingest.target import (
     check_target,
     current_snapshot,
     ignored,
+    layout_for_frame,
     on_branch,
     target_of,
 )
@@ -143,11 +143,11 @@ def plan_dataframe(request: PlanRequest) -> Plan:
     if is_ignored(request, argument):
         return Plan(argument=ignored(request))
     moves = _moves_of_frame(argument, request.watermarks)
-    layout = table_layout(request) or new_layout(request.table, given.schema)
-    output_of(request.table.format).check(layout)
+    layout, evolution = layout_for_frame(request, argument, given.schema)
     check_columns(given.arrow_schema, layout.arrow_schema)
     plan = TargetPlan(
         layout=layout.to_json(),
+        evolution=evolution,
         mode=argument.mode,
         output=request.table.format,
         rules=rules_of(request.table.options, argument.checks, layout),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
+from pyiceberg.schema import Schema
+from pyiceberg.types import IcebergType, NestedField
 
 from distop.commit.files.storage import storage_of
 from distop.commit.iceberg.branches import check_branch_name, unpublished
 from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.layout.evolution import Evolution, evolved, may_widen
 from distop.commit.layout.model import Layout
 from distop.commit.outputs import output_of
 from distop.commit.rows import new_layout, table_layout
@@ -18,8 +21,8 @@ from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.inference import Sample
 from distop.spark_jobs.formats.options import Format
-from distop.spark_jobs.ingest.argument import IngestArgument
-from distop.spark_jobs.ingest.columns import choose_columns
+from distop.spark_jobs.ingest.argument import DataFrameArgument, IngestArgument
+from distop.spark_jobs.ingest.columns import choose_columns, new_columns
 from distop.spark_jobs.ingest.modes import NOTHING, check_mode, on_conflict
 from distop.spark_jobs.rules.staged import rules_of
 from distop.spark_jobs.tables.filters import arrow_filter, filter_columns, parse_filter
@@ -111,14 +114,16 @@ def target_of(
             f"table {request.table.name!r} has no columns yet, and only Spark knows those of the query",
             "make the table with a schema, or ingest something into it first",
         )
-    layout = table or new_layout(request.table, columns.target_schema())
-    output_of(request.table.format).check(layout)
+    add = [columns.schema.find_field(name) for name in columns.added]
+    widen = {name: columns.schema.find_field(name).field_type for name in columns.widened}
+    layout, evolution = _layout(request, table, columns.target_schema(), add, widen)
     return {
         "columns": msgspec.json.decode(columns.schema.model_dump_json()),
-        "extra_columns": "ignore" if argument.columns is not None else argument.extra_columns,
+        "on_new_columns": "ignore" if argument.columns is not None else argument.on_new_columns,
         "filter": argument.filter,
         "transform": argument.transform,
         "layout": layout.to_json(),
+        "evolution": evolution,
         "targets": columns.targets,
         "on_bad_rows": argument.on_bad_rows,
         "mode": argument.mode,
@@ -128,6 +133,45 @@ def target_of(
         "on_conflict": on_conflict(argument),
         "expected_snapshot_id": current_snapshot(request),
     }
+
+
+def layout_for_frame(
+    request: PlanRequest, argument: DataFrameArgument, given: Schema
+) -> tuple[Layout, Evolution | None]:
+    """The layout for rows of a DataFrame, and what it has that the table has not.
+
+    Raises :class:`~distop.errors.InvalidArgument` if no table of the format can be so.
+    """
+    table = table_layout(request)
+    present = {} if table is None else {column.name: column.field_type for column in table.schema.columns}
+    add, widen = [], {}
+    if argument.on_new_columns == "add":
+        names = new_columns([column.name for column in given.columns], present)
+        add = [column for column in given.columns if column.name in names]
+    if argument.on_wider_types == "widen":
+        known = [column for column in given.columns if column.name in present]
+        widen = {one.name: one.field_type for one in known if may_widen(present[one.name], one.field_type)}
+    return _layout(request, table, given, add, widen)
+
+
+def _layout(
+    request: PlanRequest,
+    table: Layout | None,
+    given: Schema,
+    add: Sequence[NestedField],
+    widen: Mapping[str, IcebergType],
+) -> tuple[Layout, Evolution | None]:
+    output = output_of(request.table.format)
+    layout, evolution = new_layout(request.table, given) if table is None else table, None
+    if add or widen:
+        layout, evolution = evolved(layout, add, widen)
+    if evolution and evolution.widened and not output.widens:
+        raise invalid(
+            "on_wider_types",
+            f"column {next(iter(widen))!r}: types of {output.format} tables stay as they are",
+        )
+    output.check(layout)
+    return layout, evolution
 
 
 def ignored(request: PlanRequest) -> dict[str, Any]:

@@ -81,6 +81,17 @@ class KafkaSample:
         known = self._records.names if self._table is None else [one.name for one in self._table.columns]
         return [name for name in known if name not in beside]
 
+    @cached_property
+    def all_names(self) -> list[str]:
+        """The same, and for JSON the keys that are in the sample."""
+        if self._kafka.format != "json" or self._declared:
+            return self.names
+        beside = beside_value(self._kafka)
+        return list(dict.fromkeys(name for name in (*self.names, *self._records.names) if name not in beside))
+
+    def fits(self, column: str, dtype: pa.DataType) -> bool:
+        return self._records.fits(column, dtype)
+
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
         beside = types_beside_value(self._kafka)
         guessed = [column for column in columns if column not in beside]

@@ -121,7 +121,7 @@ def test_a_gap_at_the_start_is_refused_or_skipped_on_purpose(ingesting: Ingestin
         ingesting.start(kafka=topic.argument())
     assert "on_gap to skip" in lost.value.hint
     gone = int(lost.value.details["missingTo"]) - 10
-    arg = ingesting.start(kafka=topic.argument(on_gap="skip"), extra_columns="ignore")
+    arg = ingesting.start(kafka=topic.argument(on_gap="skip"), on_new_columns="ignore")
     facts = ingesting.finish(arg, ingesting.run(arg))
     assert facts["offsetsSkipped"] == gone
     assert facts["rows"] > 0
@@ -312,7 +312,7 @@ def test_columns_are_those_of_the_table_whatever_keys_come_this_time(
     topic.produce([{"id": 4, "new": 1}], 0)
     with pytest.raises(BadRow, match="offset 3: unexpected field"):
         ingesting.ingest(kafka=topic.argument())
-    ingesting.ingest(kafka=topic.argument(), extra_columns="ignore")
+    ingesting.ingest(kafka=topic.argument(), on_new_columns="ignore")
     assert ids(ingesting) == [1, 2, 3, 4]
 
 

@@ -120,6 +120,25 @@ def test_commits_happen_once_however_often_they_are_executed(world: World) -> No
     assert table_of(world).history(1)[0]["distop.operation"] == "t/ingest/3"
 
 
+def test_columns_that_the_files_bring_are_added_once(world: World) -> None:
+    """C3, C15: in a version right before that of the rows, whoever executes it how often."""
+    commit_of(world, staged(world, "1", [1])).execute(operation(world))
+    wider: str = Schema.from_arrow(ROWS.append(pa.field("fare", pa.float64()))).to_json()
+    with pytest.raises(StepConflict, match="fare"):
+        commit_of(world, staged(world, "2", [2]), schema=wider).execute(operation(world, 2))
+    for number in (2, 3):
+        for _ in range(2):
+            step = commit_of(world, staged(world, f"{number}", [number]), schema=wider, adds=["fare"])
+            step.execute(operation(world, number))
+    assert ids(world) == [1, 2, 3]
+    assert [field.name for field in table_of(world).schema().fields] == ["id", "kind", "fare"]
+    assert table_of(world).version() == 3
+    # An operation that began before the column was there.
+    commit_of(world, staged(world, "4", [4])).execute(operation(world, 4))
+    assert ids(world) == [1, 2, 3, 4]
+    assert [field.name for field in table_of(world).schema().fields] == ["id", "kind", "fare"]
+
+
 @pytest.mark.parametrize("point", ["before", "after"])
 def test_a_commit_that_was_cut_short_is_finished_by_the_next(
     world: World, point: str, monkeypatch: pytest.MonkeyPatch

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
+from pyiceberg.types import NestedField, StringType
 
 from distop.commit.files.storage import file_system
+from distop.commit.layout.evolution import evolved
 from distop.commit.layout.hive import PartitionValues, escaped
 from distop.commit.layout.model import Layout
 from distop.commit.outputs import FilesOutput
-from distop.commit.plain.publish import FilesPublish
+from distop.commit.plain.publish import FilesHead, FilesPublish
 from distop.commit.writing import file_lists
 from distop.errors import CorruptRecord, InvalidArgument, TableNotEmpty
+from distop.metastore.etcd.txn import KeyValue, Put
+from distop.metastore.records.keyspace import Keyspace
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head
 from support.sources.s3 import S3
 from support.tables.plain_tables import PlainTable
 from support.tables.publishing import rows
@@ -164,3 +172,21 @@ def test_a_table_of_partition_columns_alone_is_refused() -> None:
     """U3."""
     with pytest.raises(InvalidArgument, match="all columns are partition columns"):
         FilesOutput().check(Layout.create(pa.schema([("a", pa.int32())]), ["a"]))
+
+
+def test_the_columns_of_a_tree_grow_on_what_they_are_by_then(tmp_path: Path) -> None:
+    """P6: two operations that add columns, and one that began before."""
+    tree = PlainTable(f"file://{tmp_path}/tree", {}, ())
+    text = [NestedField(0, name, StringType()) for name in ("a", "b", "a")]
+    layouts = [evolved(tree.layout, [text[0], text[1]]), evolved(tree.layout, [text[2]]), (tree.layout, None)]
+    head = KeyValue.missing(Keyspace().table("t").head)
+    names = []
+    for layout, evolution in [(tree.layout, None), *layouts]:
+        arg = tree.start()
+        arg.argument.update(layout=layout.to_json(), evolution=msgspec.to_builtins(evolution))
+        context = replace(tree.context(arg, {}), head=head)
+        (put,) = FilesHead().prepare(context).txn.then
+        assert isinstance(put, Put)
+        head = KeyValue(put.key, put.value, 7, 7)
+        names.append(Layout.from_json(decode(put.value, Head).layout).schema.column_names)
+    assert names == [["id", "kind"], *[["id", "kind", "a", "b"]] * 3]

@@ -184,7 +184,7 @@ def test_keys_that_the_sample_did_not_show_are_bad_rows_or_ignored(ingesting: In
     path = write(ingesting, *many, {"a": -1, "rare": 1})
     with pytest.raises(BadRow, match="line 25001: unexpected field"):
         ingesting.ingest(paths=path)
-    ingesting.ingest(paths=path, extra_columns="ignore", columns=["a"])
+    ingesting.ingest(paths=path, on_new_columns="ignore", columns=["a"])
     assert min(ingesting.rows("a")) == -1
 
 
@@ -233,7 +233,7 @@ def test_a_line_is_a_row_or_bad_whatever_stands_in_it_and_beside_it(
             paths=path,
             schema={"a": "long"},
             on_bad_rows="quarantine",
-            extra_columns="ignore",
+            on_new_columns="ignore",
             split_bytes=split_bytes,
         )
         assert ingesting.rows("a") == sorted([row.get("a") for row in wanted], key=repr)

@@ -1,0 +1,223 @@
+"""Tables that change with what is ingested: new columns and wider types."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.types import DecimalType, DoubleType, LongType
+
+from distop.commit.layout.model import Layout, parse_schema
+from distop.errors import InvalidArgument, JobFailed, SchemaConflict
+from distop.metastore.records.table import Head, TableRecord
+from distop.operations.api import PlanRequest
+from distop.spark_jobs.ingest.operation import DataFrameIngest, Ingest
+from support.sources.ingesting import Ingesting, quarantined
+
+
+def csv(folder: Path, name: str, text: str) -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def parquet(folder: Path, file: str, /, **columns: Any) -> str:
+    path = folder / file
+    pq.write_table(pa.table(columns), path)
+    return str(path)
+
+
+@pytest.fixture
+def ingesting(tmp_path: Path) -> Ingesting:
+    made = Ingesting(tmp_path, {"schema": ["id: int not null", "name: string"]})
+    made.ingest(paths=csv(tmp_path, "0.csv", "id,name\n1,a\n"))
+    return made
+
+
+def test_a_new_column_is_refused_unless_somebody_wants_it(ingesting: Ingesting, tmp_path: Path) -> None:
+    """U3: by name, and with what to do."""
+    path = csv(tmp_path, "1.csv", "id,name,fare\n2,b,1.5\n")
+    with pytest.raises(InvalidArgument, match="no column 'fare'") as caught:
+        ingesting.start(paths=path)
+    assert "on_new_columns" in caught.value.hint
+
+
+def test_a_new_column_is_left_out(ingesting: Ingesting, tmp_path: Path) -> None:
+    ingesting.ingest(paths=csv(tmp_path, "1.csv", "id,fare,name\n2,1.5,b\n"), on_new_columns="ignore")
+    assert ingesting.read().column_names == ["id", "name"]
+    assert ingesting.rows("id", "name") == [(1, "a"), (2, "b")]
+
+
+def test_a_new_column_comes_with_the_rows(ingesting: Ingesting, tmp_path: Path) -> None:
+    """P1: readers see the column from the commit on that brings its rows, older rows have NULL."""
+    arg = ingesting.start(paths=csv(tmp_path, "1.csv", "id,name,fare\n2,b,1.5\n"), on_new_columns="add")
+    jobs = ingesting.run(arg)
+    assert ingesting.read().column_names == ["id", "name"]
+    ingesting.finish(arg, jobs)
+    assert ingesting.rows("id", "name", "fare") == [(1, "a", None), (2, "b", 1.5)]
+    assert ingesting.table.iceberg().schema().find_field("fare").field_type == DoubleType()
+    # An older file comes late: it lacks the column.
+    ingesting.ingest(paths=csv(tmp_path, "2.csv", "id,name\n3,c\n"), on_new_columns="add")
+    assert ingesting.rows("id", "fare") == [(1, None), (2, 1.5), (3, None)]
+    assert len(ingesting.table.iceberg().metadata.schemas) == 2
+
+
+def test_files_of_one_operation_may_differ(ingesting: Ingesting, tmp_path: Path) -> None:
+    paths = [csv(tmp_path, "1.csv", "id,name\n2,b\n"), csv(tmp_path, "2.csv", "fare,id,name\n1.5,3,c\n")]
+    with pytest.raises(JobFailed, match="on_new_columns"):
+        ingesting.run(ingesting.start(paths=paths))
+    ingesting.ingest(paths=paths, on_new_columns="add")
+    assert ingesting.rows("id", "fare") == [(1, None), (2, None), (3, 1.5)]
+
+
+def test_parquet_files_of_one_operation_may_differ(ingesting: Ingesting, tmp_path: Path) -> None:
+    first = parquet(tmp_path, "1.parquet", id=pa.array([2], pa.int32()), name=["b"])
+    second = parquet(tmp_path, "2.parquet", id=pa.array([3], pa.int32()), at=[{"x": 1}], n=[2**40])
+    ingesting.ingest(paths=[first, second], on_new_columns="add")
+    assert ingesting.rows("id", "name", "n") == [(1, "a", None), (2, "b", None), (3, None, 2**40)]
+    assert ingesting.read()["at"].to_pylist().count({"x": 1}) == 1
+
+
+def test_two_operations_add_columns_at_the_same_time(ingesting: Ingesting, tmp_path: Path) -> None:
+    """P6: each is put on what the other has made of the table; a column that both add is one column."""
+    one = ingesting.start(paths=csv(tmp_path, "1.csv", "id,x,y\n2,1,2\n"), on_new_columns="add")
+    two = ingesting.start(paths=csv(tmp_path, "2.csv", "id,z,x\n3,5,6\n"), on_new_columns="add")
+    jobs = [ingesting.run(one), ingesting.run(two)]
+    ingesting.finish(one, jobs[0])
+    ingesting.finish(two, jobs[1])
+    assert ingesting.read().column_names == ["id", "name", "x", "y", "z"]
+    assert ingesting.rows("id", "x", "y", "z") == [(1, None, None, None), (2, 1, 2, None), (3, 6, None, 5)]
+
+
+def test_a_column_that_others_have_made_another_is_refused(ingesting: Ingesting, tmp_path: Path) -> None:
+    """P6: nothing of the operation is visible, and it may be started again."""
+    arg = ingesting.start(paths=csv(tmp_path, "1.csv", "id,x\n2,1\n"), on_new_columns="add")
+    jobs = ingesting.run(arg)
+    ingesting.ingest(paths=csv(tmp_path, "2.csv", "id,x\n3,t\n"), on_new_columns="add")
+    with pytest.raises(SchemaConflict, match="'x'") as caught:
+        ingesting.finish(arg, jobs)
+    assert caught.value.retryable
+    assert ingesting.rows("id") == [1, 3]
+
+
+def test_a_file_without_rows_brings_its_columns(ingesting: Ingesting, tmp_path: Path) -> None:
+    ingesting.ingest(paths=csv(tmp_path, "1.csv", "id,name,fare\n"), on_new_columns="add")
+    assert ingesting.read().column_names == ["id", "name", "fare"]
+
+
+def test_names_that_differ_in_case_only_are_no_two_columns(ingesting: Ingesting, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="case"):
+        ingesting.start(paths=csv(tmp_path, "1.csv", "id,NAME\n2,b\n"), on_new_columns="add")
+
+
+# -- types -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", ["csv", "parquet", "jsonl"])
+def test_wider_values_are_refused_or_widen_the_column(
+    ingesting: Ingesting, tmp_path: Path, make: str
+) -> None:
+    """No row of them is a bad one: the quarantine stays empty."""
+    if make == "parquet":
+        path = parquet(tmp_path, "1.parquet", id=[2, 2**40], name=["b", "c"])
+    elif make == "csv":
+        path = csv(tmp_path, "1.csv", f"id,name\n2,b\n{2**40},c\n")
+    else:
+        path = csv(tmp_path, "1.jsonl", f'{{"id": 2, "name": "b"}}\n{{"id": {2**40}, "name": "c"}}\n')
+    with pytest.raises(InvalidArgument, match="'id'") as caught:
+        ingesting.start(paths=path, on_bad_rows="quarantine")
+    assert caught.value.details["field"] == "on_wider_types"
+    jobs = ingesting.ingest(paths=path, on_bad_rows="quarantine", on_wider_types="widen")
+    assert quarantined(ingesting, jobs) == []
+    assert sorted(ingesting.rows("id")) == [1, 2, 2**40]
+    column = ingesting.table.iceberg().schema().find_field("id")
+    assert (column.field_type, column.required, column.field_id) == (LongType(), True, 1)
+
+
+def test_values_that_fit_widen_nothing(ingesting: Ingesting, tmp_path: Path) -> None:
+    """A file of 64-bit numbers that are small fits a column of 32 bits."""
+    ingesting.ingest(paths=parquet(tmp_path, "1.parquet", id=[2], name=["b"]), on_wider_types="widen")
+    assert len(ingesting.table.iceberg().metadata.schemas) == 1
+
+
+def test_floats_and_decimals_widen(tmp_path: Path) -> None:
+    ingesting = Ingesting(tmp_path, {"schema": ["f: float", "d: decimal(4,2)"]})
+    small = pa.array([1.5], pa.float32()), pa.array(["1.50"]).cast(pa.decimal128(4, 2))
+    ingesting.ingest(paths=parquet(tmp_path, "0.parquet", f=small[0], d=small[1]))
+    large = pa.array([1e300]), pa.array(["12345.50"]).cast(pa.decimal128(9, 2))
+    path = parquet(tmp_path, "1.parquet", f=large[0], d=large[1])
+    with pytest.raises(InvalidArgument):
+        ingesting.start(paths=path)
+    ingesting.ingest(paths=path, on_wider_types="widen")
+    schema = ingesting.table.iceberg().schema()
+    assert [column.field_type for column in schema.columns] == [DoubleType(), DecimalType(9, 2)]
+    assert ingesting.rows("f") == [1.5, 1e300]
+
+
+def test_what_cannot_be_widened_is_said_before_a_row_is_read(ingesting: Ingesting, tmp_path: Path) -> None:
+    path = csv(tmp_path, "1.csv", "id,name\n2,b\n2.5,c\n")
+    with pytest.raises(InvalidArgument, match="cannot become") as caught:
+        ingesting.start(paths=path, on_wider_types="widen", on_bad_rows="quarantine")
+    assert caught.value.details["column"] == "id"
+    # Who wants such rows to be bad ones says which type it is.
+    types = {"id": "int", "name": "string"}
+    jobs = ingesting.ingest(paths=path, schema=types, on_bad_rows="quarantine")
+    assert len(quarantined(ingesting, jobs)) == 1
+
+
+def test_widening_meets_widening(ingesting: Ingesting, tmp_path: Path) -> None:
+    """P6: an operation that began on the narrow type is right on the wide one, and one that widens again."""
+    narrow = ingesting.start(paths=csv(tmp_path, "1.csv", "id\n2\n"))
+    wide = [
+        ingesting.start(paths=csv(tmp_path, f"{n}.csv", f"id\n{2**40 + n}\n"), on_wider_types="widen")
+        for n in (2, 3)
+    ]
+    jobs = [ingesting.run(arg) for arg in (*wide, narrow)]
+    for arg, done in zip((*wide, narrow), jobs, strict=True):
+        ingesting.finish(arg, done)
+    assert sorted(ingesting.rows("id")) == [1, 2, 2**40 + 2, 2**40 + 3]
+    assert len(ingesting.table.iceberg().metadata.schemas) == 2
+
+
+def test_a_branch_brings_columns_to_the_table(ingesting: Ingesting, tmp_path: Path) -> None:
+    """Columns are the table's, not a branch's: its readers find them empty until the branch is published."""
+    path = csv(tmp_path, "1.csv", "id,fare\n2,1.5\n")
+    ingesting.ingest(paths=path, on_new_columns="add", branch="day")
+    assert ingesting.rows("id", "fare") == [(1, None)]
+    table = ingesting.table.iceberg()
+    branch = table.scan(snapshot_id=table.metadata.refs["day"].snapshot_id).to_arrow()
+    assert sorted(branch["id"].to_pylist()) == [1, 2]
+
+
+# -- other formats, and DataFrames ---------------------------------------------------------------------
+
+
+def request(table_format: str, head: Head | None, location: Path, **argument: Any) -> PlanRequest:
+    record = TableRecord(name="t", location=f"file://{location}/t", format=table_format)
+    return PlanRequest(table=record, head=head, watermarks={}, argument=argument)
+
+
+def test_a_tree_of_files_gets_columns_but_no_wider_types(tmp_path: Path) -> None:
+    layout = Layout.create(parse_schema(["id: int"]))
+    head = Head(metadata_location="", layout=layout.to_json())
+    new = csv(tmp_path, "1.csv", "id,fare\n1,2.5\n")
+    plan = Ingest().plan(request("files", head, tmp_path, paths=new, on_new_columns="add")).argument
+    assert [field["name"] for field in plan["layout"]["schema"]["fields"]] == ["id", "fare"]
+    wide = csv(tmp_path, "2.csv", f"id\n{2**40}\n")
+    with pytest.raises(InvalidArgument, match="files tables stay as they are") as caught:
+        Ingest().plan(request("files", head, tmp_path, paths=wide, on_wider_types="widen"))
+    assert caught.value.details["field"] == "on_wider_types"
+
+
+def test_a_dataframe_brings_columns_and_wider_types(tmp_path: Path) -> None:
+    ingesting = Ingesting(tmp_path, {"schema": ["id: int"]})
+    ingesting.ingest(paths=csv(tmp_path, "0.csv", "id\n1\n"))
+    columns = Layout.create(pa.schema([("id", pa.int64()), ("fare", pa.float64())])).to_json()["schema"]
+    with pytest.raises(InvalidArgument, match="fare"):
+        DataFrameIngest().plan(ingesting.request(columns=columns))
+    asked = ingesting.request(columns=columns, on_new_columns="add", on_wider_types="widen")
+    fields = DataFrameIngest().plan(asked).argument["layout"]["schema"]["fields"]
+    assert [(field["name"], field["type"]) for field in fields] == [("id", "long"), ("fare", "double")]
