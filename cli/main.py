@@ -11,7 +11,17 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from distop.cli.commands import backlog, control, doctor, landing, operations, services, tables
+from distop.cli.commands import (
+    backlog,
+    control,
+    doctor,
+    landing,
+    maintenance,
+    operations,
+    services,
+    tables,
+    watermarks,
+)
 from distop.cli.options.session import (
     ADDRESS_HELP,
     DEFAULT_ADDRESS,
@@ -58,8 +68,18 @@ app = typer.Typer(
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (operations.app, backlog.app, landing.app, control.app, tables.app, doctor.app, services.app):
-    app.add_typer(part)
+for part in (
+    operations,
+    maintenance,
+    backlog,
+    landing,
+    control,
+    tables,
+    watermarks,
+    doctor,
+    services,
+):
+    app.add_typer(part.app)
 
 
 @app.callback(invoke_without_command=True)

@@ -4,6 +4,7 @@ from distop.client.aio import AsyncClient
 from distop.client.blocking import Client
 from distop.client.models.backlog import Batch, Block, Enqueued, Ordering
 from distop.client.models.cluster import AuditEntry, Leader, Member, Pause
+from distop.client.models.content import Column, Snapshot, TableContent
 from distop.client.models.diagnosis import Diagnosis, Finding, Severity
 from distop.client.models.follow_up import FollowUp
 from distop.client.models.indexes import Index
@@ -28,6 +29,7 @@ __all__ = [
     "Batch",
     "Block",
     "Client",
+    "Column",
     "Completion",
     "Diagnosis",
     "Enqueued",
@@ -48,6 +50,8 @@ __all__ = [
     "Ordering",
     "Pause",
     "Severity",
+    "Snapshot",
     "Table",
+    "TableContent",
     "Watermarks",
 ]

@@ -415,6 +415,106 @@ class GetWatermarksRequest(_message.Message):
     source: str
     def __init__(self, table: _Optional[str] = ..., source: _Optional[str] = ...) -> None: ...
 
+class ChangeWatermarksRequest(_message.Message):
+    __slots__ = ("table", "action", "source", "partition", "value", "reason", "requested_by")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    action: str
+    source: str
+    partition: str
+    value: str
+    reason: str
+    requested_by: str
+    def __init__(self, table: _Optional[str] = ..., action: _Optional[str] = ..., source: _Optional[str] = ..., partition: _Optional[str] = ..., value: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
+
+class Column(_message.Message):
+    __slots__ = ("name", "type", "required", "doc")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_FIELD_NUMBER: _ClassVar[int]
+    DOC_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    type: str
+    required: bool
+    doc: str
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., required: _Optional[bool] = ..., doc: _Optional[str] = ...) -> None: ...
+
+class TableContent(_message.Message):
+    __slots__ = ("table", "columns", "partition_by", "rows", "files", "bytes", "loaded_by", "loaded_at", "loaded_rows")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_BY_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOADED_BY_FIELD_NUMBER: _ClassVar[int]
+    LOADED_AT_FIELD_NUMBER: _ClassVar[int]
+    LOADED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    columns: _containers.RepeatedCompositeFieldContainer[Column]
+    partition_by: _containers.RepeatedScalarFieldContainer[str]
+    rows: int
+    files: int
+    bytes: int
+    loaded_by: str
+    loaded_at: _timestamp_pb2.Timestamp
+    loaded_rows: int
+    def __init__(self, table: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., partition_by: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., files: _Optional[int] = ..., bytes: _Optional[int] = ..., loaded_by: _Optional[str] = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., loaded_rows: _Optional[int] = ...) -> None: ...
+
+class Snapshot(_message.Message):
+    __slots__ = ("snapshot_id", "parent_id", "committed_at", "change", "operation", "started_by", "added_rows", "removed_rows", "rows", "bytes", "present", "in_history", "refs")
+    SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    PARENT_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_AT_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    STARTED_BY_FIELD_NUMBER: _ClassVar[int]
+    ADDED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    PRESENT_FIELD_NUMBER: _ClassVar[int]
+    IN_HISTORY_FIELD_NUMBER: _ClassVar[int]
+    REFS_FIELD_NUMBER: _ClassVar[int]
+    snapshot_id: int
+    parent_id: int
+    committed_at: _timestamp_pb2.Timestamp
+    change: str
+    operation: str
+    started_by: str
+    added_rows: int
+    removed_rows: int
+    rows: int
+    bytes: int
+    present: bool
+    in_history: bool
+    refs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, snapshot_id: _Optional[int] = ..., parent_id: _Optional[int] = ..., committed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., change: _Optional[str] = ..., operation: _Optional[str] = ..., started_by: _Optional[str] = ..., added_rows: _Optional[int] = ..., removed_rows: _Optional[int] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., present: _Optional[bool] = ..., in_history: _Optional[bool] = ..., refs: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListSnapshotsRequest(_message.Message):
+    __slots__ = ("table", "page_size", "page_token")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    page_size: int
+    page_token: str
+    def __init__(self, table: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListSnapshotsResponse(_message.Message):
+    __slots__ = ("snapshots", "next_page_token")
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    snapshots: _containers.RepeatedCompositeFieldContainer[Snapshot]
+    next_page_token: str
+    def __init__(self, snapshots: _Optional[_Iterable[_Union[Snapshot, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
 class Watermark(_message.Message):
     __slots__ = ("source", "partition", "value")
     SOURCE_FIELD_NUMBER: _ClassVar[int]

@@ -438,9 +438,24 @@ class TableServiceStub:
                 request_serializer=distop_dot_proto_dot_distop__pb2.GetTableRequest.SerializeToString,
                 response_deserializer=distop_dot_proto_dot_distop__pb2.Explanation.FromString,
                 _registered_method=True)
+        self.DescribeTable = channel.unary_unary(
+                '/distop.v1.TableService/DescribeTable',
+                request_serializer=distop_dot_proto_dot_distop__pb2.GetTableRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.TableContent.FromString,
+                _registered_method=True)
+        self.ListSnapshots = channel.unary_unary(
+                '/distop.v1.TableService/ListSnapshots',
+                request_serializer=distop_dot_proto_dot_distop__pb2.ListSnapshotsRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.ListSnapshotsResponse.FromString,
+                _registered_method=True)
         self.GetWatermarks = channel.unary_unary(
                 '/distop.v1.TableService/GetWatermarks',
                 request_serializer=distop_dot_proto_dot_distop__pb2.GetWatermarksRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.GetWatermarksResponse.FromString,
+                _registered_method=True)
+        self.ChangeWatermarks = channel.unary_unary(
+                '/distop.v1.TableService/ChangeWatermarks',
+                request_serializer=distop_dot_proto_dot_distop__pb2.ChangeWatermarksRequest.SerializeToString,
                 response_deserializer=distop_dot_proto_dot_distop__pb2.GetWatermarksResponse.FromString,
                 _registered_method=True)
         self.PauseTable = channel.unary_unary(
@@ -489,8 +504,29 @@ class TableServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeTable(self, request, context):
+        """What it holds, as its published state says: columns, rows, bytes, and what loaded it last.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSnapshots(self, request, context):
+        """The snapshots that it still knows, the newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetWatermarks(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeWatermarks(self, request, context):
+        """Puts watermarks where somebody says that they belong. Refused while an operation runs that moves them.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -539,9 +575,24 @@ def add_TableServiceServicer_to_server(servicer, server):
                     request_deserializer=distop_dot_proto_dot_distop__pb2.GetTableRequest.FromString,
                     response_serializer=distop_dot_proto_dot_distop__pb2.Explanation.SerializeToString,
             ),
+            'DescribeTable': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeTable,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.GetTableRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.TableContent.SerializeToString,
+            ),
+            'ListSnapshots': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSnapshots,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.ListSnapshotsRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.ListSnapshotsResponse.SerializeToString,
+            ),
             'GetWatermarks': grpc.unary_unary_rpc_method_handler(
                     servicer.GetWatermarks,
                     request_deserializer=distop_dot_proto_dot_distop__pb2.GetWatermarksRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.GetWatermarksResponse.SerializeToString,
+            ),
+            'ChangeWatermarks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeWatermarks,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.ChangeWatermarksRequest.FromString,
                     response_serializer=distop_dot_proto_dot_distop__pb2.GetWatermarksResponse.SerializeToString,
             ),
             'PauseTable': grpc.unary_unary_rpc_method_handler(
@@ -680,6 +731,60 @@ class TableService:
             _registered_method=True)
 
     @staticmethod
+    def DescribeTable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.TableService/DescribeTable',
+            distop_dot_proto_dot_distop__pb2.GetTableRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.TableContent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSnapshots(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.TableService/ListSnapshots',
+            distop_dot_proto_dot_distop__pb2.ListSnapshotsRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.ListSnapshotsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetWatermarks(request,
             target,
             options=(),
@@ -695,6 +800,33 @@ class TableService:
             target,
             '/distop.v1.TableService/GetWatermarks',
             distop_dot_proto_dot_distop__pb2.GetWatermarksRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.GetWatermarksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeWatermarks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.TableService/ChangeWatermarks',
+            distop_dot_proto_dot_distop__pb2.ChangeWatermarksRequest.SerializeToString,
             distop_dot_proto_dot_distop__pb2.GetWatermarksResponse.FromString,
             options,
             channel_credentials,

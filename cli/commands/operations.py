@@ -117,7 +117,7 @@ def start(
 
     Example: distop start flights ingest --arg paths=/data/2013-01 --deadline 10m --wait
     """
-    _start(session, options, table, type, argument, object=object, partitions=partition or ())
+    start_operation(session, options, table, type, argument, object=object, partitions=partition or ())
 
 
 @command(app, rich_help_panel=PANEL)
@@ -147,7 +147,9 @@ def ingest(
     chosen = {"format": format, "mode": mode}
     argument = {name: value for name, value in chosen.items() if value is not None}
     argument |= parse_assignments(arg or ())
-    _start(session, options, table, "ingest", argument | {"paths": [_absolute(path) for path in paths]})
+    start_operation(
+        session, options, table, "ingest", argument | {"paths": [_absolute(path) for path in paths]}
+    )
 
 
 @command(app, rich_help_panel=PANEL)
@@ -234,7 +236,7 @@ def resolve(
         ended.raise_for_outcome()
 
 
-def _start(
+def start_operation(
     session: Session,
     options: StartOptions,
     table: str,
@@ -242,6 +244,7 @@ def _start(
     argument: Mapping[str, Any],
     **chosen: Any,
 ) -> None:
+    """Start an operation as the options say; show it, or follow it to its end."""
     from distop.client import FollowUp
 
     then = None

@@ -1,4 +1,4 @@
-"""Commands on tables: tables ls, create and show; watermarks, why."""
+"""Commands on tables: tables ls, create, show, snapshots and drop; why; and on the members of the service."""
 
 from __future__ import annotations
 
@@ -106,25 +106,25 @@ def drop(
 
 @command(group)
 def show(session: Connected, table: TableName) -> None:
-    """Show one table, and its indexes."""
-    found = session.client.get_table(table)
-    session.out.show(replace(found, indexes=tuple(session.client.indexes(table))))
+    """Show one table: what it is, what it holds, what loaded it last, and its indexes."""
+    found, indexes = session.client.get_table(table), session.client.indexes(table)
+    content = session.client.describe_table(table)
+    session.out.show(replace(found, indexes=tuple(indexes), content=content))
+
+
+@command(group)
+def snapshots(session: Connected, table: TableName, limit: Limit = 20) -> None:
+    """List the snapshots that a table still knows, the newest first.
+
+    Any of them can be read, and those of its history can be rolled back to: distop rollback TABLE SNAPSHOT.
+    """
+    session.listed("snapshots", session.client.snapshots(table), limit)
 
 
 @command(app, rich_help_panel=PANEL)
 def why(session: Connected, table: TableName) -> None:
     """Say in one line why a table moves, or does not."""
     session.out.show(session.client.explain(table))
-
-
-@command(app, rich_help_panel=PANEL)
-def watermarks(
-    session: Connected,
-    table: TableName,
-    source: Annotated[str, typer.Option(metavar="NAME", help="Only of this source.")] = "",
-) -> None:
-    """Show how far each source of a table has been ingested."""
-    session.out.watermarks(session.client.watermarks(table, source))
 
 
 @command(app, rich_help_panel=PANEL)

@@ -20,6 +20,7 @@ from distop.cli.output.style import (
     broken_rules,
     counts,
     duration,
+    in_bytes,
     paused,
     printable,
 )
@@ -35,7 +36,9 @@ from distop.client import (
     Operation,
     OperationUpdate,
     Ordering,
+    Snapshot,
     Table,
+    TableContent,
     Watermarks,
 )
 from distop.errors import DistopError
@@ -72,6 +75,7 @@ class HumanOutput(Output):
             "tables": self._tables,
             "audit": self._audit,
             "backlog": self._backlog,
+            "snapshots": self._snapshots,
         }
         lists[what](items, more)
 
@@ -145,6 +149,7 @@ class HumanOutput(Output):
                 ("location", table.location),
                 ("format", table.format),
                 *options,
+                *_content(table.content),
                 ("snapshot", "" if table.snapshot_id is None else str(table.snapshot_id)),
                 ("metadata", table.metadata_location),
                 ("paused", paused(table.pause)),
@@ -155,6 +160,21 @@ class HumanOutput(Output):
                 ("created by", table.created_by),
             ]
         )
+
+    def _snapshots(self, snapshots: Sequence[Snapshot], more: bool) -> None:
+        grid = _grid("SNAPSHOT", "COMMITTED", "CHANGE", "ROWS", "ADDED", "OPERATION", "STATE")
+        for one in snapshots:
+            state = "present" if one.present else "" if one.in_history else "not in the history"
+            grid.add_row(
+                str(one.snapshot_id),
+                _when(one.committed_at),
+                one.change,
+                _number(one.rows),
+                _number(one.added_rows),
+                printable(one.operation or "another program"),
+                printable(", ".join(filter(None, [state, *one.refs]))),
+            )
+        self._list(grid, "no snapshot: nothing was published yet", more)
 
     def _tables(self, tables: Sequence[Table], more: bool) -> None:
         grid = _grid("TABLE", "LOCATION", "FORMAT", "RUNNING", "LED BY", "SNAPSHOT")
@@ -329,6 +349,31 @@ def _grid(*columns: str) -> Grid:
     for index, column in enumerate(columns):
         grid.add_column(column, no_wrap=index == 0, overflow="fold")
     return grid
+
+
+def _content(content: TableContent | None) -> list[tuple[str, str]]:
+    if content is None:
+        return []
+    columns = [
+        f"{column.name}: {column.type}{' not null' if column.required else ''}" for column in content.columns
+    ]
+    size = "" if content.bytes is None else f"{in_bytes(content.bytes)} in {_number(content.files)} files"
+    loaded = (
+        f"{_when(content.loaded_at)}, {_number(content.loaded_rows)} rows, by {content.loaded_by}"
+        if content.loaded_by
+        else ""
+    )
+    return [
+        ("columns", "\n".join(columns)),
+        ("partitioned by", ", ".join(content.partition_by)),
+        ("rows", _number(content.rows)),
+        ("size", size),
+        ("last load", loaded),
+    ]
+
+
+def _number(count: int | None) -> str:
+    return "" if count is None else f"{count:,}"
 
 
 def _index(index: Index) -> str:

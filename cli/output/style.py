@@ -77,3 +77,14 @@ def duration(seconds: float | None) -> str:
         return f"{minutes} min {rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min"
+
+
+def in_bytes(size: int) -> str:
+    """``"512 B"``, ``"1.4 KiB"``, ``"12.0 GiB"``."""
+    if size < 1024:
+        return f"{size} B"
+    scaled, units = size / 1024, iter(("KiB", "MiB", "GiB", "TiB"))
+    unit = next(units)
+    while scaled >= 1024 and unit != "TiB":
+        scaled, unit = scaled / 1024, next(units)
+    return f"{scaled:,.1f} {unit}"

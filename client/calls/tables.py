@@ -6,10 +6,11 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from distop.client.calls.base import PAGE_SIZE, Calls, models
+from distop.client.models.content import Snapshot, TableContent
 from distop.client.models.indexes import Index
 from distop.client.models.table import Explanation, Table, Watermarks, watermarks_from_proto
 from distop.client.transport.connection import make_request
-from distop.errors import DistopError, TableExists, TableNotFound
+from distop.errors import DistopError, NotFound, TableExists, TableNotFound
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json
 
@@ -96,6 +97,66 @@ class TableCalls(Calls):
     async def watermarks(self, table: str, source: str = "") -> Watermarks:
         """How far each source of a table has been ingested: source -> partition -> value."""
         return watermarks_from_proto(await self._call("GetWatermarks", table=table, source=source))
+
+    async def set_watermark(
+        self, table: str, source: str, partition: str, value: str, reason: str = ""
+    ) -> Watermarks:
+        """Put a watermark somewhere by hand; returns those of the source.
+
+        Raises :class:`~distop.errors.IncompatibleOperation` while an operation runs that moves watermarks.
+        """
+        return await self._change_watermarks("set", table, source, partition, value, reason)
+
+    async def forget_watermarks(
+        self, table: str, source: str, partition: str = "", reason: str = ""
+    ) -> Watermarks:
+        """Let what watermarks stand for be ingested again. Without a partition: all of the source.
+
+        Raises as :meth:`set_watermark` does, and :class:`~distop.errors.NotFound` if there is none.
+        """
+        return await self._change_watermarks("forget", table, source, partition, "", reason)
+
+    async def rewind_watermarks(self, table: str, source: str = "", reason: str = "") -> Watermarks:
+        """Take back what snapshots have moved that are no longer part of the table.
+
+        That is what a rollback with ``watermarks="keep"`` leaves. A watermark that a snapshot of the table
+        accounts for, or that was moved since, stays. Without a source: of all.
+
+        Raises as :meth:`set_watermark` does.
+        """
+        return await self._change_watermarks("rewind", table, source, "", "", reason)
+
+    async def _change_watermarks(
+        self, action: str, table: str, source: str, partition: str, value: str, reason: str
+    ) -> Watermarks:
+        request = make_request(
+            pb.ChangeWatermarksRequest,
+            table=table,
+            action=action,
+            source=source,
+            partition=partition,
+            value=value,
+            reason=reason,
+            requested_by=self.identity,
+        )
+        failures: list[DistopError] = []
+        try:
+            reply = await self._connection.call(
+                lambda service: service.ChangeWatermarks, request, failures=failures
+            )
+        except NotFound as error:
+            if not failures or isinstance(error, TableNotFound):
+                raise
+            return await self.watermarks(table, source)  # an earlier attempt has done it
+        return watermarks_from_proto(reply)
+
+    async def describe_table(self, name: str) -> TableContent:
+        """What a table holds: columns, rows, bytes, and what loaded it last."""
+        return TableContent.from_proto(await self._call("DescribeTable", of="GetTable", name=name))
+
+    def snapshots(self, table: str, *, page_size: int = PAGE_SIZE) -> AsyncGenerator[Snapshot, None]:
+        """The snapshots that a table still knows, the newest first."""
+        return models(self._listed("ListSnapshots", "snapshots", table=table, page_size=page_size), Snapshot)
 
     async def indexes(self, table: str) -> list[Index]:
         """The indexes of a table, by column."""

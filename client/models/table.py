@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from distop.client.models.cluster import Pause
+from distop.client.models.content import TableContent
 from distop.client.models.indexes import Index
 from distop.client.models.model import Model
 from distop.proto import distop_pb2 as pb
@@ -38,6 +39,8 @@ class Table(Model):
     """Set while somebody holds it: nothing starts, and what runs is held."""
     indexes: tuple[Index, ...] = ()
     """Of its columns. Only where they were asked for, by :meth:`~distop.client.AsyncClient.indexes`."""
+    content: TableContent | None = None
+    """What it holds. Only where it was asked for, by :meth:`~distop.client.AsyncClient.describe_table`."""
     revision: int = 0
     """The etcd revision this was read at."""
 

@@ -100,6 +100,44 @@ def without(snapshots: Iterable[Snapshot], watermarks: Watermarks) -> Watermarks
     return {source: partitions for source, partitions in result.items() if partitions}
 
 
+def rewound(live: Iterable[Snapshot], gone: Iterable[Snapshot], watermarks: Watermarks) -> Watermarks:
+    """The watermarks without what snapshots have moved that are no longer part of a table.
+
+    A watermark that a snapshot of the table accounts for, or that something else has moved since, stays.
+
+    Parameters
+    ----------
+    live:
+        The present snapshot and those that it follows.
+    gone:
+        The others, the newest first.
+
+    Raises
+    ------
+    PreconditionFailed
+        One of those does not say where the watermarks that it moved had stood.
+    """
+    result = {source: dict(partitions) for source, partitions in watermarks.items()}
+    kept = {
+        (source, name, move.after)
+        for snapshot in live
+        if WATERMARKS_BEFORE in (snapshot.summary.additional_properties if snapshot.summary else {})
+        for source, moves in moves_of(snapshot).items()
+        for name, move in moves.items()
+    }
+    for snapshot in gone:
+        for source, moves in moves_of(snapshot).items():
+            standing = result.get(source, {})
+            for name, move in moves.items():
+                if standing.get(name) != move.after or (source, name, move.after) in kept:
+                    continue
+                if move.before is None:
+                    del standing[name]
+                else:
+                    standing[name] = move.before
+    return {source: partitions for source, partitions in result.items() if partitions}
+
+
 def _decoded(text: str) -> Mapping[str, Mapping[str, Any]]:
     decoded: Mapping[str, Mapping[str, Any]] = msgspec.json.decode(text, type=dict[str, dict[str, str]])
     return decoded

@@ -70,6 +70,18 @@ def moved(present: Watermarks, moves: dict[str, dict[str, WatermarkMove]]) -> Wa
     return result
 
 
+def check_size(table: str, watermarks: Watermarks) -> bytes:
+    """Watermarks as they are stored. Raises :class:`~distop.errors.Exhausted` if they are too many."""
+    value = encode_plain(watermarks)
+    if len(value) > MAX_WATERMARKS_BYTES:
+        raise Exhausted(
+            f"the watermarks of table {table!r} would take {len(value):,} bytes, "
+            f"the limit is {MAX_WATERMARKS_BYTES:,}",
+            hint="give sources fewer partitions",
+        )
+    return value
+
+
 class WatermarkStep(TransactionalStep):
     """Moves the watermarks as the operation's argument says. No moves: contributes nothing (C8)."""
 
@@ -80,13 +92,8 @@ class WatermarkStep(TransactionalStep):
         moves = selection(context.view.arg, context.view.jobs).moves
         if not any(moves.values()) or self._is_ignored(context):
             return Contribution()
-        value = encode_plain(moved(decode_watermarks(context.watermarks.value), moves))
-        if len(value) > MAX_WATERMARKS_BYTES:
-            raise Exhausted(
-                f"the watermarks of table {context.table.name!r} would take {len(value):,} bytes, "
-                f"the limit is {MAX_WATERMARKS_BYTES:,}",
-                hint="give sources fewer partitions",
-            )
+        after = moved(decode_watermarks(context.watermarks.value), moves)
+        value = check_size(context.table.name, after)
         return Contribution(
             txn=Txn((unchanged(context.watermarks),), (Put(context.keys.watermarks, value),)),
         )

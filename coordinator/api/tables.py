@@ -1,4 +1,4 @@
-"""``TableService``: create, get, list, pause, watermarks."""
+"""``TableService``: create, get, list, pause, drop. What is published in a table is in ``published``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import grpc.aio
 
 from distop.coordinator.api.new_table import check_options
+from distop.coordinator.api.published import PublishedCalls
 from distop.coordinator.views.listing import PageToken, continued_listing, page_of, table_names
 from distop.coordinator.views.tables import explain, read_table_message
 from distop.errors import (
@@ -22,7 +23,6 @@ from distop.errors import (
     InvalidArgument,
     PreconditionFailed,
     TableExists,
-    TableNotFound,
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
@@ -33,12 +33,11 @@ from distop.metastore.records.keyspace import check_name
 from distop.metastore.records.names import check_new_name
 from distop.metastore.records.operation import PauseRecord
 from distop.metastore.records.record import decode, encode
-from distop.metastore.records.table import DropRecord, TableRecord, decode_watermarks
+from distop.metastore.records.table import DropRecord, TableRecord
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.dropping import drop_table, finish_drop
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
-from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import from_json
 
 log = logging.getLogger(__name__)
@@ -46,13 +45,12 @@ log = logging.getLogger(__name__)
 FORMATS = ("iceberg", "files", "delta")
 
 
-class TableService(distop_pb2_grpc.TableServiceServicer):
+class TableService(PublishedCalls):
     """The handlers; stateless."""
 
     def __init__(self, client: EtcdClient, threads: Executor, registry: Registry | None = None) -> None:
-        self._client = client
+        super().__init__(client, threads)
         self._registry = registry or Registry()
-        self._threads = threads
 
     async def CreateTable(  # noqa: N802 - the name of the RPC
         self, request: pb.CreateTableRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -120,23 +118,6 @@ class TableService(distop_pb2_grpc.TableServiceServicer):
         table = await read_table_message(self._client, check_name(request.name, "table"))
         reason = await explain(self._client, table, now=time.time())
         return pb.Explanation(table=table.name, mood=reason.mood.name.lower(), sentence=reason.sentence)
-
-    async def GetWatermarks(  # noqa: N802
-        self, request: pb.GetWatermarksRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.GetWatermarksResponse:
-        keys = self._client.keyspace.table(check_name(request.table, "table"))
-        result = await self._client.txn(Txn(then=(Get(keys.table), Get(keys.watermarks))))
-        if not result.got(0):
-            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
-        response = pb.GetWatermarksResponse(revision=result.revision)
-        watermarks = decode_watermarks(result.one(1, keys.watermarks).value)
-        for source, partitions in sorted(watermarks.items()):
-            if request.source in ("", source):
-                response.watermarks.extend(
-                    pb.Watermark(source=source, partition=partition, value=value)
-                    for partition, value in sorted(partitions.items())
-                )
-        return response
 
     async def PauseTable(  # noqa: N802
         self, request: pb.PauseTableRequest, context: grpc.aio.ServicerContext[Any, Any]

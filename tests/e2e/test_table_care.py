@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
+from distop.cli.main import app
 from distop.client import OperationState
-from distop.errors import IncompatibleOperation
+from distop.errors import AlreadyIngested, IncompatibleOperation
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import OperationArg
@@ -102,6 +106,51 @@ async def test_what_was_rolled_back_can_be_ingested_again(
         assert [sorted(partitions) for partitions in marks.values()] == [["a"]]
         (await service.ingest(late)).raise_for_outcome()
         assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 110)]
+
+
+async def test_an_emergency_on_the_command_line(
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """P11, C8: snapshots are found, one is rolled back to, and watermarks that were kept are taken back."""
+    async with coordinated(etcd_config, tmp_path, client) as service, runner(client):
+
+        async def distop(*words: str) -> Any:
+            given = [*words, "--address", service.address, "--output", "json"]
+            done = await asyncio.to_thread(CliRunner().invoke, app, given)
+            assert done.exit_code == 0, done.output
+            return json.loads(done.stdout)
+
+        first = await service.ingest(source(service, "a", 0, 10))
+        late = source(service, "b", 100, 20)
+        last = await service.ingest(late)
+        found = await distop("tables", "snapshots", "t")
+        assert [(one["operation"], one["rows"], one["added_rows"], one["present"]) for one in found] == [
+            (last.name, 30, 20, True),
+            (first.name, 10, 10, False),
+        ]
+        target = found[1]["snapshot_id"]
+        assert target == first.facts["snapshotId"]
+        shown = await distop("tables", "show", "t")
+        assert [column["name"] for column in shown["content"]["columns"]] == ["id", "kind", "day"]
+        assert shown["content"]["partition_by"] == ["kind"]
+        assert (shown["content"]["rows"], shown["content"]["loaded_by"]) == (30, last.name)
+
+        kept = await distop("rollback", "t", target, "--watermarks", "keep", "--wait")
+        assert (kept["state"], kept["facts"]["snapshotId"]) == ("succeeded", target)
+        assert [one["in_history"] for one in await distop("tables", "snapshots", "t")] == [False, True]
+        with pytest.raises(AlreadyIngested):
+            await service.ingest(late)
+        marks = await distop("watermarks", "rewind", "t", "--reason", "b was wrong")
+        assert [sorted(partitions) for partitions in marks.values()] == [["a"]]
+        assert await distop("watermarks", "t") == marks
+        assert await distop("watermarks", "rewind", "t") == marks
+        (await service.ingest(late)).raise_for_outcome()
+        after = await distop("watermarks", "t")
+        assert await distop("watermarks", "rewind", "t") == after != marks
+        assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 120)]
+        # A number is the same as text, to the last digit.
+        back = await distop("start", "t", "rollback", "--arg", f"snapshot={target}", "--wait")
+        assert back["facts"]["snapshotId"] == target
 
 
 async def test_data_that_somebody_else_wrote_meanwhile(

@@ -28,6 +28,8 @@ class World:
 
     operations: dict[str, pb.Operation] = field(default_factory=dict)
     tables: dict[str, pb.Table] = field(default_factory=dict)
+    contents: dict[str, pb.TableContent] = field(default_factory=dict)
+    snapshots: list[pb.Snapshot] = field(default_factory=list)
     watermarks: list[pb.Watermark] = field(default_factory=list)
     members: list[pb.Member] = field(default_factory=list)
     leaders: list[pb.Leader] = field(default_factory=list)
@@ -236,6 +238,16 @@ class FakeService(
         return pb.ListTablesResponse(
             tables=tables[first:last], next_page_token=str(last) if last < len(tables) else ""
         )
+
+    async def DescribeTable(self, request: pb.GetTableRequest, context: Context) -> pb.TableContent:
+        await self._enter("describe_table", request, context)
+        return self.world.contents.get(request.name, pb.TableContent(table=request.name))
+
+    async def ListSnapshots(
+        self, request: pb.ListSnapshotsRequest, context: Context
+    ) -> pb.ListSnapshotsResponse:
+        await self._enter("snapshots", request, context)
+        return pb.ListSnapshotsResponse(snapshots=self.world.snapshots)
 
     async def GetWatermarks(
         self, request: pb.GetWatermarksRequest, context: Context

@@ -52,6 +52,7 @@ step.rename.after step.rename.before step.rename.middle step.success.after step.
 step.unmark.after step.unmark.before sweep.after sweep.before sweep.middle table.create.after
 table.create.before take.after take.before
 try.after try.before unclaim.after unclaim.before undo.after undo.before
+watermarks.after watermarks.before
 """
 
 

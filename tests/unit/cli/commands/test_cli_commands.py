@@ -304,13 +304,40 @@ def test_tables(service: FakeService, address: str) -> None:
         "properties": {"k": "1"},
         "checks": {"rules": ["a > 0"]},
     }
-    assert document(run("tables", "show", "t", "-o", "json", address=address)) == made
+    shown = document(run("tables", "show", "t", "-o", "json", address=address))
+    assert shown | {"content": None} == made
     for words in (["tables"], ["tables", "ls"]):
         listed = document(run(*words, "-o", "json", address=address))
         assert [table["name"] for table in listed] == ["flights", "t"]
         assert listed[0]["snapshot_id"] == str(2**62)
         assert "file:///data" in run(*words, address=address).stdout
     assert "bucket(4, a)" in run("tables", "show", "t", address=address).stdout
+
+
+def test_what_a_table_holds_and_its_snapshots(service: FakeService, address: str) -> None:
+    content = service.world.contents["flights"] = pb.TableContent(rows=1200, bytes=3 << 20, files=4)
+    content.columns.add(name="id", type="long", required=True)
+    content.loaded_by, content.loaded_rows = "flights/ingest/7", 900
+    shown = run("tables", "show", "flights", address=address).stdout
+    for text in ("id: long not null", "1,200", "3.0 MiB in 4 files", "900 rows, by flights/ingest/7"):
+        assert text in shown
+    service.world.snapshots = [
+        pb.Snapshot(snapshot_id=2**62, change="append", rows=3, added_rows=1, refs=["audit"]),
+        pb.Snapshot(snapshot_id=7, change="append", operation="flights/ingest/7", in_history=True),
+    ]
+    listed = document(run("tables", "snapshots", "flights", "-o", "json", address=address))
+    assert [(one["snapshot_id"], one["rows"]) for one in listed] == [(str(2**62), 3), ("7", None)]
+    shown = run("tables", "snapshots", "flights", address=address).stdout
+    assert f"{2**62}" in shown
+    assert "another program" in shown
+    assert "not in the history, audit" in shown
+
+
+def test_rollback_sends_the_id_as_it_was_given(service: FakeService, address: str) -> None:
+    run("rollback", "flights", "4216351713844670481", "--watermarks", "keep", address=address)
+    run("start", "flights", "rollback", "--arg", "snapshot=4216351713844670481", address=address)
+    given = [json.loads(call.argument_json)["snapshot"] for call in service.calls["start"]]
+    assert given == ["4216351713844670481", 4216351713844670481]
 
 
 def test_indexes_of_a_table(service: FakeService, address: str) -> None:

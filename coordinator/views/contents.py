@@ -1,0 +1,120 @@
+"""What is published in a table, as callers see it: columns, rows, snapshots. Reads the metadata of tables."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+
+from distop.commit.files.storage import storage_of
+from distop.commit.iceberg.provenance import rewound
+from distop.commit.layout.model import Layout, load_metadata
+from distop.coordinator.views.operations import timestamp
+from distop.errors import PreconditionFailed
+from distop.metastore.records.table import Head, TableRecord, Watermarks
+from distop.proto import distop_pb2 as pb
+
+
+def content_of(table: TableRecord, head: Head | None) -> pb.TableContent:
+    """Columns and size of a table, as far as its published state tells them."""
+    content = pb.TableContent(table=table.name)
+    if head is None:
+        return content
+    if head.metadata_location:
+        metadata = load_metadata(head.metadata_location, storage=storage_of(table))
+        layout = Layout.of(metadata)
+        told = _summary(metadata.current_snapshot())
+        for field, name in (("rows", "records"), ("files", "data-files"), ("bytes", "files-size")):
+            if (count := _count(told, f"total-{name}")) is not None:
+                setattr(content, field, count)
+    elif head.layout:
+        layout = Layout.from_json(head.layout)
+    else:
+        return content
+    for column in layout.schema.fields:
+        content.columns.add(
+            name=column.name, type=str(column.field_type), required=column.required, doc=column.doc or ""
+        )
+    for term in layout.spec.fields:
+        source, transform = layout.schema.find_column_name(term.source_id), str(term.transform)
+        content.partition_by.append(str(source) if transform == "identity" else f"{transform}({source})")
+    return content
+
+
+def snapshots_of(table: TableRecord, head: Head | None) -> list[pb.Snapshot]:
+    """The snapshots that an Iceberg table still knows, the newest first."""
+    _check_iceberg(table)
+    if head is None:
+        return []
+    metadata = load_metadata(head.metadata_location, storage=storage_of(table))
+    history = {snapshot.snapshot_id for snapshot in _history(metadata)}
+    refs = defaultdict(list)
+    for name, ref in metadata.refs.items():
+        if name != MAIN_BRANCH:
+            refs[ref.snapshot_id].append(name)
+    return [
+        _snapshot(snapshot, metadata.current_snapshot_id, history, refs.get(snapshot.snapshot_id, []))
+        for snapshot in _newest_first(metadata)
+    ]
+
+
+def rewound_watermarks(table: TableRecord, head: Head | None, watermarks: Watermarks) -> Watermarks:
+    """The watermarks without the moves of snapshots that were rolled back.
+
+    Raises :class:`~distop.errors.PreconditionFailed` if it cannot be told where they had stood.
+    """
+    _check_iceberg(table)
+    if head is None:
+        return watermarks
+    metadata = load_metadata(head.metadata_location, storage=storage_of(table))
+    live = _history(metadata)
+    known = {snapshot.snapshot_id for snapshot in live}
+    gone = [snapshot for snapshot in _newest_first(metadata) if snapshot.snapshot_id not in known]
+    return rewound(live, gone, watermarks)
+
+
+def _check_iceberg(table: TableRecord) -> None:
+    if table.format != "iceberg":
+        raise PreconditionFailed(f"table {table.name!r} has format {table.format}: it has no snapshots")
+
+
+def _history(metadata: TableMetadata) -> list[Snapshot]:
+    return list(ancestors_of(metadata.current_snapshot(), metadata))
+
+
+def _newest_first(metadata: TableMetadata) -> list[Snapshot]:
+    return sorted(
+        metadata.snapshots, key=lambda one: (one.sequence_number or 0, one.timestamp_ms), reverse=True
+    )
+
+
+def _snapshot(snapshot: Snapshot, current: int | None, history: set[int], refs: list[str]) -> pb.Snapshot:
+    told = _summary(snapshot)
+    return pb.Snapshot(
+        snapshot_id=snapshot.snapshot_id,
+        parent_id=snapshot.parent_snapshot_id,
+        committed_at=timestamp(snapshot.timestamp_ms / 1000),
+        change=snapshot.summary.operation.value if snapshot.summary else "",
+        operation=told.get("distop.operation", ""),
+        started_by=told.get("distop.started-by", ""),
+        added_rows=_count(told, "added-records"),
+        removed_rows=_count(told, "deleted-records"),
+        rows=_count(told, "total-records"),
+        bytes=_count(told, "total-files-size"),
+        present=snapshot.snapshot_id == current,
+        in_history=snapshot.snapshot_id in history,
+        refs=sorted(refs),
+    )
+
+
+def _summary(snapshot: Snapshot | None) -> Mapping[str, Any]:
+    return snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
+
+
+def _count(told: Mapping[str, Any], name: str) -> int | None:
+    text = str(told.get(name, ""))
+    return int(text) if text.isdecimal() else None

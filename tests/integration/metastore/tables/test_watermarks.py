@@ -1,0 +1,112 @@
+"""Watermarks that somebody puts elsewhere by hand."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from distop.client import AsyncClient
+from distop.errors import IncompatibleOperation, InvalidArgument, NotFound, TableNotFound
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.effects import Effect
+from distop.metastore.records.operation import WatermarkMove
+from distop.metastore.tables.audit import audit_put, read_audit
+from distop.metastore.tables.watermarks import Change, change_watermarks
+from support.etcd.lossy import Fault, LossyClient, puts
+from support.etcd.starts import begin, make_table
+from support.services.coordinators import config_of, running
+
+
+@pytest_asyncio.fixture
+async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
+    async with (
+        running(config_of(etcd_config)) as coordinator,
+        AsyncClient(coordinator.address, identity="jane") as client,
+    ):
+        await client.create_table("t", "/tmp/nowhere")
+        yield client
+
+
+def to(value: str) -> Change:
+    async def change(before: object, table: object, head: object) -> dict[str, dict[str, str]]:
+        return {"s": {"1": value}}
+
+    return change
+
+
+async def test_they_are_set_and_forgotten_with_an_audit_entry_each(sdk: AsyncClient) -> None:
+    """U2: and what changes nothing leaves none."""
+    assert await sdk.set_watermark("t", "s", "1", "9", "renumbered") == {"s": {"1": "9"}}
+    assert await sdk.set_watermark("t", "s", "1", "9") == {"s": {"1": "9"}}
+    await sdk.set_watermark("t", "s", "2", "5")
+    assert await sdk.set_watermark("t", "other", "1", "2") == {"other": {"1": "2"}}
+    assert await sdk.forget_watermarks("t", "s", "1") == {"s": {"2": "5"}}
+    assert await sdk.forget_watermarks("t", "s") == {}
+    assert await sdk.watermarks("t") == {"other": {"1": "2"}}
+    told = [(entry.action, entry.target, entry.by, entry.reason) async for entry in sdk.audit("t")]
+    assert told[::-1][1:] == [
+        ("set-watermarks", "s/1 = 9", "jane", "renumbered"),
+        ("set-watermarks", "s/2 = 5", "jane", ""),
+        ("set-watermarks", "other/1 = 2", "jane", ""),
+        ("forget-watermarks", "s/1", "jane", ""),
+        ("forget-watermarks", "s", "jane", ""),
+    ]
+
+
+async def test_what_cannot_be_meant_is_refused_by_field(sdk: AsyncClient) -> None:
+    """U3"""
+    await sdk.set_watermark("t", "s", "1", "9")
+    with pytest.raises(InvalidArgument, match="needs a value"):
+        await sdk.set_watermark("t", "s", "1", "")
+    with pytest.raises(NotFound, match="no watermark of source 'x'"):
+        await sdk.forget_watermarks("t", "x")
+    with pytest.raises(NotFound, match="no watermark of partition '7' of source 's'"):
+        await sdk.forget_watermarks("t", "s", "7")
+    with pytest.raises(TableNotFound):
+        await sdk.set_watermark("nowhere", "s", "1", "9")
+    assert await sdk.watermarks("t") == {"s": {"1": "9"}}
+
+
+async def test_they_stay_while_an_operation_moves_them(sdk: AsyncClient, client: LossyClient) -> None:
+    """C8: it began where they stand. One that moves none is not in the way."""
+    await begin(client, kind="validate", effect=Effect.READS)
+    await sdk.set_watermark("t", "s", "1", "9")
+    moves = {"s": {"1": WatermarkMove(before="9", after="10")}}
+    moving = await begin(
+        client, kind="ingest", effect=Effect.WRITES, watermarks=moves, compatible=lambda other: True
+    )
+    for refused in (sdk.set_watermark("t", "s", "1", "5"), sdk.forget_watermarks("t", "s")):
+        with pytest.raises(IncompatibleOperation, match=str(moving)):
+            await refused
+    assert await sdk.watermarks("t") == {"s": {"1": "9"}}
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
+async def test_a_change_whose_reply_is_lost_is_made_once(client: LossyClient, fault: Fault) -> None:
+    await make_table(client)
+    keys = client.keyspace.table("t")
+    client.fail(fault, when=puts(keys.watermarks))
+    audit = audit_put(keys, "set-watermarks", by="jane", target="s/1", at=1.0)
+    assert (await change_watermarks(client, keys, to("5"), audit))[0] == {"s": {"1": "5"}}
+    entries, _ = await read_audit(client, keys.audit_prefix, limit=10)
+    assert len(entries) == 1
+
+
+async def test_an_operation_that_starts_meanwhile_is_seen(client: LossyClient) -> None:
+    """Between what is read and what is written."""
+    await make_table(client)
+    keys = client.keyspace.table("t")
+    started = []
+
+    async def change(before: object, table: object, head: object) -> dict[str, dict[str, str]]:
+        if not started:
+            moves = {"s": {"1": WatermarkMove(before=None, after="7")}}
+            started.append(await begin(client, kind="ingest", effect=Effect.WRITES, watermarks=moves))
+        return {"s": {"1": "5"}}
+
+    audit = audit_put(keys, "set-watermarks", by="jane", target="s/1", at=1.0)
+    with pytest.raises(IncompatibleOperation):
+        await change_watermarks(client, keys, change, audit)
+    assert not (await client.get(keys.watermarks)).exists
