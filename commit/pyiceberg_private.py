@@ -72,6 +72,12 @@ class StagingCatalog(MetastoreCatalog):
         """A table that is to be created, from the arguments of ``create_table``."""
         return self._create_staged_table(identifier, *parts)
 
+    def _create_staged_table(self, identifier: str | Identifier, *parts: Any, **named: Any) -> StagedTable:
+        staged = super()._create_staged_table(identifier, *parts, **named)
+        # pyiceberg joins the namespaces to one part, which names another table.
+        staged._identifier = self.identifier_to_tuple(identifier)
+        return staged
+
     def stage_update(
         self,
         current: Table | None,

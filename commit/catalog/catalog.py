@@ -35,7 +35,8 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.view import View
 
-from distop.commit.catalog.namespaces import DEFAULT, Namespaces, table_identifier, table_name
+from distop.commit.catalog.errors import for_pyiceberg
+from distop.commit.catalog.namespaces import DEFAULT, Namespaces, namespace_name, table_identifier, table_name
 from distop.commit.catalog.options import etcd_config
 from distop.commit.catalog.pointers import FOREIGN, Pointer, Pointers, Swap
 from distop.commit.files.storage import StorageOptions, storage_of
@@ -49,14 +50,15 @@ MAX_TRIES = 10
 """How often dropping or renaming a table is tried again when the table moves meanwhile."""
 
 
+@for_pyiceberg
 class EtcdCatalog(StagingCatalog):
     """Tables and namespaces in etcd.
 
     Properties: ``etcd.endpoints`` (``host:port``, several separated by commas), ``etcd.prefix`` (default
     ``distOp``), ``etcd.user``, ``etcd.password``, ``etcd.ca-cert``, ``etcd.cert``, ``etcd.key``,
     ``etcd.timeout`` (seconds), ``warehouse`` (where new tables go that name no location), and those of
-    pyiceberg's ``FileIO``. Besides pyiceberg's exceptions, methods raise those of :mod:`distop.errors` when
-    etcd does not answer or an operation is in the way.
+    pyiceberg's ``FileIO``. Methods raise pyiceberg's exceptions. Where etcd does not answer, an operation is
+    in the way, or a name cannot be, they raise errors of :mod:`distop.errors` that are pyiceberg's, too.
     """
 
     def __init__(self, name: str, **properties: str) -> None:
@@ -106,12 +108,12 @@ class EtcdCatalog(StagingCatalog):
         return self._load(identifier)[0]
 
     def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
-        """The tables right in a namespace. Raises ``NoSuchNamespaceError``."""
+        """The tables right in a namespace that can be loaded. Raises ``NoSuchNamespaceError``."""
         name = self._existing(namespace)
         wanted = tuple(name.split("."))
         found = self._pointers.tables("" if name == DEFAULT else name)
-        identifiers = (table_identifier(table) for table in found)
-        return [identifier for identifier in identifiers if identifier[:-1] == wanted]
+        names = (table for table in found if table_identifier(table)[:-1] == wanted)
+        return [table_identifier(table) for table in self._pointers.published(names)]
 
     def drop_table(self, identifier: str | Identifier) -> None:
         """Forget a table, with its watermarks and history; its files stay (``purge_table`` removes them).
@@ -286,21 +288,22 @@ class EtcdCatalog(StagingCatalog):
 
     def create_namespace(self, namespace: str | Identifier, properties: Properties = EMPTY_DICT) -> None:
         """Raises ``NamespaceAlreadyExistsError``."""
-        name = self.namespace_to_string(namespace)
-        if self._namespaces.exists(name) or not self._namespaces.create(name, dict(properties)):
+        name = namespace_name(namespace)
+        if not self._namespaces.create(name, dict(properties)):
             raise NamespaceAlreadyExistsError(f"Namespace {name} already exists")
 
     def drop_namespace(self, namespace: str | Identifier) -> None:
         """Raises ``NoSuchNamespaceError`` or ``NamespaceNotEmptyError``."""
         name = self._existing(namespace)
-        if name == DEFAULT or not self._namespaces.is_empty(name):
-            raise NamespaceNotEmptyError(f"Namespace {name} is not empty, or is always there")
-        self._namespaces.drop(name)
+        if not self._namespaces.is_empty(name):
+            raise NamespaceNotEmptyError(f"Namespace {name} is not empty")
+        if not self._namespaces.drop(name) and name == DEFAULT:
+            raise NamespaceNotEmptyError(f"Namespace {name} is always there")
 
     def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
         """The namespaces right below one; the top-level ones if none is given."""
         below = self._existing(namespace) if namespace else ""
-        parent = self.identifier_to_tuple(namespace) if namespace else ()
+        parent = tuple(below.split(".")) if below else ()
         known = {(DEFAULT,), *(tuple(name.split(".")) for name in self._namespaces.below(below))}
         known |= {table_identifier(name)[:-1] for name in self._pointers.tables(below)}
         depth = len(parent) + 1
@@ -308,7 +311,10 @@ class EtcdCatalog(StagingCatalog):
 
     def namespace_exists(self, namespace: str | Identifier) -> bool:
         """Whether it was created, or something is in it."""
-        return self._namespaces.exists(self.namespace_to_string(namespace))
+        try:
+            return self._namespaces.exists(namespace_name(namespace))
+        except NoSuchNamespaceError:
+            return False
 
     def load_namespace_properties(self, namespace: str | Identifier) -> Properties:
         """Raises ``NoSuchNamespaceError``."""
@@ -333,7 +339,7 @@ class EtcdCatalog(StagingCatalog):
         return summaries[-1]
 
     def _existing(self, namespace: str | Identifier) -> str:
-        name = self.namespace_to_string(namespace, NoSuchNamespaceError)
+        name = namespace_name(namespace)
         if not self._namespaces.exists(name):
             raise NoSuchNamespaceError(f"Namespace does not exist: {name}")
         return name

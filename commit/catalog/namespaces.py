@@ -1,37 +1,74 @@
 """Iceberg namespaces in etcd (``_namespaces.<name>`` and its properties), and the names of tables in them.
 
 A namespace exists if it was created, or if a table or another namespace is in it. Its name is its parts
-joined by dots; the namespace ``default`` holds the tables whose name has no dot, and always exists.
+joined by dots; the namespace ``default`` holds the tables whose name has no dot, and always exists. Whoever
+creates one that only exists so far gives it its properties.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import msgspec
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.typedef import Identifier
 
+from distop.commit.catalog.errors import both
 from distop.commit.catalog.pointers import Pointers
+from distop.errors import InvalidArgument, InvalidName
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
-from distop.metastore.records.keyspace import check_name, escape, unescape
+from distop.metastore.records.keyspace import (
+    DEFAULT_NAMESPACE,
+    check_name,
+    check_table_name,
+    escape,
+    unescape,
+)
 from distop.metastore.records.record import decode, encode
+from distop.metastore.records.structs import convert
 from distop.metastore.records.table import NamespaceRecord
 
-DEFAULT = "default"
+DEFAULT = DEFAULT_NAMESPACE
 
 
 def table_name(identifier: str | Identifier) -> str:
-    """The distop table that an identifier names: namespaces and name joined by dots, ``default`` left out."""
-    parts = tuple(identifier.split(".")) if isinstance(identifier, str) else tuple(identifier)
-    if len(parts) > 1 and parts[0] == DEFAULT:
-        parts = parts[1:]
-    return check_name(".".join(parts), "table")
+    """The distop table that an identifier names: namespaces and name joined by dots, ``default`` left out.
+
+    Raises :class:`~distop.errors.InvalidName`, which is a ``NoSuchTableError``, if there can be none.
+    """
+    try:
+        return check_table_name(_joined(identifier, "table"))
+    except InvalidName as error:
+        raise both(error, NoSuchTableError) from None
 
 
 def table_identifier(name: str) -> Identifier:
     """The identifier of a distop table; the inverse of :func:`table_name`."""
     parts = tuple(name.split("."))
-    return (DEFAULT, *parts) if len(parts) == 1 or parts[0] == DEFAULT else parts
+    return (DEFAULT, *parts) if len(parts) == 1 else parts
+
+
+def namespace_name(namespace: str | Identifier) -> str:
+    """The name of a namespace: its parts joined by dots.
+
+    Raises :class:`~distop.errors.InvalidName`, which is a ``NoSuchNamespaceError``, if there can be none.
+    """
+    try:
+        return check_name(_joined(namespace, "namespace"), "namespace")
+    except InvalidName as error:
+        raise both(error, NoSuchNamespaceError) from None
+
+
+def _joined(identifier: str | Identifier, what: str) -> str:
+    parts: tuple[Any, ...] = Catalog.identifier_to_tuple(identifier)
+    if not parts or not all(isinstance(part, str) and part.strip() for part in parts):
+        raise InvalidName(f"{what} {identifier!r} has an empty part", details={"field": what})
+    if any("." in part for part in parts):
+        raise InvalidName(f"a part of {what} {identifier!r} has a dot", details={"field": what})
+    return ".".join(parts)
 
 
 class Namespaces:
@@ -51,6 +88,8 @@ class Namespaces:
 
     def is_empty(self, name: str) -> bool:
         """Whether neither a table nor a namespace is in it."""
+        if name == DEFAULT and any("." not in table for table in self._pointers.tables()):
+            return False
         return not any(self._pointers.tables(name)) and not self.below(name)
 
     def below(self, name: str = "") -> list[str]:
@@ -65,20 +104,19 @@ class Namespaces:
         return _properties(self._read(name))
 
     def create(self, name: str, properties: dict[str, str]) -> bool:
-        """Create it; ``False`` if it was created before."""
-        check_name(name, "namespace")
-        value = encode(NamespaceRecord(properties=properties))
+        """Create it; ``False`` if it was created before. What is in it makes no difference."""
+        value = _encoded(properties)
         return self._change(name, lambda kv: None if kv.exists else Put(kv.key, value))
 
-    def drop(self, name: str) -> None:
-        """Forget it and its properties."""
-        self._change(name, lambda kv: Delete(kv.key) if kv.exists else None)
+    def drop(self, name: str) -> bool:
+        """Forget it and its properties; ``False`` if it was not created."""
+        return self._change(name, lambda kv: Delete(kv.key) if kv.exists else None)
 
     def update(self, name: str, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
         """Change its properties. ``change`` may be called again when another change comes between."""
 
         def changed(kv: KeyValue) -> Put:
-            return Put(kv.key, encode(NamespaceRecord(properties=change(_properties(kv)))))
+            return Put(kv.key, _encoded(change(_properties(kv))))
 
         self._change(name, changed)
 
@@ -105,3 +143,12 @@ class Namespaces:
 
 def _properties(kv: KeyValue) -> dict[str, str]:
     return dict(decode(kv.value, NamespaceRecord, kv.key).properties) if kv.exists else {}
+
+
+def _encoded(properties: dict[str, str]) -> bytes:
+    try:
+        return encode(convert({"properties": properties}, NamespaceRecord))
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(
+            f"a property of a namespace is no string: {error}", details={"field": "properties"}
+        ) from None

@@ -7,13 +7,15 @@ same transaction again, which can happen only once, and by looking whose work st
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import Any
 
 from distop.errors import (
     BacklogInUse,
+    CorruptRecord,
     DistopError,
     EtcdOutOfSpace,
     IncompatibleOperation,
@@ -47,6 +49,8 @@ FOREIGN = "foreign"
 
 PAGE = 1000
 """Keys read at a time."""
+READ_BITE = 50
+"""Tables read at a time."""
 MOVE_BITE = 50
 """Keys moved by one transaction: each takes a put and a delete, and etcd allows 128 operations."""
 
@@ -120,6 +124,20 @@ class Pointers:
     def _table_of_record(self, key: bytes) -> str | None:
         component, _, rest = key[len(self.keyspace.prefix) :].decode().partition(".")
         return unescape(component) if rest == "table" and not component.startswith("_") else None
+
+    def published(self, names: Iterable[str]) -> Iterator[str]:
+        """Those tables among ``names`` that a program of Iceberg can load, or is told why it cannot."""
+        rest = iter(names)
+        while some := tuple(islice(rest, READ_BITE)):
+            tables = [self.keyspace.table(name) for name in some]
+            gets = tuple(Get(key) for keys in tables for key in (keys.table, keys.head))
+            read = self.etcd.txn(Txn(then=gets))
+            for position, keys in enumerate(tables):
+                record, head = (
+                    read.one(2 * position + at, key) for at, key in enumerate((keys.table, keys.head))
+                )
+                if record.exists and head.exists and _is_iceberg(record):
+                    yield keys.name
 
     # -- moving ----------------------------------------------------------------------------------------
 
@@ -289,6 +307,13 @@ def _tidy(keys: TableKeys, action: Callable[..., None], *args: Any) -> None:
         action(*args)
     except DistopError as error:
         log.warning("table_leftovers", extra={"table": keys.name, "error": str(error)})
+
+
+def _is_iceberg(kv: KeyValue) -> bool:
+    try:
+        return kv.exists and decode(kv.value, TableRecord, kv.key).format == "iceberg"
+    except CorruptRecord:
+        return True  # whoever loads it is told
 
 
 def _reads(keys: TableKeys) -> tuple[Get, ...]:

@@ -20,7 +20,7 @@ from distop.metastore.backlog.queue import enqueue
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put
 from distop.metastore.operations.starting import digest_of
-from distop.metastore.records.keyspace import TableKeys, check_name, check_type, prefix_end
+from distop.metastore.records.keyspace import TableKeys, check_table_name, check_type, prefix_end
 from distop.metastore.records.record import decode, encode
 from distop.metastore.tables.audit import audit_put
 from distop.operations.registry import Registry
@@ -137,7 +137,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         return ordering_message(keys.name, record)
 
     def _keys(self, table: str) -> TableKeys:
-        return self._client.keyspace.table(check_name(table, "table"))
+        return self._client.keyspace.table(check_table_name(table))
 
     def _audit(
         self, keys: TableKeys, action: str, target: str, by: str, at: float, call: str, reason: str = ""

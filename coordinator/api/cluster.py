@@ -20,7 +20,7 @@ from distop.coordinator.views.operations import member_message, timestamp
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put
 from distop.metastore.members.draining import set_draining
-from distop.metastore.records.keyspace import check_name
+from distop.metastore.records.keyspace import check_table_name
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import Entry, audit_put, prune_softly, read_audit
@@ -72,7 +72,7 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         keyspace = self._client.keyspace
         prefix = keyspace.audit_prefix
         if request.table:
-            keys = keyspace.table(check_name(request.table, "table"))
+            keys = keyspace.table(check_table_name(request.table))
             prefix = keys.audit_prefix
             await check_table(self._client, keys.name)
         size, token = await page_of(self._client, request)
@@ -110,12 +110,11 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
     async def Diagnose(  # noqa: N802
         self, request: pb.DiagnoseRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncGenerator[pb.DiagnoseResponse, None]:
-        if request.table:
-            check_name(request.table, "table")
+        table = check_table_name(request.table) if request.table else ""
         patience = Patience()
         if request.HasField("patience"):
             patience = Patience(hand_over_s=request.patience.ToNanoseconds() / 1e9)
-        what = Examination(table=request.table, deep=request.deep, fix=request.fix, patience=patience)
+        what = Examination(table=table, deep=request.deep, fix=request.fix, patience=patience)
         doctor = Doctor(self._client, self._threads)
         async with aclosing(doctor.examine(what)) as examined:
             async for progress in examined:

@@ -14,7 +14,7 @@ from distop.coordinator.views.operations import timestamp
 from distop.errors import TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get
-from distop.metastore.records.keyspace import check_name
+from distop.metastore.records.keyspace import check_table_name
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.tables.indexes import read_indexes
@@ -40,7 +40,7 @@ class IndexService(distop_pb2_grpc.IndexServiceServicer):
     async def ListIndexes(  # noqa: N802 - the name of the RPC
         self, request: pb.ListIndexesRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ListIndexesResponse:
-        keys = self._client.keyspace.table(check_name(request.table, "table"))
+        keys = self._client.keyspace.table(check_table_name(request.table))
         result = await self._client.read_at_once([Get(keys.table), Get(keys.head)])
         table, head = result.one(0, keys.table), result.one(1, keys.head)
         if not table.exists:

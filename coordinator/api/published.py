@@ -17,7 +17,7 @@ from distop.coordinator.views.operations import from_history
 from distop.errors import InvalidArgument, NotFound, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, Txn
-from distop.metastore.records.keyspace import check_name, prefix_end
+from distop.metastore.records.keyspace import check_table_name, prefix_end
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord, Watermarks, decode_watermarks
@@ -96,7 +96,7 @@ class PublishedCalls(distop_pb2_grpc.TableServiceServicer):
     async def GetWatermarks(  # noqa: N802
         self, request: pb.GetWatermarksRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.GetWatermarksResponse:
-        keys = self._client.keyspace.table(check_name(request.table, "table"))
+        keys = self._client.keyspace.table(check_table_name(request.table))
         result = await self._client.txn(Txn(then=(Get(keys.table), Get(keys.watermarks))))
         if not result.got(0):
             raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
@@ -107,7 +107,7 @@ class PublishedCalls(distop_pb2_grpc.TableServiceServicer):
         self, request: pb.ChangeWatermarksRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.GetWatermarksResponse:
         _check(request)
-        keys = self._client.keyspace.table(check_name(request.table, "table"))
+        keys = self._client.keyspace.table(check_table_name(request.table))
         place = "/".join(filter(None, (request.source, request.partition))) or "all sources"
         audit = audit_put(
             keys,
@@ -140,7 +140,7 @@ class PublishedCalls(distop_pb2_grpc.TableServiceServicer):
         return others | ({source: after[source]} if source in after else {})
 
     async def _published(self, name: str) -> tuple[TableRecord, Head | None]:
-        keys = self._client.keyspace.table(check_name(name, "table"))
+        keys = self._client.keyspace.table(check_table_name(name))
         result = await self._client.read_at_once([Get(keys.table), Get(keys.head)])
         table, head = result.one(0, keys.table), result.one(1, keys.head)
         if not table.exists:

@@ -29,7 +29,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, Put, Txn, TxnResult, absent
 from distop.metastore.etcd.update import update
 from distop.metastore.operations.pausing import pause_table, resume_table
-from distop.metastore.records.keyspace import check_name
+from distop.metastore.records.keyspace import check_table_name
 from distop.metastore.records.names import check_new_name
 from distop.metastore.records.operation import PauseRecord
 from distop.metastore.records.record import decode, encode
@@ -97,7 +97,7 @@ class TableService(PublishedCalls):
     async def GetTable(  # noqa: N802
         self, request: pb.GetTableRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Table:
-        return await read_table_message(self._client, check_name(request.name, "table"))
+        return await read_table_message(self._client, check_table_name(request.name))
 
     async def ListTables(  # noqa: N802
         self, request: pb.ListTablesRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -115,7 +115,7 @@ class TableService(PublishedCalls):
     async def ExplainTable(  # noqa: N802
         self, request: pb.GetTableRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Explanation:
-        table = await read_table_message(self._client, check_name(request.name, "table"))
+        table = await read_table_message(self._client, check_table_name(request.name))
         reason = await explain(self._client, table, now=time.time())
         return pb.Explanation(table=table.name, mood=reason.mood.name.lower(), sentence=reason.sentence)
 
@@ -132,7 +132,7 @@ class TableService(PublishedCalls):
     async def DropTable(  # noqa: N802
         self, request: pb.DropTableRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.DropTableResponse:
-        keys = self._client.keyspace.table(check_name(request.name, "table"))
+        keys = self._client.keyspace.table(check_table_name(request.name))
         by, at = request.requested_by, time.time()
         action = "purge-table" if request.purge else "drop-table"
         audit = audit_put(keys.keyspace, action, by=by, target=keys.name, reason=request.reason, at=at)
@@ -181,7 +181,7 @@ class TableService(PublishedCalls):
         await asyncio.get_running_loop().run_in_executor(self._threads, remove)
 
     async def _hold(self, request: pb.PauseTableRequest | pb.ResumeTableRequest, action: str) -> pb.Table:
-        keys = self._client.keyspace.table(check_name(request.name, "table"))
+        keys = self._client.keyspace.table(check_table_name(request.name))
         who: dict[str, Any] = {"by": request.requested_by, "reason": request.reason, "at": time.time()}
         audit = audit_put(keys, action, target=keys.name, **who)
         if action == "pause":
@@ -195,7 +195,7 @@ class TableService(PublishedCalls):
 
 def _checked(request: pb.CreateTableRequest) -> TableRecord:
     """The record of a new table, or an error that names the field."""
-    check_new_name(request.name, "name")
+    name = check_table_name(check_new_name(request.name, "name"), "name")
     file_format = request.format or "iceberg"
     if file_format not in FORMATS:
         raise InvalidArgument(
@@ -203,7 +203,7 @@ def _checked(request: pb.CreateTableRequest) -> TableRecord:
         )
     options = from_json(request.options_json, "options")
     return TableRecord(
-        name=request.name,
+        name=name,
         location=_location(request.location),
         format=file_format,
         options=options,

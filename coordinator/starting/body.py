@@ -13,7 +13,13 @@ from google.protobuf import duration_pb2
 from distop.errors import ArgumentTooLarge, InvalidArgument, UnknownOperationType
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES
 from distop.metastore.operations.starting import StartRequest, digest_of
-from distop.metastore.records.keyspace import check_name, check_object, check_partition, check_type
+from distop.metastore.records.keyspace import (
+    check_name,
+    check_object,
+    check_partition,
+    check_table_name,
+    check_type,
+)
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.options import JOB_BACKOFF_S, MAX_FOLLOW_UPS, FollowUp, OperationOptions
 from distop.metastore.records.table import TableRecord
@@ -60,8 +66,8 @@ class StartBody:
             check_name(request.request_id, "request_id")
         options, argument = options_of(request.options), from_json(request.argument_json, "argument")
         then = _follow_up(request.then, registry) if request.HasField("then") else None
-        parts = [request.table, request.type, request.object, argument, list(request.partitions), options]
-        table = check_name(request.table, "table")
+        table = check_table_name(request.table)
+        parts = [table, request.type, request.object, argument, list(request.partitions), options]
         kind = registry.get(check_type(request.type))
         body = cls(
             table=table,

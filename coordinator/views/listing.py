@@ -17,7 +17,7 @@ from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.views.operations import from_history, from_tracked, read_pause
 from distop.errors import Compacted, FutureRevision, InvalidArgument, InvalidName, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.records.keyspace import OperationId, check_name, escape, prefix_end
+from distop.metastore.records.keyspace import OperationId, check_name, check_table_name, escape, prefix_end
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode
 from distop.metastore.records.structs import from_json
@@ -82,7 +82,7 @@ async def table_names(client: EtcdClient, revision: int, after: str = "") -> Asy
 async def list_operations(client: EtcdClient, request: pb.ListOperationsRequest) -> pb.ListOperationsResponse:
     """One page of operations: table by table, the newest first."""
     if request.table:
-        check_name(request.table, "table")
+        request.table = check_table_name(request.table)
     size, token = await page_of(client, request)
     with continued_listing():
         if request.table:

@@ -51,9 +51,11 @@ def success_record(attempt: str, result: Mapping[str, Any], at: float, *, run: i
         The result is not JSON.
     """
     try:
-        value = encode(JobRecord(state=SUCCESS, attempt=attempt, result=dict(result), at=at, run=run))
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"the result of the job is not JSON: {error}") from error
+        value = encode(
+            JobRecord(state=SUCCESS, attempt=attempt, result=dict(result), at=at, run=run), checked=False
+        )
+    except (TypeError, ValueError, InvalidArgument) as error:
+        raise InvalidArgument(f"the result of the job is not JSON: {error.__cause__ or error}") from error
     if len(value) > MAX_JOB_RECORD_BYTES:
         raise JobResultTooLarge(
             f"the result of the job takes {len(value):,} bytes, at most {MAX_JOB_RECORD_BYTES:,} are kept"
@@ -67,7 +69,7 @@ def failure_record(attempt: str, code: str, message: str, at: float, *, run: int
     text = f"{code}: {message}".encode(errors="backslashreplace")[:MAX_JOB_RECORD_BYTES]
     while True:
         error = text.decode(errors="ignore")
-        value = encode(JobRecord(state=FAILED, attempt=attempt, error=error, at=at, run=run))
+        value = encode(JobRecord(state=FAILED, attempt=attempt, error=error, at=at, run=run), checked=False)
         excess = len(value) - MAX_JOB_RECORD_BYTES
         if excess <= 0:
             return value

@@ -17,6 +17,9 @@ from distop.errors import CorruptRecord, InvalidName
 MAX_NAME_BYTES = 512
 """Longest name of a table, object, partition or request, in UTF-8 bytes before escaping."""
 
+DEFAULT_NAMESPACE = "default"
+"""Of the catalog; holds the tables whose name has no dot."""
+
 # Printable ASCII that needs no escaping, besides letters, digits and "_-~" which quote() always keeps.
 # "." separates, "%" escapes, "/" stays readable since names are often paths.
 _SAFE = "!#$&'()*+,/:;<=>?@[]^`{|}\\\""
@@ -88,6 +91,21 @@ def check_name(name: str, what: str) -> str:
     return name
 
 
+def check_table_name(name: str, what: str = "table") -> str:
+    """The one spelling of a table's name, else :class:`InvalidName`.
+
+    Its parts, separated by dots, are namespaces of the catalog and the name in the last of them. A name of
+    one part is in the namespace ``default``, which may be written: ``default.flights`` is ``flights``.
+    """
+    check_name(name, what)
+    parts = name.split(".")
+    if not all(part.strip() for part in parts):
+        raise InvalidName(f"{what} {name!r} has an empty part", details={"field": what})
+    if len(parts) == 2 and parts[0] == DEFAULT_NAMESPACE:
+        return check_name(parts[1], what)
+    return name
+
+
 def check_type(name: str) -> str:
     """An operation type: a letter, then letters, digits, '-' or '_'; not a word that distop uses itself."""
     if not _TYPE_NAME.fullmatch(name) or name in TABLE_WORDS:
@@ -155,7 +173,7 @@ class OperationId:
                 details={"field": "name"},
             )
         obj = check_object(parts[2]) if len(parts) == 4 else ""
-        return cls(check_name(parts[0], "table"), check_type(parts[1]), int(parts[-1]), obj)
+        return cls(check_table_name(parts[0]), check_type(parts[1]), int(parts[-1]), obj)
 
     @classmethod
     def from_slot(cls, table: str, type_name: str, slot: str) -> OperationId:

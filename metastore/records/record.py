@@ -35,9 +35,34 @@ T = TypeVar("T")
 _decoders: dict[type[Record], msgspec.json.Decoder[Any]] = {}
 
 
-def encode(record: Record) -> bytes:
-    """The JSON bytes of a record; equal records give equal bytes."""
-    return _encoder.encode(record)
+def encode(record: Record, *, checked: bool = True) -> bytes:
+    """The JSON bytes of a record; equal records give equal bytes.
+
+    Parameters
+    ----------
+    checked:
+        Whether it is read once as :func:`decode` will read it, a microsecond: not needed for what is written
+        very often and has nothing in it that a caller or a type of operation gave.
+
+    Raises
+    ------
+    InvalidArgument
+        It could be written and never be read: a field holds a value of another type than it has.
+    """
+    try:
+        value = _encoder.encode(record)
+        if checked:
+            _decoder(type(record)).decode(value)
+    except (msgspec.MsgspecError, UnicodeEncodeError, TypeError, OverflowError) as error:
+        raise InvalidArgument(f"no {type(record).__name__} can be made of this: {error}") from error
+    return value
+
+
+def _decoder(kind: type[R]) -> msgspec.json.Decoder[R]:
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders.setdefault(kind, msgspec.json.Decoder(ready(kind)))
+    return decoder
 
 
 def decode(value: bytes, kind: type[R], key: bytes = b"") -> R:
@@ -48,11 +73,8 @@ def decode(value: bytes, kind: type[R], key: bytes = b"") -> R:
     CorruptRecord
         The value is not a record of this kind, or of a newer layout than this version understands.
     """
-    decoder = _decoders.get(kind)
-    if decoder is None:
-        decoder = _decoders.setdefault(kind, msgspec.json.Decoder(ready(kind)))
     try:
-        record: R = decoder.decode(value)
+        record = _decoder(kind).decode(value)
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, InvalidArgument) as error:
         # Fields of a newer layout may have other types: then the layout is what there is to say.
         _refuse_newer(_layout_of(value), kind, key)

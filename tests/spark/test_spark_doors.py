@@ -15,7 +15,7 @@ from distop.metastore.records.keyspace import OperationId
 from distop.spark_jobs import write
 from distop.spark_jobs.ingest import ingest_dataframe
 from distop.spark_jobs.ingest.operation import Ingest
-from support.spark.spark_service import Service, writing
+from support.spark.spark_service import Service, ids_of, reading, writing
 
 pytestmark = pytest.mark.spark
 
@@ -76,3 +76,14 @@ def test_one_rule_for_columns_and_values(service: Service, spark: Any, tmp_path:
     door(service, numbers.selectExpr("CAST(id + 1 AS int) AS n", "CAST(id AS int) AS id"), table, tmp_path)
     rows = sorted(service.iceberg(table).scan().to_arrow().to_pylist(), key=lambda row: row["id"])
     assert rows == [{"id": number, "kind": None, "n": number + 1} for number in range(4)]
+
+
+def test_a_table_may_be_named_with_its_namespace(service: Service, spark: Any, tmp_path: Path) -> None:
+    """O29: every door leads to the same table."""
+    table = service.table(schema=["id: long"])
+    for number, door in enumerate((files, dataframe, data_source, native)):
+        (tmp_path / door.__name__).mkdir()
+        door(service, spark.range(number, number + 1, 1, 1), f"default.{table}", tmp_path / door.__name__)
+    assert ids_of(reading(service, spark, f"default.{table}")) == list(range(4))
+    assert ids_of(reading(service, spark, table)) == list(range(4))
+    assert [one.name for one in service.client.list_tables() if table in one.name] == [table]

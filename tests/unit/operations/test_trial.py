@@ -65,7 +65,7 @@ def test_what_a_service_would_refuse_is_refused() -> None:
     kind.resumable = False  # type: ignore[misc]
     with pytest.raises(InvalidArgument, match="no checkpoints"):
         Trial(kind, {"to": 1}).run("a")
-    with pytest.raises(TypeError):
+    with pytest.raises(InvalidArgument):
         Trial(kind, {"to": object()})
     with pytest.raises(InvalidArgument, match="scratch"):
         Trial(kind, {"to": 1}).job().scratch_path()

@@ -176,6 +176,26 @@ async def test_a_table_is_shown_with_what_it_was_made_of(service: Service, clien
     assert seen.metadata_location == ""
 
 
+async def test_a_table_may_be_called_with_its_namespace_in_every_call(service: Service) -> None:
+    """O29: ``default.t`` is ``t``, for the idempotency of a start, too."""
+    made = await service.tables.CreateTable(pb.CreateTableRequest(name="default.t", location="/data/t"))
+    assert made.name == "t"
+    with pytest.raises(TableExists), raising():
+        await service.tables.CreateTable(pb.CreateTableRequest(name="t", location="/data/u"))
+    operation = await service.start("default.t", request_id="r", argument={"partitions": 0})
+    assert str(operation) == "t/noop/1"
+    assert await service.start("t", request_id="r", argument={"partitions": 0}) == operation
+    await service.ended(operation)
+    with raising():
+        assert (await service.tables.GetTable(pb.GetTableRequest(name="default.t"))).name == "t"
+        assert (await service.tables.ExplainTable(pb.GetTableRequest(name="default.t"))).table == "t"
+        await service.tables.GetWatermarks(pb.GetWatermarksRequest(table="default.t"))
+        await service.operations.GetOperation(pb.GetOperationRequest(name="default.t/noop/1"))
+        await service.cluster.ListAudit(pb.ListAuditRequest(table="default.t"))
+        await service.tables.DropTable(pb.DropTableRequest(name="default.t"))
+    assert not (await tables(service)).tables
+
+
 async def test_of_parallel_creations_of_a_table_one_wins(service: Service) -> None:
     outcomes = await asyncio.gather(*(service.create_table("t") for _ in range(10)), return_exceptions=True)
     assert sum(isinstance(outcome, pb.Table) for outcome in outcomes) == 1
@@ -327,6 +347,8 @@ BAD_TABLES = [
     (table(location=""), "location"),
     (table(location="relative/path"), "location"),
     (table(location="s3://"), "location"),
+    (table(name="a..t"), "name"),
+    (table(name="default._t"), "name"),
     (table(location="file:///"), "location"),
     (table(location="http://[half"), "location"),
     (table(format="csv"), "format"),

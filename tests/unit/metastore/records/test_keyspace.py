@@ -16,6 +16,7 @@ from distop.metastore.records.keyspace import (
     check_name,
     check_object,
     check_partition,
+    check_table_name,
     check_type,
     escape,
     prefix_end,
@@ -33,7 +34,7 @@ TYPES = st.from_regex(r"[A-Za-z][A-Za-z0-9_-]{0,20}", fullmatch=True).filter(
 )
 OPERATIONS = st.builds(
     OperationId,
-    table=NAMES,
+    table=NAMES.filter(lambda name: _accepted(check_table_name, name) and check_table_name(name) == name),
     type=TYPES,
     instance=st.integers(1, 10**18 - 1),
     object=st.one_of(st.just(""), OBJECTS),
@@ -240,3 +241,15 @@ def test_a_strange_key_in_the_index_is_reported(key: bytes) -> None:
 def test_a_strange_key_in_the_history_is_reported(key: bytes) -> None:
     with pytest.raises(CorruptRecord, match="history"):
         Keyspace().parse_history(key)
+
+
+def test_a_table_has_one_spelling() -> None:
+    """O29: the namespace ``default`` may be written where it is all that stands before a name."""
+    assert check_table_name("default.flights") == check_table_name("flights") == "flights"
+    assert check_table_name("default") == "default"
+    for name in ("a.flights", "a.default.flights", "default.a.flights", "Default.flights", "a b.c"):
+        assert check_table_name(name) == name
+    assert str(OperationId.parse("default.flights/ingest/1")) == "flights/ingest/1"
+    for name in ("", "a..b", ".a", "a.", "a. .b", "default.", "default._a", "_a"):
+        with pytest.raises(InvalidName):
+            check_table_name(name)

@@ -158,6 +158,28 @@ def test_what_is_no_record_is_reported_with_its_key(kind: type[Record], value: b
         decode(value, kind, b"distOp.t.key")
 
 
+MOVE = WatermarkMove(after=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        NamespaceRecord(properties={"a": 1}),  # type: ignore[dict-item]
+        NamespaceRecord(properties={"a": None}),  # type: ignore[dict-item]
+        NamespaceRecord(properties={"a": "\ud800"}),
+        TableRecord(name="t", location=None),  # type: ignore[arg-type]
+        Head(metadata_location="m", snapshot_id="1"),  # type: ignore[arg-type]
+        OperationArg(table="t", type="x", instance=1, watermarks={"s": {"p": MOVE}}),
+        OperationArg(table="t", type="x", instance=1, partitions=[1]),  # type: ignore[list-item]
+        ErrorRecord(code="X", message="x", facts={"a": object()}),
+    ],
+)
+def test_what_could_not_be_read_again_is_not_written(record: Record) -> None:
+    """U3: whoever gives it is told; no reader is."""
+    with pytest.raises(InvalidArgument, match=type(record).__name__):
+        encode(record)
+
+
 def test_an_unknown_option_is_not_ignored() -> None:
     """Whoever set it relies on it: an operation is not run without what was asked for."""
     value = msgspec.json.decode(encode(OperationArg(table="t", type="noop", instance=1)))

@@ -1,0 +1,88 @@
+"""Errors that are distop's and pyiceberg's at the same time: for programs that know only one of the two.
+
+Methods of the catalog raise pyiceberg's own exceptions where it has one that says what happened. Otherwise
+they raise an error of :mod:`distop.errors`, with its code and hint, that is also the nearest of pyiceberg's.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    ForbiddenError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    ServerError,
+    ServiceUnavailableError,
+    TableAlreadyExistsError,
+)
+
+from distop.errors import DistopError, EtcdOutOfSpace, Kind, OutcomeUnknown
+
+_THEIRS: dict[Kind, type[Exception]] = {
+    Kind.INVALID: ValueError,
+    Kind.NOT_FOUND: NoSuchTableError,
+    Kind.EXISTS: TableAlreadyExistsError,
+    # Nothing has happened: pyiceberg may try again, and removes the files that it has written.
+    Kind.PRECONDITION: CommitFailedException,
+    Kind.CONFLICT: CommitFailedException,
+    Kind.EXHAUSTED: ServiceUnavailableError,
+    Kind.UNAVAILABLE: ServiceUnavailableError,
+    Kind.DEADLINE: ServiceUnavailableError,
+    Kind.DENIED: ForbiddenError,
+    Kind.UNAUTHENTICATED: ForbiddenError,
+}
+
+C = TypeVar("C", bound=type)
+
+
+def for_pyiceberg(catalog: C) -> C:
+    """A class whose public methods raise each error of distop as one that is pyiceberg's as well."""
+    for name, member in list(vars(catalog).items()):
+        if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_")):
+            setattr(catalog, name, _raising_both(member))
+    return catalog
+
+
+def _raising_both(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except DistopError as error:
+            raise both(error).with_traceback(error.__traceback__) from error.__cause__
+
+    return call
+
+
+def both(error: DistopError, theirs: type[Exception] | None = None) -> DistopError:
+    """The same error, as one of pyiceberg's, too: ``theirs``, or the nearest."""
+    if theirs is not None:
+        return _made(type(error), theirs, error.message, error.hint, error.details)
+    if isinstance(error, (NoSuchTableError, NoSuchNamespaceError)):
+        return error
+    if isinstance(error, OutcomeUnknown) and not isinstance(error, EtcdOutOfSpace):
+        theirs = CommitStateUnknownException
+    else:
+        theirs = _THEIRS.get(error.kind, ServerError)
+    return error if isinstance(error, theirs) else both(error, theirs)
+
+
+@functools.cache
+def _class(ours: Any, theirs: Any) -> type[DistopError]:
+    def reduce(self: DistopError) -> tuple[Any, ...]:
+        return _made, (ours, theirs, self.message, self.hint, self.details), vars(self)
+
+    return cast(
+        type[DistopError],
+        type(ours.__name__, (ours, theirs), {"__doc__": ours.__doc__, "__reduce__": reduce}),
+    )
+
+
+def _made(ours: Any, theirs: Any, message: str, hint: str, details: dict[str, str]) -> DistopError:
+    return _class(ours, theirs)(message, hint=hint, details=details)

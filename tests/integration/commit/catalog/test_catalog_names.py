@@ -1,0 +1,213 @@
+"""Names of tables and namespaces through the catalog, and what they are called by its errors."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NamespaceAlreadyExistsError,
+    NamespaceNotEmptyError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    ServiceUnavailableError,
+    TableAlreadyExistsError,
+)
+
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.commit.catalog.errors import both
+from distop.commit.catalog.namespaces import table_name
+from distop.errors import (
+    DistopError,
+    EtcdUnavailable,
+    IncompatibleOperation,
+    InvalidArgument,
+    InvalidName,
+    OutcomeUnknown,
+)
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.records.record import encode, encode_plain
+from distop.metastore.records.table import Head, TableRecord
+from support.tables.catalogs import SCHEMA, all_keys, ids, keys_of
+
+NO_NAMES: list[Any] = [
+    "",
+    (),
+    ("",),
+    " ",
+    ("a", ""),
+    ("", "t"),
+    "a..t",
+    ".t",
+    "t.",
+    "a. .t",
+    ("n", "dot.ted"),
+    "_t",
+]
+"""Identifiers that can name neither a table nor a namespace."""
+
+
+def test_a_table_below_default_is_no_other_table(catalog: EtcdCatalog) -> None:
+    """O29: ``default`` may be left out only where it is the whole namespace."""
+    catalog.create_namespace("a")
+    catalog.create_table("a.t", SCHEMA).append(ids(0, 3))
+    assert not catalog.table_exists("default.a.t")
+    with pytest.raises(NoSuchTableError):
+        catalog.drop_table("default.a.t")
+    with pytest.raises(NoSuchTableError):
+        catalog.purge_table("default.a.t")
+    catalog.create_namespace("default.a")
+    below = catalog.create_table("default.a.t", SCHEMA)
+    assert below.name() == ("default", "a", "t")
+    assert (below.location() == catalog.load_table("a.t").location()) is False
+    assert catalog.list_tables("default.a") == [("default", "a", "t")]
+    assert catalog.list_namespaces("default") == [("default", "a")]
+    catalog.purge_table("default.a.t")
+    assert catalog.load_table("a.t").scan().to_arrow().num_rows == 3
+
+
+def test_a_name_may_be_written_with_its_namespace_through_every_method(catalog: EtcdCatalog) -> None:
+    """O29"""
+    catalog.create_table("default.flights", SCHEMA)
+    with pytest.raises(TableAlreadyExistsError):
+        catalog.create_table("flights", SCHEMA)
+    assert catalog.table_exists("flights")
+    assert catalog.rename_table("flights", "default.departures").name() == ("default", "departures")
+    assert catalog.list_tables("default") == [("default", "departures")]
+    catalog.drop_table("departures")
+    assert catalog.list_tables("default") == []
+
+
+@pytest.mark.parametrize("identifier", NO_NAMES)
+def test_what_names_nothing_is_not_there(catalog: EtcdCatalog, identifier: Any) -> None:
+    """O29, U3: pyiceberg's callers are told in its own words."""
+    assert not catalog.table_exists(identifier)
+    assert not catalog.namespace_exists(identifier)
+    for call in (catalog.load_table, catalog.drop_table, catalog.purge_table):
+        with pytest.raises(NoSuchTableError):
+            call(identifier)
+    for create in (
+        lambda: catalog.create_table(identifier, SCHEMA),
+        lambda: catalog.register_table(identifier, "file:///nowhere"),
+        lambda: catalog.rename_table("t", identifier),
+        lambda: catalog.create_table_transaction(identifier, SCHEMA),
+    ):
+        with pytest.raises(InvalidName) as refused:
+            create()
+        assert isinstance(refused.value, (ValueError, NoSuchTableError))
+    for call in (catalog.create_namespace, catalog.drop_namespace, catalog.load_namespace_properties):
+        with pytest.raises(NoSuchNamespaceError):
+            call(identifier)
+    assert catalog.list_namespaces() == [("default",)]
+
+
+def test_only_tables_that_can_be_loaded_are_listed(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """O22: not those without anything published, nor those of another format; they fill their namespace."""
+    catalog.create_namespace("n")
+    for number in range(120):
+        name = f"n.t{number:03d}"
+        keys, kind = keys_of(store, name), "files" if number % 3 == 0 else "iceberg"
+        store.put(keys.table, encode(TableRecord(name=name, location="file:///x", format=kind)))
+        if number % 2 == 0:
+            store.put(keys.head, encode(Head(metadata_location="file:///x/m.json")))
+    store.put(keys_of(store, "n.u").table, b"no record")
+    store.put(keys_of(store, "n.u").head, b"no head")
+    wanted = [("n", f"t{number:03d}") for number in range(120) if number % 2 == 0 and number % 3]
+    # One that cannot be read is listed: whoever loads it is told why.
+    assert catalog.list_tables("n") == [*wanted, ("n", "u")]
+    with pytest.raises(NamespaceNotEmptyError):
+        catalog.drop_namespace("n")
+
+
+# -- namespaces --------------------------------------------------------------------------------------
+
+
+def test_the_first_to_create_default_gives_it_its_properties(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """O29: it is there from the beginning, but nobody has made it."""
+    catalog.create_table("flights", SCHEMA)
+    catalog.create_namespace("default", {"owner": "ada"})
+    assert catalog.load_namespace_properties("default") == {"owner": "ada"}
+    with pytest.raises(NamespaceAlreadyExistsError):
+        catalog.create_namespace("default")
+    with pytest.raises(NamespaceNotEmptyError):
+        catalog.drop_namespace("default")
+    catalog.drop_table("flights")
+    catalog.drop_namespace("default")
+    assert all_keys(store) == []
+    assert catalog.load_namespace_properties("default") == {}
+    with pytest.raises(NamespaceNotEmptyError, match="always there"):
+        catalog.drop_namespace("default")
+
+
+def test_a_namespace_that_only_holds_tables_can_be_created(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """O29"""
+    store.put(keys_of(store, "ny.t").table, encode(TableRecord(name="ny.t", location="file:///x")))
+    catalog.create_namespace("ny", {"owner": "ada"})
+    assert catalog.load_namespace_properties("ny") == {"owner": "ada"}
+    with pytest.raises(NamespaceAlreadyExistsError):
+        catalog.create_namespace("ny")
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{"a": 1}, {"a": None}, {"a": ["b"]}, {"a": b"b"}, {None: "b"}, {1: "b"}, {("a",): "b"}, {"a": "\ud800"}],
+)
+def test_properties_that_are_no_strings_are_refused(
+    catalog: EtcdCatalog, store: SyncEtcd, properties: Any
+) -> None:
+    """U3: what could not be read again is not stored."""
+    with pytest.raises(InvalidArgument) as refused:
+        catalog.create_namespace("ny", properties)
+    assert isinstance(refused.value, ValueError)
+    assert all_keys(store) == []
+    catalog.create_namespace("ny", {"owner": "ada"})
+    with pytest.raises(InvalidArgument):
+        catalog.update_namespace_properties("ny", updates=properties)
+    assert catalog.load_namespace_properties("ny") == {"owner": "ada"}
+    catalog.create_table("ny.flights", SCHEMA)
+
+
+# -- errors ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "theirs"),
+    [
+        (OutcomeUnknown("x"), CommitStateUnknownException),
+        (EtcdUnavailable("x"), ServiceUnavailableError),
+        (IncompatibleOperation("x", hint="y", details={"table": "t"}), CommitFailedException),
+        (InvalidArgument("x"), ValueError),
+    ],
+)
+def test_an_error_is_distops_and_pyicebergs(error: DistopError, theirs: type[Exception]) -> None:
+    """U3: whichever of the two a program knows; also after it was sent to another process."""
+    for made in (both(error), both(both(error)), pickle.loads(pickle.dumps(both(error)))):
+        assert isinstance(made, theirs)
+        assert isinstance(made, type(error))
+        assert type(made).__name__ == type(error).__name__
+        assert (made.code, str(made), made.details) == (error.code, str(error), error.details)
+
+
+def test_a_program_that_knows_only_pyiceberg_catches_what_distop_raises(
+    catalog: EtcdCatalog, store: SyncEtcd
+) -> None:
+    """U3"""
+    catalog.create_table("flights", SCHEMA)
+    store.put(keys_of(store, "flights").run_ops, encode_plain({"ingest": ["17"]}))
+    for change in (lambda: catalog.drop_table("flights"), lambda: catalog.rename_table("flights", "x")):
+        with pytest.raises(CommitFailedException, match="flights/ingest/17") as refused:
+            change()
+        assert isinstance(refused.value, IncompatibleOperation)
+    properties = {"etcd.endpoints": "127.0.0.1:1", "etcd.timeout": "0.5"}
+    with EtcdCatalog("down", **properties) as down, pytest.raises(ServiceUnavailableError):
+        down.list_namespaces()
+
+
+def test_no_table_is_named_by_an_identifier_with_a_dot_in_a_part() -> None:
+    """O29"""
+    with pytest.raises(InvalidName, match="dot"):
+        table_name(("a.b", "t"))
+    assert table_name(("a", "b", "t")) == table_name("a.b.t") == "a.b.t"

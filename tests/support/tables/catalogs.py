@@ -1,0 +1,46 @@
+"""Catalogs on an etcd of the tests, and what stands there of their tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
+
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.records.keyspace import TableKeys
+
+SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()))
+
+
+def ids(start: int, count: int) -> pa.Table:
+    return pa.table({"id": list(range(start, start + count)), "kind": ["k"] * count})
+
+
+def make_catalog(etcd: EtcdProcess, prefix: str, folder: Path) -> EtcdCatalog:
+    properties = {
+        "py-catalog-impl": "distop.commit.catalog.catalog.EtcdCatalog",
+        "etcd.endpoints": etcd.endpoint,
+        "etcd.prefix": prefix,
+        "warehouse": f"file://{folder}/warehouse",
+    }
+    catalog = load_catalog("distop", **properties)
+    assert isinstance(catalog, EtcdCatalog)
+    return catalog
+
+
+def keys_of(store: SyncEtcd, table: str) -> TableKeys:
+    return store.keyspace.table(table)
+
+
+def all_keys(store: SyncEtcd) -> list[str]:
+    found = store.scan(store.keyspace.prefix, keys_only=True).kvs
+    return [kv.key.removeprefix(store.keyspace.prefix).decode() for kv in found]
+
+
+def metadata_files(folder: Path) -> set[Path]:
+    return set(folder.rglob("*.metadata.json"))
