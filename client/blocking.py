@@ -61,6 +61,7 @@ class Client:
     """
 
     start = _blocking(AsyncClient.start)
+    preview = _blocking(AsyncClient.preview)
     get = _blocking(AsyncClient.get)
     list = _iterating(AsyncClient.list)
     watch = _iterating(AsyncClient.watch)

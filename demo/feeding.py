@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from crew import AT_ONCE_S, until
-from flights import FILE, SPLIT_BYTES, Landing, spoil
+from flights import FILE, OPTIONS, Landing, spoil
 from lost_reply import LossyProxy
 from stage import TABLE, Stage
 
@@ -79,7 +79,7 @@ def _while_applying(stage: Stage, day: str, strike: Callable[[Operation], str]) 
 def _publish_with_a_lost_reply(stage: Stage, landing: Landing) -> str:
     """Publish a day by hand, never hear of it, and do it again."""
     day = "2013-12-31"
-    argument = {"paths": [str(landing.folder / day)], "split_bytes": SPLIT_BYTES}
+    argument = {"paths": [str(landing.folder / day)], **OPTIONS}
     with LossyProxy(stage.addresses[0]) as proxy, Client(proxy.address, timeout_s=3) as client:
         client.get_table(TABLE)
         proxy.lose_replies()

@@ -12,7 +12,8 @@ from collections import Counter
 from pathlib import Path
 
 FILE = "flights.csv"
-SPLIT_BYTES = 256 * 1024
+OPTIONS = {"split_bytes": 256 * 1024, "null_values": ["", "NA"]}
+"""Small jobs, so that there are some; and what stands for NULL in this file."""
 
 
 def write_days(folder: Path) -> Counter[str]:
@@ -69,7 +70,7 @@ class Landing:
         random.Random(seed).shuffle(self._days)
         (folder / "_config").mkdir(parents=True)
         (folder / "_config" / "ORDERME").touch()
-        (folder / "_config" / "ingest.json").write_text(json.dumps({"split_bytes": SPLIT_BYTES}))
+        (folder / "_config" / "ingest.json").write_text(json.dumps(OPTIONS))
 
     def drop(self, share: float) -> int:
         """Drop so much of all days; how many there are now."""

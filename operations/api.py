@@ -145,6 +145,15 @@ class DistributedOperation(ABC):
         """Refuse options of a table, before it is made or altered, that operations of this type could not
         keep to. Raises :class:`~distop.errors.InvalidArgument`."""
 
+    def preview(self, request: PlanRequest) -> Mapping[str, Any]:
+        """What an operation would do, for people who ask before they start it: JSON of moderate size.
+
+        Runs where ``plan`` does, and raises what that raises.
+        """
+        plan = self.plan(request)
+        jobs = len(plan.partitions) if plan.partitions is not None else plan.partition_count
+        return {} if plan.dynamic else {"jobs": jobs}
+
     def object_of(self, argument: Mapping[str, Any]) -> str:
         """The object that an argument speaks of, for callers who name none; empty: they must.
 

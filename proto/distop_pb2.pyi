@@ -91,6 +91,18 @@ class StartOperationRequest(_message.Message):
     then: FollowUp
     def __init__(self, table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument_json: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., then: _Optional[_Union[FollowUp, _Mapping]] = ...) -> None: ...
 
+class OperationPreview(_message.Message):
+    __slots__ = ("table", "type", "preview_json", "revision")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    PREVIEW_JSON_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    type: str
+    preview_json: str
+    revision: int
+    def __init__(self, table: _Optional[str] = ..., type: _Optional[str] = ..., preview_json: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
+
 class JobCounts(_message.Message):
     __slots__ = ("total", "succeeded", "failed", "counting")
     TOTAL_FIELD_NUMBER: _ClassVar[int]

@@ -40,6 +40,11 @@ class OperationServiceStub:
                 request_serializer=distop_dot_proto_dot_distop__pb2.StartOperationRequest.SerializeToString,
                 response_deserializer=distop_dot_proto_dot_distop__pb2.Operation.FromString,
                 _registered_method=True)
+        self.PreviewOperation = channel.unary_unary(
+                '/distop.v1.OperationService/PreviewOperation',
+                request_serializer=distop_dot_proto_dot_distop__pb2.StartOperationRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.OperationPreview.FromString,
+                _registered_method=True)
         self.GetOperation = channel.unary_unary(
                 '/distop.v1.OperationService/GetOperation',
                 request_serializer=distop_dot_proto_dot_distop__pb2.GetOperationRequest.SerializeToString,
@@ -83,6 +88,13 @@ class OperationServiceServicer:
 
     def StartOperation(self, request, context):
         """Starts an operation, or returns the one this request id has started before.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PreviewOperation(self, request, context):
+        """What such a start would do, planned as a start is; nothing is started.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,6 +155,11 @@ def add_OperationServiceServicer_to_server(servicer, server):
                     servicer.StartOperation,
                     request_deserializer=distop_dot_proto_dot_distop__pb2.StartOperationRequest.FromString,
                     response_serializer=distop_dot_proto_dot_distop__pb2.Operation.SerializeToString,
+            ),
+            'PreviewOperation': grpc.unary_unary_rpc_method_handler(
+                    servicer.PreviewOperation,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.StartOperationRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.OperationPreview.SerializeToString,
             ),
             'GetOperation': grpc.unary_unary_rpc_method_handler(
                     servicer.GetOperation,
@@ -208,6 +225,33 @@ class OperationService:
             '/distop.v1.OperationService/StartOperation',
             distop_dot_proto_dot_distop__pb2.StartOperationRequest.SerializeToString,
             distop_dot_proto_dot_distop__pb2.Operation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PreviewOperation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.OperationService/PreviewOperation',
+            distop_dot_proto_dot_distop__pb2.StartOperationRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.OperationPreview.FromString,
             options,
             channel_credentials,
             insecure,

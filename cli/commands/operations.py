@@ -133,6 +133,24 @@ def ingest(
         Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"] | None,
         typer.Option(help="Default: append."),
     ] = None,
+    new_only: Annotated[
+        bool, typer.Option("--new-only", help="Only files that were not ingested before.")
+    ] = False,
+    null_value: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT", help="CSV: what stands for NULL besides an empty value, such as NA. Repeatable."
+        ),
+    ] = None,
+    object: Annotated[
+        str, typer.Option(metavar="NAME", help="Runs beside others that append, one for each name.")
+    ] = "",
+    queue: Annotated[
+        bool, typer.Option("--queue", help="Wait while another operation of the table is in the way.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show columns, some rows and what looks wrong; start nothing.")
+    ] = False,
     arg: Annotated[
         list[str] | None,
         typer.Option(
@@ -144,12 +162,19 @@ def ingest(
 
     Example: distop ingest flights data/2013-01 data/2013-02 --wait
     """
-    chosen = {"format": format, "mode": mode}
+    nulls = ["", *null_value] if null_value else None
+    chosen = {"format": format, "mode": mode, "new_only": new_only or None, "null_values": nulls}
     argument = {name: value for name, value in chosen.items() if value is not None}
     argument |= parse_assignments(arg or ())
-    start_operation(
-        session, options, table, "ingest", argument | {"paths": [_absolute(path) for path in paths]}
-    )
+    argument |= {"paths": [_absolute(path) for path in paths]}
+    if dry_run:
+        session.out.preview(
+            session.client.preview(
+                table, "ingest", argument, object=object, max_failed_partitions=options.max_failed
+            )
+        )
+        return
+    start_operation(session, options, table, "ingest", argument, object=object, queue=queue)
 
 
 @command(app, rich_help_panel=PANEL)

@@ -35,6 +35,10 @@ class Output(ABC):
         """An operation that was started and is not waited for."""
 
     @abstractmethod
+    def preview(self, preview: Mapping[str, Any]) -> None:
+        """What an operation would do."""
+
+    @abstractmethod
     def updates(self, updates: Iterable[OperationUpdate]) -> Operation:
         """Show how an operation goes on, for its own sake; return how it ended."""
 

@@ -116,6 +116,21 @@ class HumanOutput(Output):
         self._out.print(printable(operation.name))
         self.note(f"started; follow it with: distop watch {operation.name}")
 
+    def preview(self, preview: Mapping[str, Any]) -> None:
+        told = dict(preview)
+        columns, rows = told.pop("columns", []), told.pop("rows", [])
+        warnings, bad = told.pop("warnings", []), told.pop("badRows", [])
+        self._pairs([(name, _text(value)) for name, value in told.items()])
+        grid = _grid("COLUMN", "TYPE", "FROM", *(f"ROW {number + 1}" for number in range(len(rows))))
+        for column in columns:
+            values = (row.get(column["name"]) for row in rows)
+            shown = ("NULL" if value is None else str(value) for value in values)
+            grid.add_row(*map(printable, (column["name"], column["type"], column["from"], *shown)))
+        self._out.print(grid)
+        for text in (*warnings, *(f"bad row: {row}" for row in bad)):
+            self._out.print(Text(printable(f"warning: {text}"), "yellow"), soft_wrap=True)
+        self.note("nothing was started")
+
     def _operations(self, operations: Sequence[Operation], more: bool) -> None:
         grid = _grid("OPERATION", "STATE", "JOBS", "STARTED", "TOOK", "BY", "ERROR")
         for operation in operations:

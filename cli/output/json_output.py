@@ -29,6 +29,9 @@ class JsonOutput(Output):
     def started(self, operation: Operation) -> None:
         _print(operation)
 
+    def preview(self, preview: Mapping[str, Any]) -> None:
+        _print(preview)
+
     def updates(self, updates: Iterable[OperationUpdate]) -> Operation:
         for update in updates:
             _print(update)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Literal
 
 from distop.client.calls.base import PAGE_SIZE, Calls, models
@@ -12,9 +12,9 @@ from distop.client.calls.following import follow
 from distop.client.models.follow_up import FollowUp, operation_options
 from distop.client.models.operation import Operation, OperationState, OperationUpdate
 from distop.client.transport.connection import make_request
-from distop.errors import DeadlineExceeded, InvalidArgument
+from distop.errors import DeadlineExceeded, IncompatibleOperation, InvalidArgument, OperationNotFound
 from distop.proto import distop_pb2 as pb
-from distop.proto.json_text import to_json
+from distop.proto.json_text import from_json, to_json
 
 
 class OperationCalls(Calls):
@@ -37,6 +37,7 @@ class OperationCalls(Calls):
         max_failed_partitions: int = 0,
         then: FollowUp | None = None,
         request_id: str | None = None,
+        queue: bool = False,
         timeout_s: float | None = None,
     ) -> Operation:
         """Start an operation; return it as it stands then.
@@ -64,8 +65,17 @@ class OperationCalls(Calls):
             What its finish starts in the same transaction, if it succeeds.
         request_id:
             Pass the same one to repeat a start from another process: the first answer comes again.
+        queue:
+            Wait as long as other operations of the table are in the way, instead of being refused. It is this
+            call that waits: the service knows nothing of it, and of several that wait any may be the next.
         timeout_s:
-            Deadline of this call; planning a large source takes the service a while.
+            Deadline of this call, without the time that it waits for others; planning a large source takes
+            the service a while.
+
+        Raises
+        ------
+        OperationParked
+            With ``queue``: the operation in the way does not end before somebody decides about it.
         """
         if isinstance(partitions, str):
             raise InvalidArgument("partitions is one string, not several", details={"field": "partitions"})
@@ -88,10 +98,43 @@ class OperationCalls(Calls):
             started_by=self.identity,
             then=then.to_proto() if then is not None else None,
         )
-        reply = await self._connection.call(
-            lambda service: service.StartOperation, request, timeout_s=timeout_s
+        while True:
+            try:
+                reply = await self._connection.call(
+                    lambda service: service.StartOperation, request, timeout_s=timeout_s
+                )
+                return Operation.from_proto(reply)
+            except IncompatibleOperation as error:
+                if not queue or "operation" not in error.details:
+                    raise
+                with suppress(OperationNotFound):  # its history is gone: it is over
+                    await self.wait(error.details["operation"])
+
+    async def preview(
+        self,
+        table: str,
+        type: str,
+        argument: Mapping[str, Any] | None = None,
+        *,
+        object: str = "",
+        partitions: Sequence[str] = (),
+        max_failed_partitions: int = 0,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """What :meth:`start` would do, as the type tells it; raises what that raises, and starts nothing."""
+        request = make_request(
+            pb.StartOperationRequest,
+            table=table,
+            type=type,
+            object=object,
+            argument_json=to_json(argument or {}, "argument"),
+            partitions=partitions,
+            options=operation_options(max_failed_partitions=max_failed_partitions),
         )
-        return Operation.from_proto(reply)
+        reply = await self._connection.call(
+            lambda service: service.PreviewOperation, request, timeout_s=timeout_s
+        )
+        return from_json(reply.preview_json, "preview")
 
     async def get(self, name: str) -> Operation:
         """An operation as it stands; finished ones too, while their history is kept."""

@@ -56,6 +56,7 @@ from distop.metastore.records.operation import RUNNING, CancelRecord, OperationA
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
+from distop.proto.json_text import to_json
 
 log = logging.getLogger(__name__)
 
@@ -152,6 +153,20 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
         tracked = Tracked(keys.operation(operation), started.arg, RUNNING, started.revision)
         return from_tracked(tracked, started.revision)
+
+    async def PreviewOperation(  # noqa: N802
+        self, request: pb.StartOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.OperationPreview:
+        body = StartBody.of(request, self._registry)
+        keys = self._client.keyspace.table(body.table)
+        left_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
+        planning = Planning(self._planner, self._client, keys, body, left_s)
+        wanted = body.request(request.request_id or uuid.uuid4().hex, planning.kind)
+        state = await read_table_state(self._client, keys, wanted)
+        shown = to_json(await planning.preview(state), "preview")
+        return pb.OperationPreview(
+            table=body.table, type=body.type, preview_json=shown, revision=state.revision
+        )
 
     # -- get, list, cancel -----------------------------------------------------------------------------
 

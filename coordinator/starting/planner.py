@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.body import StartBody
@@ -52,6 +52,12 @@ class Planner:
         for partition in plan.partitions or ():
             check_partition(partition)
         return replace(plan, uuid=plan.uuid or uuid.uuid4().hex[:12])
+
+    async def preview(
+        self, kind: DistributedOperation, request: PlanRequest, limit_s: float
+    ) -> Mapping[str, Any]:
+        """What the type says it would do; raises as :meth:`plan`."""
+        return await self._run(kind, limit_s, lambda: kind.preview(request))
 
     async def holds(
         self,
@@ -120,6 +126,10 @@ class Planning:
             self._made = await self._planner.plan(self.kind, request, left_s), request
         self._stands_on = state.planned_on
         return self._made[0]
+
+    async def preview(self, state: TableState) -> Mapping[str, Any]:
+        """What the operation would do to a table as it stands; raises as :meth:`Planner.plan`."""
+        return await self._planner.preview(self.kind, await self._request(state), self._limit_s)
 
     async def _request(self, state: TableState) -> PlanRequest:
         seen = await active_operations(self._client, self._keys) if self.kind.sees_active else ()

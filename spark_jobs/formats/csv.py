@@ -54,6 +54,7 @@ def convert_options(
         null_values=options.null_values,
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
+        decimal_point=options.decimal_point,
     )
 
 
@@ -90,7 +91,7 @@ def read_header(text: TextFile, options: CsvOptions) -> tuple[list[str], int]:
         raise FileUnusable(f"has a header that cannot be read: {error}") from None
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
-        raise FileUnusable(f"has two columns {twice!r}")
+        raise FileUnusable(f"has two columns {twice!r}; if that is no header, give the columns' names")
     return names, end
 
 

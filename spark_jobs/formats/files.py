@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -143,10 +144,17 @@ def resolve(url: str) -> tuple[FileSystem, str]:
     return fs, path.rstrip("/")
 
 
-def find_files(paths: list[str], *, clock: Callable[[], float] = time.monotonic) -> FoundSource:
+def find_files(
+    paths: list[str], *, most: int = MAX_PATHS, clock: Callable[[], float] = time.monotonic
+) -> FoundSource:
     """List the files of all paths: files themselves, folders with all below them, what globs match.
 
     Passed over inside folders: names that begin with ``_`` or ``.`` (at any depth), and empty files.
+
+    Parameters
+    ----------
+    most:
+        How many paths there may be, after globs are replaced by what they match.
 
     Raises
     ------
@@ -157,10 +165,10 @@ def find_files(paths: list[str], *, clock: Callable[[], float] = time.monotonic)
     SourceEmpty
         No path has a file with anything in it.
     ArgumentTooLarge
-        More than :data:`MAX_FILES` files or :data:`MAX_PATHS` paths, or listing takes too long.
+        More than :data:`MAX_FILES` files or ``most`` paths, or listing takes too long.
     """
     search = _Search(clock() + LISTING_SECONDS, clock)
-    fs, roots = _expand(paths, search)
+    fs, roots = _expand(paths, search, most)
     folder = _common_folder(roots)
     found: dict[str, list[SourceFile]] = {}
     seen: set[str] = set()
@@ -252,7 +260,7 @@ def _check_name(path: str) -> None:
         raise _unreadable(shown, "its name is not valid UTF-8") from None
 
 
-def _expand(paths: list[str], search: _Search) -> tuple[FileSystem, list[str]]:
+def _expand(paths: list[str], search: _Search, most: int) -> tuple[FileSystem, list[str]]:
     """The one file system of all paths, and the paths within it with globs replaced by what they match."""
     file_system: FileSystem | None = None
     roots: list[str] = []
@@ -270,15 +278,15 @@ def _expand(paths: list[str], search: _Search) -> tuple[FileSystem, list[str]]:
             roots.extend(_matches(fs, root))
         else:
             roots.append(root)
-        if len(roots) > MAX_PATHS:
+        if len(roots) > most:
             raise ArgumentTooLarge(
-                f"there are more than {MAX_PATHS} paths, and each would have a watermark of its own",
+                f"there are more than {most} paths, and each would have a watermark of its own",
                 hint="name the folders that hold them",
                 details={"field": "paths"},
             )
     if file_system is None or not all(root.strip("/") for root in roots):
         raise invalid("paths", "a path names no file and no folder")
-    twice = next((root for root in roots if roots.count(root) > 1), None)
+    twice = next((root for root, times in Counter(roots).items() if times > 1), None)
     if twice is not None:
         raise invalid("paths", f"{twice} is named twice")
     return file_system, roots

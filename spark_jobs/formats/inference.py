@@ -25,6 +25,7 @@ from distop.spark_jobs.formats.jsonl import first_of_data, json_text
 from distop.spark_jobs.formats.options import CsvOptions, Format
 from distop.spark_jobs.formats.parquet import holds, opened_parquet
 from distop.spark_jobs.formats.reader import FileUnusable
+from distop.spark_jobs.formats.suspicions import foreign_encoding, no_values, suspicions
 from distop.spark_jobs.formats.types import UnsupportedType, table_type
 
 SAMPLE_FILES = 8
@@ -124,10 +125,13 @@ class CsvSample:
         return cls(heads, options)
 
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
+        return self._types(columns, self._options)
+
+    def _types(self, columns: Sequence[str], options: CsvOptions) -> dict[str, pa.DataType]:
         found: dict[str, list[pa.DataType]] = {column: [] for column in columns}
         for names, head in self._heads:
             there = [name for name in columns if name in names]
-            for column, dtype in self._guess(names, head, there).items():
+            for column, dtype in self._guess(names, head, there, options).items():
                 found[column].append(dtype)
         return {column: table_type(reduce(_common_type, types, pa.null())) for column, types in found.items()}
 
@@ -135,34 +139,81 @@ class CsvSample:
         for names, head in self._heads:
             if head and column in names:
                 try:
-                    self._parse(names, head, [column], {column: dtype})
+                    self._parse(names, head, [column], {column: dtype}, self._options)
                 except pa.ArrowInvalid:
                     return False
         return True
 
-    def _guess(self, names: list[str], head: bytes, columns: list[str]) -> dict[str, pa.DataType]:
+    def suspicions(self, guessed: Sequence[str]) -> list[str]:
+        """What suggests that the files are not what they were taken for, in sentences.
+
+        Parameters
+        ----------
+        guessed:
+            Columns whose types nobody has given.
+        """
+        text = [name for name, dtype in self.types(guessed).items() if is_.is_large_string(dtype)]
+        values = {name: self._values(name) for name in text}
+        options = msgspec.structs.replace(
+            self._options, null_values=[*self._options.null_values, *no_values()]
+        )
+        types = self._types([name for name in text if len(values[name])], options)
+        readable = [
+            name
+            for name, dtype in types.items()
+            if not is_.is_large_string(dtype) and not is_.is_large_binary(dtype)
+        ]
+        return suspicions(self.names, values, self._options.delimiter, readable)
+
+    @property
+    def foreign_encoding(self) -> str:
+        """How the files are written, if not in UTF-8; see :func:`.suspicions.foreign_encoding`."""
+        return next((found for _, head in self._heads if (found := foreign_encoding(head))), "")
+
+    def _values(self, column: str) -> pa.Array:
+        """What the sample holds of a column of text, without NULL."""
+        values: list[bytes] = []
+        for names, head in self._heads:
+            if head and column in names:
+                read = self._parse(names, head, [column], {column: pa.large_binary()}, self._options)
+                values += read.column(column).drop_null().to_pylist()
+        return pa.array([value.decode(errors="replace") for value in values], pa.large_string())
+
+    def _guess(
+        self, names: list[str], head: bytes, columns: list[str], options: CsvOptions
+    ) -> dict[str, pa.DataType]:
         if not head or not columns:
             return {}
-        guessed = self._parse(names, head, columns, None)
-        types = {name: guessed.column(name).type for name in columns}
+        guessed = self._parse(names, head, columns, None, options)
+        types = {name: _no_bytes(guessed.column(name).type) for name in columns}
         numbers = [name for name, dtype in types.items() if is_.is_integer(dtype) or is_.is_floating(dtype)]
         if numbers:
-            texts = self._parse(names, head, numbers, dict.fromkeys(numbers, pa.large_string()))
+            texts = self._parse(names, head, numbers, dict.fromkeys(numbers, pa.large_string()), options)
             for name in numbers:
                 if _has_codes(texts.column(name), types[name]):
                     types[name] = pa.large_string()
         return types
 
     def _parse(
-        self, names: list[str], head: bytes, columns: list[str], types: dict[str, pa.DataType] | None
+        self,
+        names: list[str],
+        head: bytes,
+        columns: list[str],
+        types: dict[str, pa.DataType] | None,
+        options: CsvOptions,
     ) -> pa.Table:
         unique = [name or f"\0{index}" for index, name in enumerate(names)]
         return read_csv(
             pa.BufferReader(head),
             read_options=ReadOptions(column_names=unique, use_threads=False, block_size=len(head) + 1),
-            parse_options=parse_options(self._options, skip_ragged=True),
-            convert_options=convert_options(self._options, columns, types),
+            parse_options=parse_options(options, skip_ragged=True),
+            convert_options=convert_options(options, columns, types),
         )
+
+
+def _no_bytes(guessed: pa.DataType) -> pa.DataType:
+    """Text that is not UTF-8 is no other type for that: its rows are bad."""
+    return pa.large_string() if is_.is_binary(guessed) or is_.is_large_binary(guessed) else guessed
 
 
 def _has_codes(texts: pa.ChunkedArray, guessed: pa.DataType) -> bool:

@@ -19,6 +19,7 @@ class CsvOptions(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     quote: str = '"'
     null_values: list[str] = []
     multiline: bool = False
+    decimal_point: str = "."
 
     @property
     def quoting(self) -> Quoting:

@@ -21,9 +21,11 @@ MIN_SPLIT_BYTES = 1 << 10
 MAX_SPLIT_BYTES = 1 << 40
 MAX_FILTER_CHARACTERS = 4096
 MAX_TRANSFORM_CHARACTERS = 100_000
-DEFAULT_NULL_VALUES = ("", "NA", "NULL", "null")
+DEFAULT_NULL_VALUES = ("", "NULL", "null")
 
-CSV_OPTIONS = frozenset({"header", "delimiter", "quote", "null_values", "encoding", "multiline"})
+CSV_OPTIONS = frozenset(
+    {"header", "delimiter", "quote", "null_values", "encoding", "multiline", "decimal_point"}
+)
 """Fields that mean something for CSV only; given with another format they are refused."""
 
 
@@ -51,6 +53,8 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     string."""
     encoding: str = "utf-8"
     """CSV. Only UTF-8 is read."""
+    decimal_point: Literal[".", ","] = "."
+    """CSV. What stands before the fraction of a number."""
     multiline: bool | None = None
     """CSV. ``true``: quoted values may hold newlines, and a file is never split. ``false``: they do not.
     Default: as ``false``, and refused at the start if the first lines show otherwise."""
@@ -100,6 +104,8 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     watermark: dict[str, str] | None = None
     """Path relative to the source's folder -> its new watermark; default: the time its newest file was
     modified."""
+    new_only: bool = False
+    """Ingest the files of ``paths`` that were not ingested before; each has a watermark of its own then."""
     reingest: bool = False
     """Ingest also what the watermarks say was ingested before."""
 
@@ -156,9 +162,22 @@ def _check_source(argument: IngestArgument) -> None:
         raise invalid("paths", "paths is empty" if not paths else "a path is empty")
     if argument.source is not None and not argument.source.strip():
         raise invalid("source", "source is empty")
+    if argument.new_only:
+        _check_new_only(argument)
     for partition, value in (argument.watermark or {}).items():
         if not value:
             raise invalid("watermark", f"the watermark of {partition!r} is empty")
+
+
+def _check_new_only(argument: IngestArgument) -> None:
+    for field, given, reason in (
+        ("reingest", argument.reingest, "takes what was ingested before, too"),
+        ("watermark", argument.watermark is not None, "has no meaning where each file has its own"),
+        ("kafka", argument.kafka is not None, "always goes on where its watermarks stand"),
+        ("mode", argument.mode not in ("append", "overwrite_partitions"), "says what else the table holds"),
+    ):
+        if given:
+            raise invalid("new_only", f"new_only does not go with {field}, which {reason}")
 
 
 def _check_csv(argument: IngestArgument) -> None:

@@ -19,6 +19,8 @@ class HasMode(Protocol):
 
 NOTHING = "nothing"
 """Field of the recorded plan of an operation that found nothing new."""
+TOLD = ("warnings", "filesSkipped")
+"""Fields of the recorded plan that the finished operation tells as they are."""
 DEFAULT_ON_CONFLICT = {"append": "rebase", "overwrite": "refuse", "overwrite_partitions": "refuse"}
 """An append loses nothing by being put on top of what others have written; what replaces rows would lose
 theirs. The other modes look at the table itself."""

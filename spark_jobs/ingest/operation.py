@@ -13,7 +13,7 @@ from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
 from distop.spark_jobs.formats.files import MAX_PATHS
-from distop.spark_jobs.ingest.modes import NOTHING, steps_of
+from distop.spark_jobs.ingest.modes import NOTHING, TOLD, steps_of
 
 
 class Ingest(DistributedOperation):
@@ -62,6 +62,12 @@ class Ingest(DistributedOperation):
 
         check_option(table)
 
+    def preview(self, request: PlanRequest) -> Mapping[str, Any]:
+        """See :func:`~distop.spark_jobs.ingest.preview.preview_ingest`; raises as :meth:`plan`."""
+        from distop.spark_jobs.ingest.preview import preview_ingest
+
+        return preview_ingest(request)
+
     def frame(self, session: Any, operation: OperationArg) -> Any:
         """What ``transform`` makes of the files; see :meth:`DistributedOperation.frame`."""
         from distop.spark_jobs.ingest.transform import transformed
@@ -77,7 +83,8 @@ class Ingest(DistributedOperation):
         if operation.argument.get(RULES):
             # First: what it refuses has been neither prepared nor executed.
             steps.insert(0, StepRecord(step="rules.gate"))
-        if operation.argument.get("onBadRows") == "quarantine" or "kafka" in operation.argument:
+        told = any(operation.argument.get(name) for name in TOLD)
+        if told or operation.argument.get("onBadRows") == "quarantine" or "kafka" in operation.argument:
             steps.append(StepRecord(step="ingest.report"))
         return steps
 

@@ -117,6 +117,10 @@ class IngestPlan(TargetPlan, kw_only=True):
     on_bad_rows: str
     branch: str = ""
     """The branch that is written to; empty: the table itself."""
+    files_skipped: int = 0
+    """How many files were ingested before, of an ingest of what is new."""
+    warnings: list[str] = []
+    """What looked as if the files were misunderstood."""
 
     def to_argument(self) -> dict[str, Any]:
         """The JSON to be recorded.

@@ -16,8 +16,15 @@ from distop.metastore.records.table import Watermarks
 from distop.operations.api import Plan, PlanRequest
 from distop.operations.arguments import invalid, parse
 from distop.spark_jobs.formats.conversion import check_columns
-from distop.spark_jobs.formats.files import COMPRESSIONS, FoundSource, OpenFile, find_files
-from distop.spark_jobs.formats.inference import looked_into, take_sample
+from distop.spark_jobs.formats.files import (
+    COMPRESSIONS,
+    MAX_FILES,
+    MAX_PATHS,
+    FoundSource,
+    OpenFile,
+    find_files,
+)
+from distop.spark_jobs.formats.inference import CsvSample, Sample, looked_into, take_sample
 from distop.spark_jobs.formats.options import CsvOptions, Format
 from distop.spark_jobs.formats.parquet import row_group_sizes
 from distop.spark_jobs.ingest.argument import (
@@ -27,6 +34,7 @@ from distop.spark_jobs.ingest.argument import (
     parse_argument,
 )
 from distop.spark_jobs.ingest.modes import check_mode, check_object, is_ignored, on_conflict
+from distop.spark_jobs.ingest.new_files import by_folder, check_room, new_files
 from distop.spark_jobs.ingest.partial import first_files, lengths_of_paths, may_fail_in_part, with_jobs
 from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan, TargetPlan
 from distop.spark_jobs.ingest.splits import Extent, check_count, cut
@@ -35,6 +43,7 @@ from distop.spark_jobs.ingest.target import (
     current_snapshot,
     ignored,
     layout_for_frame,
+    nothing,
     on_branch,
     target_of,
 )
@@ -76,14 +85,23 @@ def plan_ingest(request: PlanRequest) -> Plan:
 
 
 def _plan_files(request: PlanRequest, argument: IngestArgument, *, in_part: bool) -> Plan:
-    found = find_files(argument.path_list())
-    moves = watermark_moves(
-        found,
-        request.watermarks,
-        source=argument.source,
-        values=argument.watermark,
-        reingest=argument.reingest,
-    )
+    found = find_files(argument.path_list(), most=MAX_FILES if argument.new_only else MAX_PATHS)
+    skipped = 0
+    if argument.new_only:
+        new = new_files(found, request.watermarks, argument.source)
+        found, moves, skipped = new.found, new.moves, new.skipped
+        if not found.files:
+            unchanged = nothing(request, table_layout(request), argument.branch or "")
+            return Plan(argument=unchanged | {"filesSkipped": skipped})
+        check_room(request.watermarks, moves)
+    else:
+        moves = watermark_moves(
+            found,
+            request.watermarks,
+            source=argument.source,
+            values=argument.watermark,
+            reingest=argument.reingest,
+        )
     size = sum(file.size for file in found.files)
     check_count(
         size, argument.split_bytes, "bytes", field="split_bytes", less="name fewer paths in one operation"
@@ -95,11 +113,14 @@ def _plan_files(request: PlanRequest, argument: IngestArgument, *, in_part: bool
     table = table_layout(request)
     sample = take_sample(file_format, files, options, check_newlines=argument.multiline is None)
     target = target_of(request, argument, file_format, sample, table=table)
+    warnings = _warnings(argument, sample, table)
     extents = _extents(found, files, file_format, options, argument.split_bytes)
     cuts = cut(extents, argument.split_bytes, first_files(found) if in_part else ())
     if in_part:
         lengths = lengths_of_paths(found, extents)
         moves = {source: with_jobs(paths, lengths, cuts) for source, paths in moves.items()}
+    if argument.new_only and argument.source is None:
+        moves = by_folder(moves)
     plan = IngestPlan(
         format=file_format,
         csv=options,
@@ -109,6 +130,8 @@ def _plan_files(request: PlanRequest, argument: IngestArgument, *, in_part: bool
             for file, extent in zip(found.files, extents, strict=True)
         ],
         cuts=cuts,
+        files_skipped=skipped,
+        warnings=warnings,
         **target,
     )
     if plan.transform is not None:
@@ -126,6 +149,26 @@ def plan_holds(plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
         return False
     layout = table_layout(request)
     return layout is not None and layout.to_json() == argument["layout"]
+
+
+def _warnings(argument: IngestArgument, sample: Sample, table: Layout | None) -> list[str]:
+    """What looks as if the files were misunderstood.
+
+    Raises :class:`~distop.errors.InvalidArgument` if they are certainly not UTF-8 and no row may be bad.
+    """
+    if not isinstance(sample, CsvSample):
+        return []
+    encoding = sample.foreign_encoding
+    if encoding and argument.on_bad_rows == "fail":
+        raise invalid(
+            "encoding",
+            f"the files are not UTF-8, but {encoding}",
+            "convert them, for example with iconv -f WINDOWS-1252 -t UTF-8",
+        )
+    given = {*(argument.schema or ()), *(table.schema.column_names if table is not None else ())}
+    wanted = sample.names if argument.columns is None else argument.columns
+    found = sample.suspicions([name for name in wanted if name and name not in given])
+    return [f"the files are not UTF-8, but {encoding}", *found] if encoding else found
 
 
 def plan_dataframe(request: PlanRequest) -> Plan:
@@ -202,12 +245,16 @@ def _format_of(argument: IngestArgument, found: FoundSource) -> Format:
 
 def _csv_options(argument: IngestArgument, found: FoundSource) -> CsvOptions:
     tabs = all(_endings(file.path)[0] == ".tsv" for file in found.files)
+    delimiter = argument.delimiter or ("\t" if tabs else ",")
+    if delimiter == argument.decimal_point:
+        raise invalid("decimal_point", "decimal_point and delimiter are the same character", "set delimiter")
     return CsvOptions(
         header=argument.header,
-        delimiter=argument.delimiter or ("\t" if tabs else ","),
+        delimiter=delimiter,
         quote=argument.quote,
         null_values=argument.null_values,
         multiline=bool(argument.multiline),
+        decimal_point=argument.decimal_point,
     )
 
 

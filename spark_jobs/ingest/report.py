@@ -1,4 +1,4 @@
-"""What an ingest reports beyond what it published: the rows that it could not read."""
+"""What an ingest reports beyond what it published: the rows that it could not read, and what looked wrong."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from distop.commit.layout.staging import format_of, quarantine_folder
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.operations.job import staging_folder
 from distop.spark_jobs.ingest.job import QUARANTINE
-from distop.spark_jobs.ingest.modes import NOTHING
+from distop.spark_jobs.ingest.modes import NOTHING, TOLD
 
 
 class IngestReport(TransactionalStep):
     """Adds to the facts of an operation how many rows were bad, and in which folder its quarantine files are;
-    of a topic also how many records had no value, and how many offsets were gone.
+    of a topic also how many records had no value, and how many offsets were gone; of files what looked as if
+    they were misunderstood.
 
     Changes nothing; facts become visible with everything else in the transaction that finishes the operation.
     """
@@ -26,7 +27,11 @@ class IngestReport(TransactionalStep):
             return sum(int(result.get(name, 0)) for result in results)
 
         bad = total("badRows")
-        facts: dict[str, Any] = {"badRows": bad}
+        facts: dict[str, Any] = {
+            name: operation.argument[name] for name in TOLD if name in operation.argument
+        }
+        if "kafka" in operation.argument or operation.argument.get("onBadRows") == "quarantine":
+            facts["badRows"] = bad
         if operation.argument.get(NOTHING):
             facts["rows"] = 0
         if (source := operation.argument.get("kafka")) is not None:

@@ -29,7 +29,16 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 6.0
 """Longest time that looking at a topic may take; a caller's own deadline is 10 s by default."""
 
-_ONLY_FILES = ("paths", "format", "split_bytes", "watermark", "multiline", "encoding", "transform")
+_ONLY_FILES = (
+    "paths",
+    "format",
+    "split_bytes",
+    "watermark",
+    "multiline",
+    "encoding",
+    "transform",
+    "new_only",
+)
 
 
 def plan_topic(
@@ -120,6 +129,7 @@ def _checked_options(request: PlanRequest, argument: IngestArgument, kafka: Kafk
         delimiter=argument.delimiter or ",",
         quote=argument.quote,
         null_values=argument.null_values,
+        decimal_point=argument.decimal_point,
     )
 
 

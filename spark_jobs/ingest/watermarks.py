@@ -75,13 +75,11 @@ def _move(
             hint="pass a watermark beyond it if there is more, or reingest: true to ingest it again",
             details={"field": "paths", "partition": path, "watermark": before},
         )
-    newest = _newest(path, files)
-    return WatermarkMove(
-        before=before, after=newest if before is None or is_after(newest, before) else before
-    )
+    time = newest(path, files)
+    return WatermarkMove(before=before, after=time if before is None or is_after(time, before) else before)
 
 
-def _newest(path: str, files: Iterable[SourceFile]) -> str:
+def newest(path: str, files: Iterable[SourceFile]) -> str:
     """When the newest file was modified: ISO 8601, UTC, microseconds."""
     times: list[datetime] = []
     for file in files:
@@ -101,17 +99,15 @@ def _check_overlap(name: str, found: FoundSource, standing: Watermarks) -> None:
     Sources that have a name of their own say nothing about where their files are.
     """
     before = {
-        f"{source}/{path}": (source, path)
-        for source, partitions in standing.items()
-        if "://" in source
-        for path in partitions
-        if (source, path) != (name, path) or path not in found.partitions
+        url: (source, path)
+        for url, (source, path) in standing_by_url(standing).items()
+        if source != name or path not in found.partitions
     }
     urls = sorted(before)
     for path, files in found.partitions.items():
         url = f"{found.url}/{path}"
         below = bisect_left(urls, f"{url}/")
-        other = next((around for around in _upwards(url) if around in before), None)
+        other = next((around for around in upwards(url) if around in before), None)
         if other is None and below < len(urls) and urls[below].startswith(f"{url}/"):
             other = urls[below]
         if files and other is not None:
@@ -128,16 +124,26 @@ def has_moved(moves: Mapping[str, Mapping[str, WatermarkMove]], before: Watermar
     """Whether a watermark has changed that an ingest with these moves has looked at: its own, or one of a
     folder around or below what it reads."""
     own = {f"{source}/{path}" for source, paths in moves.items() for path in paths}
-    around = {outer for url in own for outer in _upwards(url)}
+    around = {outer for url in own for outer in upwards(url)}
     for source in before.keys() | now.keys():
         for path, _ in set(before.get(source, {}).items()) ^ set(now.get(source, {}).items()):
             url = f"{source}/{path}"
-            if url in own or ("://" in source and (url in around or not own.isdisjoint(_upwards(url)))):
+            if url in own or ("://" in source and (url in around or not own.isdisjoint(upwards(url)))):
                 return True
     return False
 
 
-def _upwards(url: str) -> Iterator[str]:
+def standing_by_url(standing: Watermarks) -> dict[str, tuple[str, str]]:
+    """Where something was ingested from -> its source and partition; of sources that are places."""
+    return {
+        f"{source}/{path}": (source, path)
+        for source, partitions in standing.items()
+        if "://" in source
+        for path in partitions
+    }
+
+
+def upwards(url: str) -> Iterator[str]:
     """A URL, and those of the folders around it."""
     while url:
         yield url

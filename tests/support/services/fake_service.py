@@ -37,6 +37,7 @@ class World:
     audit: list[pb.AuditEntry] = field(default_factory=list)
     updates: dict[str, list[pb.OperationUpdate]] = field(default_factory=dict)
     """What a watch of an operation sends; the last one may be final."""
+    preview: str = "{}"
 
     def add(self, operation: pb.Operation, *updates: pb.OperationUpdate) -> pb.Operation:
         """An operation, and how it goes on: each update one revision after the one before."""
@@ -105,6 +106,13 @@ class FakeService(
         self.world.add(operation, pb.OperationUpdate(operation=end, jobs=jobs))
         await self._leave(context)
         return operation
+
+    async def PreviewOperation(
+        self, request: pb.StartOperationRequest, context: Context
+    ) -> pb.OperationPreview:
+        await self._enter("preview", request, context)
+        await self._leave(context)
+        return pb.OperationPreview(preview_json=self.world.preview)
 
     async def GetOperation(self, request: pb.GetOperationRequest, context: Context) -> pb.Operation:
         await self._enter("get", request, context)

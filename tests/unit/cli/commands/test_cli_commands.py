@@ -150,6 +150,34 @@ def test_ingest_makes_relative_paths_absolute(
     assert (argument["format"], argument["header"]) == ("csv", False)
 
 
+def test_options_of_ingest_are_parts_of_its_argument(service: FakeService, address: str) -> None:
+    options = ["--new-only", "--null-value", "NA", "--null-value", "-", "--object", "night", "--queue"]
+    run("ingest", "flights", "/a", *options, address=address)
+    (request,) = service.calls["start"]
+    argument = json.loads(request.argument_json)
+    assert argument == {"paths": ["/a"], "new_only": True, "null_values": ["", "NA", "-"]}
+    assert request.object == "night"
+
+
+def test_a_dry_run_of_ingest_shows_and_starts_nothing(service: FakeService, address: str) -> None:
+    preview = {
+        "format": "csv",
+        "files": 2,
+        "columns": [{"name": "n", "type": "long", "from": "files"}],
+        "rows": [{"n": 7}, {"n": None}],
+        "badRows": ["line 3: no number"],
+        "warnings": ["is the delimiter right?"],
+    }
+    service.world.preview = json.dumps(preview)
+    words = ("ingest", "flights", "/a", "--dry-run")
+    assert document(run(*words, "-o", "json", address=address)) == preview
+    shown = run(*words, address=address).stdout
+    for text in ("COLUMN", "long", "7", "NULL", "warning: is the delimiter right?", "bad row: line 3"):
+        assert text in shown
+    assert service.calls["preview"][0].table == "flights"
+    assert "start" not in service.calls
+
+
 def test_ls(service: FakeService, address: str) -> None:
     for _ in range(3):
         run("start", "flights", "noop", address=address)

@@ -184,10 +184,10 @@ def test_a_sample_of_all_files_decides_about_types(ingesting: Ingesting) -> None
 
 
 def test_null_values_count_unquoted_in_every_type(ingesting: Ingesting) -> None:
-    text = 'i,s\n,\nNA,NA\n1,""\n2,"NA"\nnull,x\n'
+    text = 'i,s\n,\nNULL,NULL\n1,""\n2,"NULL"\nnull,x\n3,NA\n'
     ingesting.ingest(paths=write(ingesting, text))
     assert ingesting.rows("i", "s") == sorted(
-        [(None, None), (None, None), (1, ""), (2, "NA"), (None, "x")], key=repr
+        [(None, None), (None, None), (1, ""), (2, "NULL"), (None, "x"), (3, "NA")], key=repr
     )
 
 

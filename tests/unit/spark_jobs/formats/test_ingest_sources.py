@@ -165,9 +165,8 @@ def test_listing_is_bounded_in_number_and_time(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(sources, "MAX_FILES", 4)
     with pytest.raises(ArgumentTooLarge, match="more than 4 files"):
         find_files([str(tmp_path / "m")])
-    monkeypatch.setattr(sources, "MAX_PATHS", 3)
     with pytest.raises(ArgumentTooLarge, match="more than 3 paths"):
-        find_files([f"{tmp_path}/m/*"])
+        find_files([f"{tmp_path}/m/*"], most=3)
     ticks = iter([0.0, 1.0, 21.0])
     with pytest.raises(ArgumentTooLarge, match="longer than 20 s"):
         find_files([str(tmp_path / "m")], clock=lambda: next(ticks))

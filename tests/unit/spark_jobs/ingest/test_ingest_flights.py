@@ -52,9 +52,10 @@ def months(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Counter[int]
 def test_a_year_of_flights_by_month(months: tuple[Path, Counter[int]], tmp_path: Path) -> None:
     folder, expected = months
     ingesting = Ingesting(tmp_path, {"partitionBy": ["month(time_hour)"]})
-    ingesting.ingest(paths=f"{folder}/2013-0[1-6]", split_bytes=1 << 20)
-    ingesting.ingest(paths=f"{folder}/2013-0[7-9]")
-    ingesting.ingest(paths=[f"{folder}/2013-{month}" for month in (10, 11, 12)])
+    nulls = ["", "NA"]
+    ingesting.ingest(paths=f"{folder}/2013-0[1-6]", split_bytes=1 << 20, null_values=nulls)
+    ingesting.ingest(paths=f"{folder}/2013-0[7-9]", null_values=nulls)
+    ingesting.ingest(paths=[f"{folder}/2013-{month}" for month in (10, 11, 12)], null_values=nulls)
     read = ingesting.read()
     assert read.num_rows == ROWS == expected.total()
     assert Counter(read["month"].to_pylist()) == expected

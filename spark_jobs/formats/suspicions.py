@@ -1,0 +1,115 @@
+"""What in a sample of CSV text suggests that it was understood wrongly. Pure; sentences for people."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+MAX_SUSPICIONS = 20
+"""Sentences that one sample gives; one for each suspicious column, of which there may be very many."""
+MAX_QUOTED = 60
+"""Characters of a value that a sentence quotes."""
+
+_OTHER_DELIMITERS = ";\t|,"
+_NO_VALUE = ("NA", "N/A", "n/a", "NaN", "nan", "None", "none", "NIL", "nil", "-", "--", "?", ".")
+"""What often stands for a missing value in columns of numbers and times."""
+_VALUE = re.compile(r"[+-]?\d+([.,]\d+)?|\d{4}-\d\d-\d\d.*")
+_DECIMAL_COMMA = r"^\s*[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+\s*$"
+
+
+def suspicions(
+    names: Sequence[str], texts: Mapping[str, pa.Array], delimiter: str, readable: Iterable[str]
+) -> list[str]:
+    """What looks wrong.
+
+    Parameters
+    ----------
+    names:
+        Columns as the header has them.
+    texts:
+        Those of them whose types were guessed to be text -> their values as text, without NULL.
+    readable:
+        Which of these would be numbers or times if :func:`no_values` stood for NULL.
+    """
+    found = [*_of_names(names, delimiter), *_of_values(names, texts, set(readable))]
+    more = len(found) - MAX_SUSPICIONS
+    return found if more <= 0 else [*found[:MAX_SUSPICIONS], f"and {more} more of this kind"]
+
+
+def no_values() -> list[str]:
+    """What may stand for NULL although nobody said so."""
+    return list(_NO_VALUE)
+
+
+def foreign_encoding(text: bytes) -> str:
+    """How a text that is not UTF-8 is probably written, with an example; empty if it is UTF-8.
+
+    A text with one such line, or of which some lines beyond ASCII are UTF-8, is UTF-8 with bad rows.
+    """
+    try:
+        text.decode()
+        return ""
+    except UnicodeDecodeError as error:
+        at = error.start
+    strange = [line for line in text.splitlines() if not line.isascii()]
+    if len(strange) == 1 or any(map(_is_utf_8, strange)):
+        return ""
+    begin, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at)
+    line = text[begin : end if end >= 0 else len(text)]
+    word = next((part for part in re.split(rb"[\s,;|]", line) if not part.isascii()), line)
+    return f"Latin-1 or Windows-1252 ({_quoted(word.decode('latin-1'))})"
+
+
+def _is_utf_8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _of_names(names: Sequence[str], delimiter: str) -> Iterator[str]:
+    if len(names) == 1:
+        other = next((sign for sign in _OTHER_DELIMITERS if sign != delimiter and sign in names[0]), None)
+        if other is not None:
+            yield (
+                f"there is one column, {_quoted(names[0])}, and {other!r} stands in its name: "
+                f"if that separates columns, set delimiter to {other!r}"
+            )
+    like_values = [name for name in names if _VALUE.fullmatch(name.strip())]
+    if like_values:
+        yield (
+            f"the header names a column {_quoted(like_values[0])}, which looks like a value: if the files "
+            "have no header, give the columns' names as a list with header"
+        )
+
+
+def _of_values(names: Sequence[str], texts: Mapping[str, pa.Array], readable: set[str]) -> list[str]:
+    all_text = len(texts) == len(names)
+    if not any(len(values) for values in texts.values()):
+        nothing = "no row was seen, so every column became text: give schema, or ingest files with rows first"
+        return [nothing] if texts and all_text else []
+    found = list(_of_columns(texts, readable))
+    if all_text and len(names) > 1 and not found:
+        found.append("every column became text: is the first line a header, and is the delimiter right?")
+    return found
+
+
+def _of_columns(texts: Mapping[str, pa.Array], readable: set[str]) -> Iterator[str]:
+    for name, values in texts.items():
+        became = f"column {_quoted(name)} became text because"
+        if not len(values):
+            continue
+        if name in readable:
+            sign = values.filter(pc.is_in(values, pa.array(_NO_VALUE, values.type)))[0].as_py()
+            yield (f"{became} of {_quoted(sign)}: if that stands for a missing value, name it in null_values")
+        elif pc.all(pc.match_substring_regex(values, _DECIMAL_COMMA)).as_py():
+            example = _quoted(values[0].as_py())
+            yield f"{became} its numbers have a decimal comma ({example}): set decimal_point to ','"
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 1] + "…")

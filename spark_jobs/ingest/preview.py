@@ -1,0 +1,89 @@
+"""What an ingest would do: its columns and types, some rows, how much there is, and what looks wrong."""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from typing import Any
+
+from distop.commit.layout.model import Layout
+from distop.commit.rows import table_layout
+from distop.metastore.records.structs import convert
+from distop.operations.api import PlanRequest
+from distop.spark_jobs.formats.bad_rows import BadRowPolicy, RowPlace
+from distop.spark_jobs.ingest.job import FilesSplit
+from distop.spark_jobs.ingest.plan import IngestPlan
+from distop.spark_jobs.ingest.planning import plan_ingest
+from distop.spark_jobs.ingest.rows import Conversion, GoodRows
+
+ROWS = 5
+"""Rows that are shown, good and bad ones."""
+MAX_TEXT = 200
+"""Characters of a value that are shown."""
+
+
+def preview_ingest(request: PlanRequest) -> dict[str, Any]:
+    """``format``, ``files``, ``bytes``, ``jobs``, ``columns`` (``name``, ``type``, and where that is
+    ``from``: ``table``, ``schema`` or ``files``), ``rows``, ``warnings``, ``badRows``; of a topic without
+    ``files``, ``bytes`` and rows. Of what would do nothing: ``jobs`` alone.
+
+    Planned as a start is, and raises what that raises.
+    """
+    plan = plan_ingest(request)
+    skipped = {name: plan.argument[name] for name in ("filesSkipped",) if name in plan.argument}
+    if "cuts" not in plan.argument:
+        return {"jobs": 0, **skipped}
+    ingest = convert(plan.argument, IngestPlan)
+    shown: dict[str, Any] = {"format": ingest.format}
+    if ingest.kafka is None:
+        shown |= {"files": len(ingest.files), "bytes": sum(file.size for file in ingest.files), **skipped}
+    if not plan.dynamic:
+        shown["jobs"] = plan.partition_count
+    shown["columns"] = _columns(ingest, table_layout(request), request.argument.get("schema") or {})
+    if ingest.kafka is None and ingest.transform is None:
+        rows, bad = _some_rows(ingest)
+        shown |= {"rows": rows, "badRows": bad}
+    return shown | {"warnings": ingest.warnings}
+
+
+def _columns(plan: IngestPlan, table: Layout | None, declared: dict[str, str]) -> list[dict[str, str]]:
+    def known(name: str) -> str:
+        return "table" if table is not None else "schema" if name in declared else "files"
+
+    fields = plan.table_layout.schema.columns
+    return [
+        {"name": field.name, "type": str(field.field_type), "from": known(field.name)} for field in fields
+    ]
+
+
+class _Enough(Exception):
+    """No more rows are to be looked at."""
+
+
+class _Noted(BadRowPolicy):
+    """Bad rows are only looked at."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def reject(self, place: RowPlace, reason: str, raw: str) -> None:
+        self.reasons.append(f"{place}: {reason}"[:MAX_TEXT])
+        if len(self.reasons) >= ROWS:
+            raise _Enough
+
+
+def _some_rows(plan: IngestPlan) -> tuple[list[dict[str, Any]], list[str]]:
+    """The first rows as the table would have them, and what is wrong with those that would not be there."""
+    noted = _Noted()
+    rows = GoodRows(Conversion.to_table(plan), noted, lambda: None)
+    found: list[dict[str, Any]] = []
+    with suppress(_Enough), closing(FilesSplit(plan, "0", rows, lambda: None).rows()) as blocks:
+        found = next((block.table.slice(0, ROWS).to_pylist() for block in blocks), [])
+    return [{name: _shown(value) for name, value in row.items()} for row in found], noted.reasons
+
+
+def _shown(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float) and abs(value) < 1 << 53:
+        return value
+    return str(value)[:MAX_TEXT]

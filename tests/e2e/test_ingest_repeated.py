@@ -1,0 +1,82 @@
+"""Ingests that are repeated: asked about before, waiting for their turn, and taking what is new."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from distop.client import OperationState
+from distop.errors import IncompatibleOperation, InvalidArgument
+from distop.metastore.etcd.config import EtcdConfig
+from support.etcd.lossy import LossyClient
+from support.services.executing import runner
+from support.services.whole import Whole, coordinated, write_csv
+
+
+@pytest_asyncio.fixture
+async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -> AsyncIterator[Whole]:
+    """Nobody runs jobs yet."""
+    async with coordinated(etcd_config, tmp_path, client) as running:
+        yield running
+
+
+async def test_a_preview_tells_what_a_start_would_do_and_starts_nothing(service: Whole) -> None:
+    source = write_csv(service.folder / "src", "1.csv", 0, 100)
+    before = await service.keys()
+    argument = {"paths": [str(source)], "split_bytes": 1024}
+    shown = await service.client.preview("t", "ingest", argument)
+    assert [(column["name"], column["type"], column["from"]) for column in shown["columns"]] == [
+        ("id", "long", "files"),
+        ("kind", "string", "files"),
+        ("day", "date", "files"),
+    ]
+    assert shown["rows"][0] == {"id": 0, "kind": "k0", "day": "2013-01-01"}
+    assert len(shown["rows"]) == 5
+    assert (shown["files"], shown["bytes"]) == (1, (source / "1.csv").stat().st_size)
+    assert await service.keys() == before
+    started = await service.client.start("t", "ingest", argument)
+    assert started.jobs.total == shown["jobs"] > 1
+    with pytest.raises(InvalidArgument):
+        await service.client.preview("t", "ingest", {"paths": []})
+
+
+async def test_a_second_ingest_may_wait_for_its_turn(service: Whole) -> None:
+    """O2: nothing runs beside what it does not go with."""
+    paths = [
+        str(write_csv(service.folder / name, "1.csv", 10 * number, 10)) for number, name in enumerate("ab")
+    ]
+    await service.client.start("t", "ingest", {"paths": [paths[0]]})
+    second = {"paths": [paths[1]]}
+    with pytest.raises(IncompatibleOperation):
+        await service.client.start("t", "ingest", second)
+    waiting = asyncio.create_task(service.client.start("t", "ingest", second, queue=True))
+    async with runner(service.store):
+        started = await asyncio.wait_for(waiting, 60)
+        ended = await service.client.wait(started.name, timeout_s=60)
+    assert ended.state is OperationState.SUCCEEDED
+    assert await asyncio.to_thread(service.ids) == list(range(20))
+
+
+async def test_of_two_that_take_what_is_new_at_the_same_time_each_file_is_taken_once(service: Whole) -> None:
+    """P2, P15: side by side, over paths that overlap; what one has lost the next one takes."""
+    source = service.folder / "src"
+    write_csv(source / "2013", "1.csv", 0, 10)
+    write_csv(source, "2.csv", 10, 10)
+    started = [
+        await service.client.start("t", "ingest", {"paths": [str(path)], "new_only": True}, object=name)
+        for name, path in (("a", source / "2013"), ("b", source))
+    ]
+    async with runner(service.store):
+        ended = [await service.client.wait(one.name, timeout_s=60) for one in started]
+        assert sorted(one.state.value for one in ended) == ["failed", "succeeded"]
+        (lost,) = [one for one in ended if one.state is OperationState.FAILED]
+        assert lost.error is not None
+        assert lost.error.code == "WATERMARK_CONFLICT"
+        for left in (0, 2):
+            again = await service.ingest(source, new_only=True)
+            assert again.raise_for_outcome().facts["filesSkipped"] >= left
+    assert await asyncio.to_thread(service.ids) == list(range(20))

@@ -1,0 +1,114 @@
+"""What a first file looks like, said where it may have been misunderstood."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distop.errors import InvalidArgument
+from distop.spark_jobs.formats.suspicions import MAX_SUSPICIONS, foreign_encoding
+from support.sources.ingesting import Ingesting
+
+
+@pytest.fixture
+def ingesting(tmp_path: Path) -> Ingesting:
+    return Ingesting(tmp_path)
+
+
+def write(ingesting: Ingesting, text: str | bytes, name: str = "a.csv") -> str:
+    path = ingesting.folder / "source" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return str(path)
+
+
+def warned(ingesting: Ingesting, text: str | bytes, **argument: Any) -> list[str]:
+    """The warnings of the finished operation."""
+    arg = ingesting.start(paths=write(ingesting, text), **argument)
+    warnings: list[str] = ingesting.finish(arg, ingesting.run(arg)).get("warnings", [])
+    return warnings
+
+
+def test_a_usual_file_raises_no_suspicion(ingesting: Ingesting) -> None:
+    assert warned(ingesting, "id,day,name\n1,2024-01-05,Ana\n2,2024-01-06,\n") == []
+
+
+@pytest.mark.parametrize("sign", [";", "\t", "|"])
+def test_one_column_with_another_delimiter_in_it(ingesting: Ingesting, sign: str) -> None:
+    first, *_ = warned(ingesting, f"id{sign}fare\n1{sign}2.5\n")
+    assert f"set delimiter to {sign!r}" in first
+
+
+def test_a_header_without_rows(ingesting: Ingesting) -> None:
+    (only,) = warned(ingesting, "id,day\n")
+    assert only.startswith("no row was seen, so every column became text")
+
+
+def test_a_header_that_is_a_row(ingesting: Ingesting) -> None:
+    (only,) = warned(ingesting, "1,2024-01-05,Ana\n2,2024-01-06,Bob\n")
+    assert only.startswith("the header names a column '1', which looks like a value")
+
+
+def test_a_header_with_a_name_twice_is_refused_with_what_to_do(ingesting: Ingesting) -> None:
+    with pytest.raises(Exception, match="if that is no header, give the columns' names"):
+        ingesting.start(paths=write(ingesting, "5,5,x\n5,6,y\n"))
+
+
+def test_all_columns_are_text(ingesting: Ingesting) -> None:
+    (only,) = warned(ingesting, "a,b\nx,y\n")
+    assert only.startswith("every column became text")
+
+
+def test_a_word_for_a_missing_value_makes_a_column_text(ingesting: Ingesting) -> None:
+    """`NA` is the code of Namibia as well, so nothing is assumed."""
+    (only,) = warned(ingesting, "country,n\nNA,1\nDE,NA\n")
+    assert only == (
+        "column 'n' became text because of 'NA': if that stands for a missing value, name it in null_values"
+    )
+    assert ingesting.rows("country", "n") == [("DE", "NA"), ("NA", "1")]
+
+
+def test_a_decimal_comma_is_called_so_and_read_when_told(ingesting: Ingesting) -> None:
+    text = "id;fare\n1;10,50\n2;1,25\n"
+    (only,) = warned(ingesting, text, delimiter=";")
+    assert "'fare' became text because its numbers have a decimal comma ('10,50')" in only
+    second = Ingesting(ingesting.folder / "second")
+    second.ingest(paths=write(ingesting, text, "b.csv"), delimiter=";", decimal_point=",")
+    assert second.rows("fare") == [1.25, 10.5]
+
+
+def test_a_decimal_comma_needs_another_delimiter(ingesting: Ingesting) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        ingesting.start(paths=write(ingesting, "a,b\n1,2\n"), decimal_point=",")
+    assert caught.value.details["field"] == "decimal_point"
+
+
+def test_latin_1_is_called_so(ingesting: Ingesting) -> None:
+    path = write(ingesting, "id,name\n1,Müller\n2,Weiß\n".encode("latin-1"))
+    with pytest.raises(
+        InvalidArgument, match=r"not UTF-8, but Latin-1 or Windows-1252 \('Müller'\)"
+    ) as caught:
+        ingesting.start(paths=path)
+    assert caught.value.details["field"] == "encoding"
+    arg = ingesting.start(paths=path, on_bad_rows="quarantine")
+    facts = ingesting.finish(arg, ingesting.run(arg))
+    assert facts["badRows"] == 2
+    assert facts["warnings"][0].startswith("the files are not UTF-8, but Latin-1")
+
+
+def test_utf_8_with_some_bad_rows_is_still_utf_8() -> None:
+    assert foreign_encoding("Müller\n".encode() + b"caf\xe9\n") == ""
+    assert foreign_encoding(b"plain\n") == ""
+
+
+def test_types_that_somebody_gave_are_not_suspected(ingesting: Ingesting) -> None:
+    assert warned(ingesting, "a,b\nx,NA\n", schema={"a": "string", "b": "string"}) == []
+
+
+def test_what_is_suspected_stays_short(ingesting: Ingesting) -> None:
+    names = [f"c{number}" for number in range(100)]
+    found = warned(ingesting, ",".join(["id", *names]) + "\n1" + ",NA" * 100 + "\n2" + ",3" * 100 + "\n")
+    assert len(found) == MAX_SUSPICIONS + 1
+    assert found[-1] == f"and {100 - MAX_SUSPICIONS} more of this kind"
