@@ -17,6 +17,7 @@ from distop.errors.base import (
     NotFound,
     PreconditionFailed,
     Unavailable,
+    shortened,
 )
 from distop.errors.data import (
     AlreadyIngested,
@@ -36,9 +37,11 @@ from distop.errors.data import (
 from distop.errors.extras import ExtraMissing, library, require
 from distop.errors.jobs import (
     AttemptTimeout,
+    Crashed,
     JobCrashed,
     JobFailed,
     JobResultTooLarge,
+    as_distop,
 )
 from distop.errors.requests import (
     ArgumentTooLarge,
@@ -94,6 +97,7 @@ __all__ = [
     "Compacted",
     "Conflict",
     "CorruptRecord",
+    "Crashed",
     "DeadlineExceeded",
     "DistopError",
     "EtcdDenied",
@@ -140,6 +144,8 @@ __all__ = [
     "WatermarkConflict",
     "WriteGivenUp",
     "WriteTooOld",
+    "as_distop",
     "library",
     "require",
+    "shortened",
 ]

@@ -77,6 +77,16 @@ def error_class(code: str, root: type[DistopError] = DistopError) -> type[Distop
     return next((found for child in root.__subclasses__() if (found := error_class(code, child))), None)
 
 
+def shortened(text: str, limit: int) -> str:
+    """At most ``limit`` characters of a text; one that is cut ends with a whole word and an ellipsis."""
+    if len(text) <= limit:
+        return text
+    kept = text[: limit - 1]
+    words = kept[: kept.rfind(" ") + 1]
+    # One that is all of one word, such as a path, is cut where it must be.
+    return f"{(words if len(words) > limit // 2 else kept).rstrip()}…"
+
+
 def _rebuild(cls: type[DistopError], message: str, hint: str, details: dict[str, str]) -> DistopError:
     return cls(message, hint=hint, details=details)
 

@@ -12,13 +12,26 @@ class JobFailed(DistopError):
     kind = Kind.PRECONDITION
 
 
-class JobCrashed(DistopError):
+class Crashed(DistopError):
+    """Code that distop has called raised an error that is none of distop's: of a disk, a network, a user."""
+
+    code = "CRASHED"
+    kind = Kind.PRECONDITION
+    retryable = True
+
+
+class JobCrashed(Crashed):
     """A job raised an error that is none of distop's: of a disk, a network, the code of its type."""
 
     code = "JOB_CRASHED"
-    kind = Kind.PRECONDITION
-    retryable = True
     default_hint = "start the operation again once the cause is removed"
+
+
+def as_distop(error: Exception, crash: type[DistopError] = Crashed) -> DistopError:
+    """The error itself if it is one of distop's; else a ``crash`` that names it."""
+    if isinstance(error, DistopError):
+        return error
+    return crash(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
 
 class AttemptTimeout(DistopError):

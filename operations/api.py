@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from distop.errors import InvalidArgument
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.operation import JobRecord, OperationArg, StepRecord, WatermarkMove
+from distop.metastore.records.operation import ErrorRecord, JobRecord, OperationArg, StepRecord, WatermarkMove
 from distop.metastore.records.options import OperationOptions
 from distop.metastore.records.table import Head, IndexRecord, TableRecord, Watermarks
 from distop.operations.job import JobContext
@@ -86,6 +86,8 @@ class OperationView:
     """partition -> its one result."""
     token: str
     """The same in every attempt at completing this operation: make your own side effects idempotent by it."""
+    error: ErrorRecord | None = None
+    """Why it failed, with the code ``CANCELLED`` if somebody has cancelled it; ``None`` if it succeeds."""
 
 
 class DistributedOperation(ABC):
@@ -196,7 +198,9 @@ class DistributedOperation(ABC):
         raise NotImplementedError(f"{self.type} makes no DataFrame")
 
     def cancel_job_and_cleanup(self, job: JobContext) -> None:  # noqa: B027 - a default, not a gap
-        """Remove what this attempt made. Called for attempts that failed, lost, or were cancelled."""
+        """Remove what this attempt made. Called for attempts that failed, lost, or were cancelled, in the
+        process that made them: one that was killed cleans up nothing. What lies in the attempt's staging
+        folder is swept in any case; see :meth:`abort_operation` for the rest."""
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """The transactional steps that publish it, in order. Watermarks and history are added by distop."""
@@ -208,4 +212,14 @@ class DistributedOperation(ABC):
         All jobs have succeeded then, unless the options let some fail: those have ``state == "failed"``.
         At least once: may run again after a crash, so make it idempotent by ``operation.token``. Raising
         delays the completion, which is tried again.
+        """
+
+    def abort_operation(self, operation: OperationView) -> None:  # noqa: B027 - a default, not a gap
+        """Side effects of your own when the operation has failed or was cancelled: ``operation.error`` says
+        why. Nothing of it is published.
+
+        Whatever its attempts have left outside of their staging folders is best removed here, and in
+        :meth:`complete_operation`: :meth:`cancel_job_and_cleanup` cannot run in a process that was killed.
+        At least once, as :meth:`complete_operation`. Raising delays the end; what keeps raising is given up
+        after some attempts, and the operation's facts say so (``abortError``): its table must go on.
         """

@@ -85,6 +85,8 @@ class Completion(Model):
     """No further attempt before somebody resolves it."""
     skipped: int = 0
     """Commit steps that somebody has decided to leave out."""
+    skippable: bool = False
+    """Whether the step that failed may be left out: resolve with ``skip``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

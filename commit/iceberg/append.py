@@ -30,7 +30,7 @@ from pyiceberg.utils.properties import property_as_bool
 
 from distop.commit.iceberg.branches import check_carried
 from distop.commit.iceberg.columns import fitted
-from distop.commit.iceberg.content import is_live, only_replaced, writer_of
+from distop.commit.iceberg.content import is_live, named, only_replaced, writer_of
 from distop.commit.iceberg.merging import merged
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.provenance import provenance
@@ -161,10 +161,10 @@ def head_conflict(arg: OperationArg, expected: int | None, found: Snapshot | Non
     by = writer_of(found)
     found_id = None if found is None else found.snapshot_id
     return HeadConflict(
-        f"{arg.id} began on snapshot {expected} of table {arg.table!r}, which is now at snapshot "
-        f"{found_id}, written by {by}",
+        f"{arg.id} began on {named(expected)} of table {arg.table!r}, which is now at {named(found_id)}"
+        + ("" if found is None else f", written by {by}"),
         hint="start the operation again, or with on_conflict=rebase to build on what others have written",
-        details={"expected": str(expected), "snapshot": str(found_id), "by": by},
+        details={"expected": str(expected or ""), "snapshot": str(found_id or ""), "by": by},
     )
 
 

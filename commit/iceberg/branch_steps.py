@@ -12,7 +12,7 @@ from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 from distop.commit.iceberg.append import dropped_metadata
 from distop.commit.iceberg.branch_rebase import joined_moves, only_appends, rebased
 from distop.commit.iceberg.branches import unpublished
-from distop.commit.iceberg.content import recorded_properties, writer_of
+from distop.commit.iceberg.content import named, recorded_properties, writer_of
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.provenance import provenance
 from distop.commit.iceberg.snapshots import Draft, snapshot_id_of
@@ -147,11 +147,11 @@ class IcebergPublishBranch(_OfBranch):
             at, by = None if now is None else now.snapshot_id, writer_of(now)
             why = ", and not all that was written to the branch are appends" if rebases else ""
             raise HeadConflict(
-                f"table {arg.table!r} has moved to snapshot {at}, written by {by}, since its branch "
+                f"table {arg.table!r} has moved to {named(at)}, written by {by}, since its branch "
                 f"{branch!r} began{why}",
                 hint="drop the branch, and write it again on what the table holds now"
                 + ("" if rebases else "; or publish it with on_conflict=rebase"),
-                details={"snapshot": str(at), "by": by, "branch": branch},
+                details={"snapshot": str(at or ""), "by": by, "branch": branch},
             )
         new_id = snapshot_id_of(f"{arg.id}/{arg.uuid}")
         told = provenance(arg, joined_moves(snapshots))

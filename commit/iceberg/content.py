@@ -100,6 +100,11 @@ def not_empty(table: str, found: Snapshot) -> TableNotEmpty:
     )
 
 
+def named(snapshot_id: int | None) -> str:
+    """A snapshot, or that there is none, within a sentence."""
+    return "no snapshot" if snapshot_id is None else f"snapshot {snapshot_id}"
+
+
 def writer_of(snapshot: Snapshot | None) -> str:
     """Who wrote a snapshot: an operation of distop, or ``another program``."""
     by = snapshot.summary["distop.operation"] if snapshot is not None and snapshot.summary else None

@@ -157,15 +157,17 @@ class IcebergReplace(IcebergStep):
 
     def _nothing_left(self, draft: Draft) -> HeadConflict:
         first = next(iter(self._removers(draft)), None)
-        arg, found = self._view.arg, None if first is None else first.snapshot_id
+        arg, found = self._view.arg, "" if first is None else str(first.snapshot_id)
+        removed = "it holds no snapshot at all"
+        if first is not None:
+            removed = f"snapshot {found}, written by {writer_of(first)}, has removed them, or rows of them"
         return HeadConflict(
             f"the files that {arg.id} has rewritten, of snapshot {self._plan.snapshot_id} of table "
-            f"{arg.table!r}, are not in it any more: snapshot {found}, written by {writer_of(first)}, has "
-            "removed them, or rows of them",
+            f"{arg.table!r}, are not in it any more: {removed}",
             hint="nothing is lost; start the operation again to rewrite what the table holds now",
             details={
                 "expected": str(self._plan.snapshot_id),
-                "snapshot": str(found),
+                "snapshot": found,
                 "by": writer_of(first),
             },
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from distop.commit.steps.contract import StepContext, StepRegistry, StepState, default_registry
+from distop.commit.steps.contract import ExternalStep, StepContext, StepRegistry, StepState, default_registry
 from distop.errors import (
     CorruptRecord,
     DistopError,
@@ -24,6 +24,8 @@ from distop.errors import (
     PermanentStepError,
     PreconditionFailed,
     UnknownCommitStep,
+    as_distop,
+    shortened,
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.operation import StepRecord
@@ -55,9 +57,10 @@ class StepFailed(DistopError):
     @classmethod
     def of(cls, index: int, record: StepRecord, cause: Exception) -> StepFailed:
         """The failure of one step."""
-        code = str(getattr(cause, "code", type(cause).__name__))
+        known = as_distop(cause)
+        code = known.code
         failed = cls(
-            f"commit step {index} ({describe(record)}) failed: {code}: {cause}",
+            f"commit step {index} ({describe(record)}) failed: {code}: {known.message}",
             details={"step": record.step, "index": str(index), "cause": code},
         )
         failed.index, failed.record, failed.cause = index, record, cause
@@ -68,10 +71,7 @@ class StepFailed(DistopError):
 
 def describe(record: StepRecord) -> str:
     """A step in one line, for people."""
-    argument = msgspec.json.encode(record.argument).decode()
-    if len(argument) > MAX_DESCRIBED:
-        argument = argument[:MAX_DESCRIBED] + "..."
-    return f"{record.step} {argument}"
+    return f"{record.step} {shortened(msgspec.json.encode(record.argument).decode(), MAX_DESCRIBED)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +82,17 @@ class Executed:
     found_done: int = 0
     """Steps that were true already."""
     skipped: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undone:
+    """What taking back came to."""
+
+    undone: int
+    """Steps that stood and do no more; those that were never executed, or taken back before, are none."""
+    left: list[int]
+    """Indexes of the steps that could not be taken back, in order: a step that raises, one that is not known
+    here, and one whose kind cannot."""
 
 
 def execute(
@@ -156,11 +167,10 @@ def undo(
     check: Callable[[], None],
     workers: int = WORKERS,
     registry: StepRegistry | None = None,
-) -> list[int]:
+) -> Undone:
     """Take back what was executed of a sequence, the last stage first. Blocking.
 
-    Returns the indexes of the steps that could not be taken back, in order: a step that raises, one that is
-    not known here, and one whose kind cannot. Raises as :func:`execute`, but no :class:`StepFailed`.
+    Raises as :func:`execute`, but no :class:`StepFailed`.
     """
     registry = registry or default_registry()
     _check_owner(sequence, context)
@@ -169,23 +179,34 @@ def undo(
     def one(index: int, record: StepRecord) -> bool:
         check()
         try:
+            step = registry.load_external(record)
+            stood = _stands(step, context)
             reached("undo.before")
-            undone = registry.load_external(record).undo(context)
+            if not step.undo(context):
+                left.append(index)
             reached("undo.after")
-            return undone
+            return stood and index not in left
         except (LeadershipLost, LeaseLost):
             raise
         except Exception as error:
             fields = {"operation": sequence.operation, "step": record.step, "index": index}
             log.warning("commit_step_not_undone", extra={**fields, "error": str(error)})
+            left.append(index)
             return False
 
     left: list[int] = []
-    for stage in reversed(sequence.stages()):
-        numbered = list(stage.items())
-        undone = _run(one, numbered, workers)
-        left += [index for (index, _), gone in zip(numbered, undone, strict=True) if not gone]
-    return sorted(left)
+    undone = sum(sum(_run(one, list(stage.items()), workers)) for stage in reversed(sequence.stages()))
+    return Undone(undone=undone, left=sorted(left))
+
+
+def _stands(step: ExternalStep, context: StepContext) -> bool:
+    """Whether a step has been executed, as far as it can tell."""
+    try:
+        return step.verify(context) is not StepState.NOT_DONE
+    except (LeadershipLost, LeaseLost):
+        raise
+    except Exception:
+        return True
 
 
 def _check_owner(sequence: CommitSequence, context: StepContext) -> None:

@@ -195,7 +195,10 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
     ) -> pb.Operation:
         operation, table, who, audit = self._asked(request, f"resolve-{request.action}")
         decision = ResolveRecord(action=request.action, **who)
-        await request_resolve(self._client, table.operation(operation), decision, audit)
+        try:
+            await request_resolve(self._client, table.operation(operation), decision, audit)
+        except OperationNotFound:
+            raise await self._over(operation) from None
         log.info("resolve_requested", extra={"operation": str(operation), "action": decision.action})
         return await self._get(operation)
 
@@ -221,14 +224,18 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 first = await resume_operation(self._client, keys, audit)
             log.info("operation_held", extra={"operation": str(operation), "how": action, "first": first})
         except OperationNotFound:
-            # Finished meanwhile, or never there, which is what the read says.
-            ended = await self._get(operation)
-            raise PreconditionFailed(
-                f"operation {operation} is over: it has {pb.OperationState.Name(ended.state).lower()}",
-                details={"operation": str(operation)},
-            ) from None
+            raise await self._over(operation) from None
         await prune_softly(self._client, table.audit_prefix)
         return await self._get(operation)
+
+    async def _over(self, operation: OperationId) -> DistopError:
+        """Why nothing can be done about an operation that does not run: it has ended, or never was."""
+        ended = await self._get(operation)
+        was = "was" if ended.state == pb.CANCELLED else "has"
+        return PreconditionFailed(
+            f"operation {operation} is over: it {was} {pb.OperationState.Name(ended.state).lower()}",
+            details={"operation": str(operation)},
+        )
 
     def _asked(self, request: Any, action: str) -> tuple[OperationId, TableKeys, dict[str, Any], Put]:
         """Which operation, the keys of its table, who asks for the action and why, and the audit entry."""

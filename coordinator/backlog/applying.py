@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from distop.coordinator.backlog.policy import Failure
-from distop.errors import Cancelled
+from distop.errors import Cancelled, shortened
 from distop.metastore.backlog.batches import (
     MAX_ERROR_LENGTH,
     AppliedRecord,
@@ -89,7 +89,7 @@ def _failed(
         spent = spent or attempts >= ordering.max_attempts
         left = msgspec.structs.replace(record, operation="", attempts=attempts, alone=alone or record.alone)
         if not alone:
-            left.code, left.error = failure.code, failure.message[:MAX_ERROR_LENGTH]
+            left.code, left.error = failure.code, shortened(failure.message, MAX_ERROR_LENGTH)
         ops.append(Put(kv.key, encode(left)))
     block = ordering.blocked
     if spent and block is None and entries:

@@ -24,6 +24,8 @@ from distop.errors import (
     LeadershipLost,
     LeaseLost,
     Unavailable,
+    as_distop,
+    shortened,
 )
 from distop.metastore.backlog.batches import LATE, MAX_ERROR_LENGTH, BatchRecord, Block, ordering_of
 from distop.metastore.crashpoints import reached
@@ -297,8 +299,7 @@ class Drainer:
         """A batch whose operation could not even be started: counted, or the table is blocked by it."""
         passes = error.retryable if isinstance(error, DistopError) else True
         passes = passes or isinstance(error, Unavailable)
-        code = error.code if isinstance(error, DistopError) else type(error).__name__
-        message = str(error)[:MAX_ERROR_LENGTH]
+        code, message = as_distop(error).code, shortened(str(as_distop(error)), MAX_ERROR_LENGTH)
         attempts = first.record.attempts + 1
         record = msgspec.structs.replace(first.record, attempts=attempts, code=code, error=message)
         spent = not passes or attempts >= backlog.ordering.max_attempts

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +22,7 @@ from distop.coordinator.completion.collector import Collector
 from distop.coordinator.completion.external import ExternalSteps
 from distop.coordinator.completion.follow_up import FollowUps
 from distop.coordinator.completion.hooks import Hooks
-from distop.coordinator.completion.parking import MAX_ERROR_LENGTH, Parking
+from distop.coordinator.completion.parking import MAX_ERROR_LENGTH, Parking, text_of
 from distop.coordinator.completion.publication import (
     Base,
     context_of,
@@ -48,6 +49,7 @@ from distop.errors import (
     PreconditionFailed,
     UnknownOperationType,
     ValidationFailed,
+    shortened,
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
@@ -79,8 +81,12 @@ MAX_REBASES = 100
 """How often a commit that loses to other writers is put on their result, before it backs off."""
 
 
+def _overrides(kind: DistributedOperation, method: str) -> bool:
+    return getattr(type(kind), method) is not getattr(DistributedOperation, method)
+
+
 def _is_hooked(kind: DistributedOperation) -> bool:
-    return type(kind).complete_operation is not DistributedOperation.complete_operation
+    return _overrides(kind, "complete_operation")
 
 
 class Completion:
@@ -173,7 +179,7 @@ class Completion:
                 await self.parking.failed(tracked, epoch, error)
                 return
             # Permanent: another attempt would meet the same. The operation is aborted and says why.
-            message = str(error)[:MAX_ERROR_LENGTH]
+            message = shortened(str(error), MAX_ERROR_LENGTH)
             told = error.facts if isinstance(error, ValidationFailed) else {}
             record = ErrorRecord(code=error.code, message=message, at=self._wall(), facts=told)
             state, revision = await seal(
@@ -188,9 +194,29 @@ class Completion:
         error = tracked.error or ErrorRecord(code="ABORTED", message="aborted")
         outcome = "cancelled" if error.code == "CANCELLED" else "failed"
         facts = error.facts | await self._external.undo(keys, tracked, check)
+        facts |= await self._abort(tracked, epoch, error)
         history = self._history(tracked, outcome, error=error, facts=facts)
         async with self.turn(keys).lock:
             await self._send(keys, tracked, epoch, None, history, ())
+
+    async def _abort(self, tracked: Tracked, epoch: Epoch, error: ErrorRecord) -> dict[str, Any]:
+        """Let the type know that its operation has failed; facts that say that it could not be told."""
+        try:
+            kind = self._registry.get(tracked.arg.type)
+            if not _overrides(kind, "abort_operation"):
+                return {}
+            view = replace(await read_view(self._client, tracked), error=error)
+            reached("abort.before")
+            await self._hooks.run(f"{view.token}/abort", partial(kind.abort_operation, view))
+            reached("abort.after")
+        except OF_THE_WORLD:
+            raise
+        except Exception as raised:
+            if isinstance(raised, UnknownOperationType) or await self.parking.gave_up(tracked, epoch, raised):
+                log.error("abort_not_told", extra={"operation": str(tracked.arg.id), "error": str(raised)})
+                return {"abortError": text_of(raised)}
+            raise
+        return {}
 
     async def _publish(
         self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]

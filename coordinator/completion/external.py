@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from distop.commit.steps.facts import NOT_UNDONE
-from distop.coordinator.completion.parking import MAX_ERROR_LENGTH
+from distop.coordinator.completion.parking import text_of
 from distop.coordinator.completion.publication import (
     context_of,
     read_base,
@@ -80,11 +80,11 @@ class ExternalSteps:
                 return {}
             view = await read_view(self._client, tracked)
             context = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
-            left = await self._blocking(partial(undo, sequence, context, check=check))
+            came = await self._blocking(partial(undo, sequence, context, check=check))
         except OF_THE_WORLD:
             raise
         except Exception as error:
             # Such as a log that this version cannot read. The table must not wait for it for ever.
             log.error("steps_not_undone", extra={"operation": str(tracked.arg.id), "error": str(error)})
-            return {"undoError": f"{type(error).__name__}: {error}"[:MAX_ERROR_LENGTH]}
-        return {"stepsUndone": len(sequence) - len(left), NOT_UNDONE: len(left)}
+            return {"undoError": text_of(error)}
+        return {"stepsUndone": came.undone, NOT_UNDONE: len(came.left)}

@@ -11,13 +11,13 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from distop.coordinator.completion.parking import text_of
 from distop.coordinator.completion.publication import Base
 from distop.coordinator.starting.body import check_scope, operation_arg
 from distop.coordinator.starting.planner import Planner
 from distop.errors import (
     OF_THE_WORLD,
     ArgumentTooLarge,
-    DistopError,
     IncompatibleOperation,
     RequestIdReused,
 )
@@ -45,9 +45,6 @@ PLANNING_S = 30.0
 
 ROOM_BYTES = 100_000
 """Of a transaction, for what is neither the follow-up nor published: the history, ``runOps``."""
-
-MAX_ERROR = 1000
-"""Characters kept of why it could not be started."""
 
 
 class FollowUps:
@@ -77,12 +74,11 @@ class FollowUps:
         except OF_THE_WORLD:
             raise  # it says nothing about the follow-up: the finish is tried again
         except Exception as error:
-            code = error.code if isinstance(error, DistopError) else type(error).__name__
             log.warning(
                 "follow_up_refused",
                 extra={"operation": str(first.id), "type": wanted.type, "error": str(error)},
             )
-            return None, {"followUpError": f"{code}: {error}"[:MAX_ERROR]}
+            return None, {"followUpError": text_of(error)}
         return start, {"followUp": str(start.arg.id)}
 
     async def _prepare(

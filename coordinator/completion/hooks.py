@@ -1,4 +1,4 @@
-"""User code that runs before an operation is published, in threads of its own and with a deadline.
+"""User code that runs before an operation is published or aborted, in threads of its own and with a deadline.
 
 A thread cannot be ended. So a hook that takes too long counts as failed, and is waited for again instead of
 being called a second time beside itself; it holds one of a few threads that nothing else needs.
@@ -27,20 +27,20 @@ class Hooks:
         self._timeout_s = timeout_s
         self._running: dict[str, asyncio.Future[None]] = {}
 
-    async def run(self, token: str, hook: Callable[[], None]) -> None:
-        """Run the hook of an operation, or wait for the call of it that still runs.
+    async def run(self, name: str, hook: Callable[[], None]) -> None:
+        """Run a hook of an operation, or wait for the call of this name that still runs.
 
         Raises whatever it raises; :class:`~distop.errors.DeadlineExceeded` when it takes too long.
         """
-        running = self._running.get(token)
+        running = self._running.get(name)
         if running is None:
             running = asyncio.get_running_loop().run_in_executor(self._threads, hook)
-            self._running[token] = running
-            running.add_done_callback(lambda _: self._running.pop(token, None))
+            self._running[name] = running
+            running.add_done_callback(lambda _: self._running.pop(name, None))
         done, _ = await asyncio.wait({running}, timeout=self._timeout_s)
         if not done:
             raise DeadlineExceeded(
-                f"complete_operation takes longer than {self._timeout_s:g} s", hint="it goes on running"
+                f"{name} takes longer than {self._timeout_s:g} s", hint="it goes on running"
             )
         running.result()
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import Any
 
 from distop.coordinator.state.tracker import Tracked
-from distop.errors import DistopError
+from distop.errors import as_distop, shortened
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.parking import apply_resolve, note_failure
@@ -18,8 +19,17 @@ log = logging.getLogger(__name__)
 MAX_COMMIT_ATTEMPTS = 5
 """Failed attempts at completing an operation after which it is parked, by default."""
 
+ABORT_OPERATION = "abort_operation"
+"""Stands where a commit step does in the record of an abort that has failed."""
+
 MAX_ERROR_LENGTH = 4000
 """Characters kept of an error's text: what a hook says must not make its operation too large to end."""
+
+
+def text_of(error: Exception) -> str:
+    """``CODE: message`` of an error, for the facts of an operation."""
+    known = as_distop(error)
+    return shortened(f"{known.code}: {known}", MAX_ERROR_LENGTH)
 
 
 class Parking:
@@ -47,27 +57,41 @@ class Parking:
         from distop.commit.steps.execution import StepFailed, is_skippable
 
         step = error if isinstance(error, StepFailed) else None
-        cause = step.cause if step is not None else error
         attempts = tracked.completion.attempts + 1
-        record = CompletionRecord(
+        record = self._failure(
+            step.cause if step is not None and step.cause is not None else error,
             attempts=attempts,
             step=step.record.step if step is not None else "",
             index=step.index if step is not None else None,
             skippable=step is not None and is_skippable(step.record),
-            error_code=cause.code if isinstance(cause, DistopError) else type(cause).__name__,
-            error=str(cause)[:MAX_ERROR_LENGTH],
-            at=self._wall(),
             parked=attempts >= self._max_attempts or (step is not None and step.permanent),
             skipped=tracked.completion.skipped,
         )
-        revision = await note_failure(self._client, tracked.keys, epoch, record)
-        if revision is None:
+        if not await self._note(tracked, epoch, record):
             return
-        tracked.set_completion(record, revision)
         if not record.parked:
             raise error
         fields = {"operation": str(tracked.arg.id), "attempts": attempts, "step": record.step}
         log.error("operation_parked", extra={**fields, "error": record.error})
+
+    async def gave_up(self, tracked: Tracked, epoch: Epoch, error: Exception) -> bool:
+        """Count a failed attempt at the abort of an operation; whether no further one is to be made."""
+        before = tracked.completion
+        attempts = 1 + (before.attempts if before.step == ABORT_OPERATION else 0)
+        record = self._failure(error, attempts=attempts, step=ABORT_OPERATION)
+        return await self._note(tracked, epoch, record) and attempts >= self._max_attempts
+
+    def _failure(self, error: Exception, **fields: Any) -> CompletionRecord:
+        known = as_distop(error)
+        text = shortened(str(known), MAX_ERROR_LENGTH)
+        return CompletionRecord(error_code=known.code, error=text, at=self._wall(), **fields)
+
+    async def _note(self, tracked: Tracked, epoch: Epoch, record: CompletionRecord) -> bool:
+        """Write down how an attempt has failed; ``False`` if the operation's state has changed meanwhile."""
+        revision = await note_failure(self._client, tracked.keys, epoch, record, tracked.state)
+        if revision is not None:
+            tracked.set_completion(record, revision)
+        return revision is not None
 
     async def resolve(self, tracked: Tracked, epoch: Epoch, decision: ResolveRecord) -> None:
         """Act on what somebody has decided about a parked operation."""

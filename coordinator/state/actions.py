@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from distop.coordinator.state.tracker import Tracked
-from distop.errors import JobFailed
+from distop.errors import JobFailed, shortened
 from distop.metastore.records.operation import ABORTING, COMMITTING, RUNNING, ResolveRecord
 
 MAX_NAMED_ERROR = 120
@@ -96,7 +96,7 @@ def failed_partitions(tracked: Tracked, outcome: str) -> dict[str, Any]:
     if outcome != "success" or not tracked.jobs.failed:
         return {}
     named = tracked.jobs.failures.items()
-    return {"failedPartitions": {name: error[:MAX_NAMED_ERROR] for name, error in named}}
+    return {"failedPartitions": {name: shortened(error, MAX_NAMED_ERROR) for name, error in named}}
 
 
 def _too_late(tracked: Tracked) -> Seal:

@@ -96,6 +96,7 @@ def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
                 at=timestamp(completion.at),
                 parked=tracked.parked,
                 skipped=len(completion.skipped),
+                skippable=completion.skippable,
             )
         )
     if tracked.error is not None:

@@ -11,6 +11,7 @@ from enum import IntEnum
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from distop.errors import shortened
 from distop.metastore.records.options import OperationOptions
 from distop.proto import distop_pb2 as pb
 
@@ -185,10 +186,11 @@ def _of_operation(
 ) -> Reason:
     name, jobs = short_name(operation), operation.jobs
     if operation.completion.parked:
+        decisions = "retry|skip|abort" if operation.completion.skippable else "retry|abort"
         return Reason(
             Mood.STUCK,
             f"{name} is parked{_failing(operation)}; remove the cause and decide: "
-            f"distop resolve {operation.name} retry|skip|abort",
+            f"distop resolve {operation.name} {decisions}",
         )
     if operation.state == pb.COMMITTING and operation.completion.attempts:
         return _led(f"{name} is committing{_failing(operation)}", "publish it", leader, members)
@@ -197,7 +199,8 @@ def _of_operation(
             f"{name} is committing: all {_many(jobs.total, 'job')} done", "publish it", leader, members
         )
     if operation.state == pb.ABORTING:
-        return _led(f"{name} is being aborted{_because(operation)}", "abort it", leader, members)
+        failing = _failing(operation) if operation.completion.attempts else ""
+        return _led(f"{name} is being aborted{_because(operation)}{failing}", "abort it", leader, members)
     if operation.state != pb.RUNNING:
         return Reason(
             Mood.STUCK, f"{name} is in a state that this version does not know; upgrade distop here"
@@ -262,7 +265,7 @@ def _led(what: str, to_do: str, leader: str, members: Sequence[pb.Member]) -> Re
 
 def _held_by(pause: pb.Pause, now: float) -> str:
     by = f" by {pause.by}" if pause.by else ""
-    reason = f" ({pause.reason[:_MAX_ERROR]})" if pause.reason else ""
+    reason = f" ({_cut(pause.reason)})" if pause.reason else ""
     return f"{by} since {span(now - seconds_of(pause.at))}{reason}"
 
 
@@ -272,8 +275,8 @@ def _because(operation: pb.Operation) -> str:
     return f": {operation.error.code}: {_cut(operation.error.message)}"
 
 
-def _cut(message: str) -> str:
-    return message if len(message) <= _MAX_ERROR else message[:_MAX_ERROR] + "…"
+def _cut(text: str) -> str:
+    return shortened(text, _MAX_ERROR)
 
 
 def _failing(operation: pb.Operation) -> str:

@@ -21,7 +21,15 @@ from pathlib import Path
 
 import msgspec
 
-from distop.errors import AttemptTimeout, Cancelled, DistopError, InvalidArgument, JobCrashed, JobFailed
+from distop.errors import (
+    AttemptTimeout,
+    Cancelled,
+    DistopError,
+    InvalidArgument,
+    JobCrashed,
+    JobFailed,
+    as_distop,
+)
 from distop.executor.host.scratch import Scratch
 from distop.executor.task.session import Port, Session
 from distop.metastore.crashpoints import reached
@@ -360,9 +368,8 @@ class Task:
 
 def told(error: Exception) -> str:
     """``CODE: message`` of what an attempt raised."""
-    if isinstance(error, DistopError):
-        return f"{error.code}: {error.message}"
-    return f"{JobCrashed.code}: {type(error).__name__}: {error}"
+    raised = as_distop(error, JobCrashed)
+    return f"{raised.code}: {raised.message}"
 
 
 def run_task(

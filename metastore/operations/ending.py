@@ -80,7 +80,10 @@ async def request_cancel(
         if state.value == ABORTING:
             return None, False
         if read.got(2):
-            raise TooLateToCancel(f"the commit steps of operation {keys.operation} are being executed")
+            raise TooLateToCancel(
+                f"the commit steps of operation {keys.operation} are being executed",
+                hint=f"if it is parked, take them back: distop resolve {keys.operation} abort",
+            )
         reached("cancel.before")
         # The log of the commit steps compares .cancel as absent: one of the two wins, never both.
         compares = (unchanged(state), absent(keys.cancel), absent(keys.commit))

@@ -39,12 +39,12 @@ from distop.metastore.records.record import decode, encode
 
 
 async def note_failure(
-    client: EtcdClient, keys: OperationKeys, epoch: Epoch, record: CompletionRecord
+    client: EtcdClient, keys: OperationKeys, epoch: Epoch, record: CompletionRecord, state: bytes = COMMITTING
 ) -> int | None:
-    """IF ``.state = committing`` AND the epoch is held THEN ``.completion`` is this record.
+    """IF ``.state`` is still this one AND the epoch is held THEN ``.completion`` is this record.
 
     Only the leader writes it, so it stands on what the leader last wrote or read. Returns the revision;
-    ``None`` when the operation is no longer committing.
+    ``None`` when the state is another one.
 
     Raises
     ------
@@ -52,7 +52,7 @@ async def note_failure(
         The epoch is over; nothing was written.
     """
     then = (Put(keys.completion, encode(record)),)
-    txn = Txn((equals(keys.state, COMMITTING), epoch.held()), then, (Get(epoch.key),))
+    txn = Txn((equals(keys.state, state), epoch.held()), then, (Get(epoch.key),))
     reached("note.before")
     result = await settle(client, txn, replied=lambda: reached("note.after"))
     if result.succeeded:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from distop.errors import shortened
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Get, KeyValue, Put, Txn, TxnResult, absent, unchanged
 from distop.metastore.etcd.update import PATIENCE_S, update
@@ -50,9 +51,8 @@ async def count_try(client: EtcdClient, run: Run, partition: str, attempt: str, 
         before = decode(standing.value, TriesRecord, key) if standing.exists else None
         if before is not None and before.attempt == attempt:
             return None, None  # counted, by a copy whose reply was lost
-        count = TriesRecord(
-            tries=(before.tries if before else 0) + 1, attempt=attempt, error=error[:MAX_ERROR_CHARACTERS]
-        )
+        tries = (before.tries if before else 0) + 1
+        count = TriesRecord(tries=tries, attempt=attempt, error=shortened(error, MAX_ERROR_CHARACTERS))
         reached("try.before")
         return Txn((*run.held(), absent(job), unchanged(standing)), (Put(key, encode(count)),)), None
 

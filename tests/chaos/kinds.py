@@ -61,7 +61,7 @@ class Stepping(DistributedOperation):
 
 
 class Holding(DistributedOperation):
-    """Its jobs wait for a file, or until they are cancelled."""
+    """Its jobs wait for a file, or until cancelled. An abort adds its token to ``argument.aborted``."""
 
     type = "holding"
     stages_files = True
@@ -81,6 +81,10 @@ class Holding(DistributedOperation):
 
     def cancel_job_and_cleanup(self, job: JobContext) -> None:
         _held(job).unlink(missing_ok=True)
+
+    def abort_operation(self, operation: OperationView) -> None:
+        with Path(operation.arg.argument["aborted"]).open("a") as file:
+            file.write(f"{operation.token}\n")
 
 
 def _held(job: JobContext) -> Path:

@@ -20,7 +20,7 @@ from chaos.backlogs import flight_of_nothing, in_parts, ordered
 from chaos.cluster import TTL_S, Service
 from chaos.lab import Lab, Stuck
 from chaos.ledger import Started
-from distop.errors import DistopError, NotParked, OperationNotFound, PreconditionFailed, TableNotFound
+from distop.errors import DistopError, OperationNotFound, PreconditionFailed, TableNotFound
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.retention import EVERY, KEEP
 from distop.metastore.records.operation import CompletionRecord, HistoryRecord
@@ -206,7 +206,7 @@ async def _until_parked(lab: Lab, started: Started) -> None:
 
 async def _resolve(lab: Lab, started: Started, action: Literal["retry", "skip", "abort"]) -> None:
     # Decided by a call whose answer was lost; the operation may be over by the time of the next one.
-    with contextlib.suppress(NotParked, OperationNotFound):
+    with contextlib.suppress(PreconditionFailed):
         await lab.insist(lambda: lab.client.resolve(str(started.operation), action, reason="chaos"))
 
 
@@ -227,12 +227,15 @@ async def bad_rows(lab: Lab) -> list[str]:
 
 
 async def cancel(lab: Lab) -> list[str]:
-    """An operation that would last for ever is cancelled."""
-    argument = {"partitions": 1, "release": str(lab.folder / "never")}
+    """An operation that would last for ever is cancelled; its type hears of it."""
+    aborted = lab.folder / f"aborted-{lab.operations}"
+    argument = {"partitions": 1, "release": str(lab.folder / "never"), "aborted": str(aborted)}
     started = await lab.start(await lab.table("held"), "holding", argument, outcome="cancelled")
     await asyncio.sleep(lab.rng.uniform(0.0, 0.5))
     await lab.insist(lambda: lab.client.cancel(str(started.operation), reason="chaos"))
-    return await lab.ended(started)
+    problems = await lab.ended(started)
+    told = set(aborted.read_text().splitlines()) if aborted.exists() else set()
+    return problems if len(told) == 1 else [*problems, f"{started.operation} was aborted as {sorted(told)}"]
 
 
 async def held_up(lab: Lab) -> list[str]:
@@ -446,6 +449,7 @@ BY_STEP: dict[str, tuple[Workload, ...]] = {
     "try": (stepping,),
     "mark_each": (stepping,),
     "hook": (stepping,),
+    "abort": (cancel,),
     "enqueue": (ordered,),
     "ordering": (ordered,),
     "batch.part": (in_parts,),

@@ -109,6 +109,9 @@ class Hooked(_Probe):
 
     Then it raises as often as ``argument.raises`` says, or waits for the file ``argument.until``, or refuses
     for good with a text of ``argument.refuses`` characters, or finds a limit (``argument.exhausts``).
+
+    ``abort_operation`` writes its token and the code of the error into the same file, and raises as often as
+    ``argument.abortRaises`` says.
     """
 
     type = "hooked"
@@ -126,6 +129,14 @@ class Hooked(_Probe):
             raise PreconditionFailed("x" * argument["refuses"])
         if argument.get("exhausts"):
             raise Exhausted("no more")
+
+    def abort_operation(self, operation: OperationView) -> None:
+        log = Path(operation.arg.argument["log"])
+        before = len(log.read_text().splitlines()) if log.exists() else 0
+        with log.open("a") as file:
+            file.write(f"{operation.token} {operation.error.code if operation.error else '-'}\n")
+        if before < operation.arg.argument.get("abortRaises", 0):
+            raise RuntimeError("not yet")
 
 
 class HookedFriend(Hooked):

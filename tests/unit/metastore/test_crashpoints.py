@@ -30,7 +30,8 @@ for number in range(3):
 
 # All of them, so that none is lost when code moves: `make chaos` kills only what it finds.
 POINTS = """
-act.after act.before batch.free.after batch.free.before batch.note.after batch.note.before
+abort.after abort.before act.after act.before
+batch.free.after batch.free.before batch.note.after batch.note.before
 batch.part.after batch.part.before batch.rest.after batch.rest.before batch.start.after
 batch.start.before cancel.after cancel.before catalog.swap.after catalog.swap.before
 checkpoint.after checkpoint.before claim.after claim.before collect.after collect.before

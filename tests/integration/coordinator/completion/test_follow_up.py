@@ -94,7 +94,7 @@ async def test_nothing_follows_a_failure_or_a_cancellation(sdk: AsyncClient, cli
     ("then", "said"),
     [
         (FollowUp(type="seer", argument={"refuse": True}), "PRECONDITION_FAILED: it does not want to"),
-        (FollowUp(type="clumsy"), "ZeroDivisionError: a defect of the operation type"),
+        (FollowUp(type="clumsy"), "CRASHED: ZeroDivisionError: a defect of the operation type"),
         (FollowUp(type="seer", argument={"big": "x" * 1_400_000}), "ARGUMENT_TOO_LARGE: "),
     ],
 )

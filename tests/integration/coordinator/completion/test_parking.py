@@ -14,7 +14,14 @@ from typer.testing import CliRunner, Result
 from distop.cli.main import app
 from distop.client import AsyncClient, OperationParked
 from distop.coordinator.views.why import Mood, why
-from distop.errors import InvalidArgument, NotParked, NotSkippable, OperationNotFound, OutcomeUnknown
+from distop.errors import (
+    InvalidArgument,
+    NotParked,
+    NotSkippable,
+    OperationNotFound,
+    OutcomeUnknown,
+    PreconditionFailed,
+)
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Txn, TxnResult
 from distop.metastore.operations.parking import request_resolve
@@ -73,11 +80,14 @@ async def test_after_some_attempts_it_is_parked_and_says_why(
     parked = await until_parked(service, operation)
     assert parked.state == pb.COMMITTING
     assert parked.completion.attempts == ATTEMPTS
-    assert (parked.completion.error.code, parked.completion.error.message) == ("RuntimeError", "not yet")
+    assert (parked.completion.error.code, parked.completion.error.message) == (
+        "CRASHED",
+        "RuntimeError: not yet",
+    )
     reason = why(running=[parked], leader="m", members=[], last=None, now=0.0)
     assert reason.mood is Mood.STUCK
-    assert "parked after 2 failed attempts: RuntimeError: not yet" in reason.sentence
-    assert "distop resolve t/hooked/1" in reason.sentence
+    assert "parked after 2 failed attempts: CRASHED: RuntimeError: not yet" in reason.sentence
+    assert "distop resolve t/hooked/1 retry|abort" in reason.sentence, "it cannot be skipped"
     kv = await client.get(client.keyspace.operation(operation).completion)
     assert decode(kv.value, CompletionRecord).parked
     # Another operation of the type is refused as long as this one stands (C9); other tables go on.
@@ -101,8 +111,8 @@ async def test_the_count_and_the_verdict_outlive_the_leader(
         await service.resolve(operation, "abort", requested_by="me", reason="enough")
         ended = await service.ended(operation)
         assert (ended.state, ended.error.code) == (pb.FAILED, "COMPLETION_FAILED")
-        assert "by me (enough) after 2 failed attempts: not yet" in ended.error.message
-    assert len(log.read_text().splitlines()) == tried
+        assert "by me (enough) after 2 failed attempts: RuntimeError: not yet" in ended.error.message
+    assert len(log.read_text().splitlines()) == tried + 1, "it heard of the abort"
 
 
 async def test_a_limit_that_a_hook_runs_into_is_its_own_failure(
@@ -132,7 +142,9 @@ async def test_who_waits_for_an_operation_hears_that_it_is_parked(
         waiting = asyncio.create_task(sdk.wait(started.name, timeout_s=60.0))
         watching = asyncio.create_task(distop("watch", started.name))
         assert await mark(client, OperationId.parse(started.name), "0")
-        with pytest.raises(OperationParked, match="parked after 2 failed attempts: RuntimeError: not yet"):
+        with pytest.raises(
+            OperationParked, match="parked after 2 failed attempts: CRASHED: RuntimeError: not yet"
+        ):
             await waiting
         assert (await watching).exit_code == 23
         again = await distop("watch", started.name)
@@ -189,8 +201,10 @@ async def test_only_parked_operations_can_be_resolved(service: Service, client: 
         await service.resolve(operation, "abort")
     assert await mark(client, operation, "0")
     await service.ended(operation)
-    with pytest.raises(OperationNotFound):
+    with pytest.raises(PreconditionFailed, match=f"operation {operation} is over: it has succeeded"):
         await service.resolve(operation, "abort")
+    with pytest.raises(OperationNotFound):
+        await service.resolve(OperationId.parse("t/noop/99"), "abort")
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])

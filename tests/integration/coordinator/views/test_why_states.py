@@ -311,7 +311,7 @@ STATES: list[tuple[Callable[[World, str], Awaitable[None]], str, str]] = [
         "stuck",
         (
             "hooked/1 is parked after 5 failed attempts: .*not yet; remove the cause and decide: "
-            r"distop resolve parked/hooked/1 retry\|skip\|abort"
+            r"distop resolve parked/hooked/1 retry\|abort"
         ),
     ),
     (
@@ -366,7 +366,7 @@ STATES: list[tuple[Callable[[World, str], Awaitable[None]], str, str]] = [
     (
         retrying,
         "waiting",
-        r"batch a is tried again after [1-9]\d* failed attempts? of 100: ZeroDivisionError: a defect .*",
+        r"batch a is tried again after [1-9]\d* failed attempts? of 100: CRASHED: ZeroDivisionError: a .*",
     ),
     (unreadable_batch, "stuck", "batch a cannot be read: CORRUPT_RECORD: .*"),
     (in_the_way, "moving", "noop/1 running: 0 of 2 jobs done, run by e1; batch a waits"),

@@ -91,12 +91,12 @@ def test_a_failure_names_its_step_and_stops_the_rest() -> None:
     """C10"""
     world.fails[4] = OSError("no space left")
     with pytest.raises(
-        StepFailed, match=r'commit step 4 \(note \{"n":4\}\) failed: OSError: no space left'
+        StepFailed, match=r'commit step 4 \(note \{"n":4\}\) failed: CRASHED: OSError: no space left'
     ) as caught:
         run(*(step(n) for n in range(10)), step(99, stage=1), workers=1)
     failed = caught.value
     assert (failed.index, failed.record, failed.permanent) == (4, step(4), False)
-    assert failed.details == {"step": "note", "index": "4", "cause": "OSError"}
+    assert failed.details == {"step": "note", "index": "4", "cause": "CRASHED"}
     assert world.named("execute") == [0, 1, 2, 3]
     copy = pickle.loads(pickle.dumps(failed))
     assert (copy.index, str(copy), copy.details) == (4, str(failed), failed.details)
@@ -158,8 +158,8 @@ def test_taking_back_goes_the_other_way() -> None:
     steps = [step(0), step(1, stage=1), step(2, stage=1, kind="blind"), step(3, stage=2), step(4, stage=2)]
     run(*steps)
     world.fails[3] = OSError("busy")
-    left = undo(sequence(*steps), CONTEXT, check=lambda: None, registry=REGISTRY, workers=1)
-    assert left == [2, 3]
+    came = undo(sequence(*steps), CONTEXT, check=lambda: None, registry=REGISTRY, workers=1)
+    assert (came.undone, came.left) == (3, [2, 3])
     assert world.named("undo") == [3, 4, 1, 0]
     with pytest.raises(LeadershipLost):
         undo(sequence(*steps), CONTEXT, check=_lost, registry=REGISTRY)

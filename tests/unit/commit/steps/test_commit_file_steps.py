@@ -128,7 +128,7 @@ def test_what_was_executed_is_taken_back(world: World, case: str) -> None:
         if executed:
             run(world, record)
         for _ in range(2):
-            assert undo(sequence, world.context, check=lambda: None) == []
+            assert undo(sequence, world.context, check=lambda: None).left == []
         assert world.contents() == before
 
 
