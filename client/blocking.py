@@ -83,6 +83,7 @@ class Client:
     explain = _blocking(AsyncClient.explain)
     list_tables = _iterating(AsyncClient.list_tables)
     pause_table = _blocking(AsyncClient.pause_table)
+    alter_table = _blocking(AsyncClient.alter_table)
     drop_table = _blocking(AsyncClient.drop_table)
     resume_table = _blocking(AsyncClient.resume_table)
     indexes = _blocking(AsyncClient.indexes)

@@ -143,9 +143,15 @@ class DistributedOperation(ABC):
         """
         return False
 
-    def check_table(self, table: TableRecord) -> None:  # noqa: B027 - a default, not a gap
+    def check_table(self, table: TableRecord, schema: Any = None) -> None:  # noqa: B027 - a default, not a gap
         """Refuse options of a table, before it is made or altered, that operations of this type could not
-        keep to. Raises :class:`~distop.errors.InvalidArgument`."""
+        keep to. Raises :class:`~distop.errors.InvalidArgument`.
+
+        Parameters
+        ----------
+        schema:
+            Its columns (a ``pyiceberg`` schema), if they are known.
+        """
 
     def preview(self, request: PlanRequest) -> Mapping[str, Any]:
         """What an operation would do, for people who ask before they start it: JSON of moderate size.

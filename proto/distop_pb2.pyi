@@ -385,6 +385,20 @@ class ResumeTableRequest(_message.Message):
     requested_by: str
     def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
+class AlterTableRequest(_message.Message):
+    __slots__ = ("name", "changes_json", "request_id", "reason", "requested_by")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_JSON_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    changes_json: _containers.RepeatedScalarFieldContainer[str]
+    request_id: str
+    reason: str
+    requested_by: str
+    def __init__(self, name: _Optional[str] = ..., changes_json: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
+
 class DropTableRequest(_message.Message):
     __slots__ = ("name", "purge", "reason", "requested_by")
     NAME_FIELD_NUMBER: _ClassVar[int]

@@ -512,6 +512,11 @@ class TableServiceStub:
                 request_serializer=distop_dot_proto_dot_distop__pb2.ResumeTableRequest.SerializeToString,
                 response_deserializer=distop_dot_proto_dot_distop__pb2.Table.FromString,
                 _registered_method=True)
+        self.AlterTable = channel.unary_unary(
+                '/distop.v1.TableService/AlterTable',
+                request_serializer=distop_dot_proto_dot_distop__pb2.AlterTableRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.Table.FromString,
+                _registered_method=True)
         self.DropTable = channel.unary_unary(
                 '/distop.v1.TableService/DropTable',
                 request_serializer=distop_dot_proto_dot_distop__pb2.DropTableRequest.SerializeToString,
@@ -588,6 +593,14 @@ class TableServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterTable(self, request, context):
+        """Changes columns, partitioning, properties and rules: all of it in one transaction, or nothing. Refused while an
+        operation runs that would go wrong, by its name; others go on, and are put on what the table has become.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DropTable(self, request, context):
         """Forgets a table with its watermarks, history and backlog; refused while operations run. Safe to repeat until
         it says TABLE_NOT_FOUND.
@@ -647,6 +660,11 @@ def add_TableServiceServicer_to_server(servicer, server):
             'ResumeTable': grpc.unary_unary_rpc_method_handler(
                     servicer.ResumeTable,
                     request_deserializer=distop_dot_proto_dot_distop__pb2.ResumeTableRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.Table.SerializeToString,
+            ),
+            'AlterTable': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterTable,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.AlterTableRequest.FromString,
                     response_serializer=distop_dot_proto_dot_distop__pb2.Table.SerializeToString,
             ),
             'DropTable': grpc.unary_unary_rpc_method_handler(
@@ -925,6 +943,33 @@ class TableService:
             target,
             '/distop.v1.TableService/ResumeTable',
             distop_dot_proto_dot_distop__pb2.ResumeTableRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.Table.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterTable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.TableService/AlterTable',
+            distop_dot_proto_dot_distop__pb2.AlterTableRequest.SerializeToString,
             distop_dot_proto_dot_distop__pb2.Table.FromString,
             options,
             channel_credentials,

@@ -87,6 +87,87 @@ def create(
 
 
 @command(group)
+def alter(
+    session: Connected,
+    table: TableName,
+    rename: Annotated[
+        list[str] | None, typer.Option(metavar="OLD=NEW", help="Give a column another name. Repeatable.")
+    ] = None,
+    drop: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Repeatable.")] = None,
+    add: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMNS", help="'fare: decimal(9,2), note: string'. Repeatable."),
+    ] = None,
+    widen: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMNS", help="'id: long': int to long, float to double. Repeatable."),
+    ] = None,
+    optional: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="Allow NULL from now on. Repeatable.")
+    ] = None,
+    doc: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN=TEXT", help="Say what a column holds. Repeatable.")
+    ] = None,
+    move: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN[=OTHER]", help="Behind another column, or to the front. Repeatable."),
+    ] = None,
+    partition_by: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TERM", help="Of rows written from now on; 'none': not at all. Repeatable."),
+    ] = None,
+    property: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set a property. Repeatable.")
+    ] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Take a property away. Repeatable.")
+    ] = None,
+    checks: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|-|JSON|none", help="Rules that rows must keep, in place of those before."),
+    ] = None,
+    reason: Reason = "",
+) -> None:
+    """Change a table: columns, partitioning, properties, rules. All of it in one transaction, or nothing.
+
+    Made in the order of these options. Refused while an operation runs that would go wrong.
+
+    Example: distop tables alter flights --add 'fare: decimal(9,2)' --widen 'id: long'
+    """
+    changes: list[dict[str, Any]] = []
+
+    def each(kind: str, items: list[str] | None, *names: str) -> None:
+        parsed = (parse_properties([item]).popitem() if len(names) > 1 else (item,) for item in items or ())
+        changes.extend({"change": kind, **dict(zip(names, values, strict=True))} for values in parsed)
+
+    def columns(kind: str, items: list[str] | None) -> None:
+        for column in parse_schema(items or ()):
+            name, _, type_text = column.rpartition(":")
+            changes.append({"change": kind, "column": name.strip(), "type": type_text.strip()})
+
+    each("rename", rename, "column", "to")
+    each("drop", drop, "column")
+    columns("add", add)
+    columns("widen", widen)
+    each("optional", optional, "column")
+    each("doc", doc, "column", "doc")
+    for item in move or ():
+        column, _, after = item.partition("=")
+        changes.append({"change": "move", "column": column.strip(), "after": after.strip()})
+    if partition_by:
+        terms = [term for terms in partition_by for term in split_list(terms) if term != "none"]
+        changes.append({"change": "partition_by", "terms": terms})
+    if property or unset:
+        changes.append(
+            {"change": "properties", "set": parse_properties(property or ()), "unset": unset or []}
+        )
+    if checks is not None:
+        rules = {} if checks == "none" else {"checks": parse_object(checks, "checks")}
+        changes.append({"change": "checks", **rules})
+    session.out.show(session.client.alter_table(table, changes, reason))
+
+
+@command(group)
 def drop(
     session: Connected,
     table: TableName,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 from distop.client.calls.base import PAGE_SIZE, Calls, models
@@ -17,6 +17,8 @@ from distop.proto.json_text import to_json
 
 class TableCalls(Calls):
     """The part of :class:`~distop.client.aio.AsyncClient` about tables."""
+
+    _new_request_id: Callable[[], str]
 
     async def create_table(
         self, name: str, location: str, *, format: str = "iceberg", options: Mapping[str, Any] | None = None
@@ -70,6 +72,38 @@ class TableCalls(Calls):
     async def resume_table(self, name: str, reason: str = "") -> Table:
         """Let a table go on. Operations that were paused themselves stay so."""
         return Table.from_proto(await self._control("ResumeTable", name=name, reason=reason))
+
+    async def alter_table(
+        self,
+        name: str,
+        changes: Sequence[Mapping[str, Any]],
+        reason: str = "",
+        *,
+        request_id: str | None = None,
+    ) -> Table:
+        """Change columns, partitioning, properties or rules of a table, all of it in one transaction.
+
+        Parameters
+        ----------
+        changes:
+            Made one after the other, such as ``{"change": "add", "column": "fare", "type": "decimal(9,2)"}``;
+            see ``docs/changing-tables.md``.
+        request_id:
+            What a repeated call is recognised by.
+
+        Raises
+        ------
+        IncompatibleOperation
+            An operation runs that would go wrong.
+        """
+        reply = await self._control(
+            "AlterTable",
+            name=name,
+            changes_json=[to_json(change, "changes") for change in changes],
+            reason=reason,
+            request_id=request_id or self._new_request_id(),
+        )
+        return Table.from_proto(reply)
 
     async def drop_table(self, name: str, reason: str = "", *, purge: bool = False) -> None:
         """Forget a table with its watermarks, history and backlog. Safe to repeat after an outage.

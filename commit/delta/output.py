@@ -226,9 +226,18 @@ def layout_of(table: Any, properties: dict[str, Any] | None = None) -> Layout:
 
 def delta_schema(layout: Layout) -> str:
     """Delta's JSON of a schema."""
-    plain = pa.schema([pa.field(field.name, field.type, field.nullable) for field in layout.arrow_schema])
-    text: str = delta_library().Schema.from_arrow(plain).to_json()
+    text: str = _in_delta(layout).to_json()
     return text
+
+
+def delta_columns(layout: Layout) -> list[Any]:
+    """The columns as Delta has them."""
+    return list(_in_delta(layout).fields)
+
+
+def _in_delta(layout: Layout) -> Any:
+    plain = pa.schema([pa.field(field.name, field.type, field.nullable) for field in layout.arrow_schema])
+    return delta_library().Schema.from_arrow(plain)
 
 
 def check_layout(layout: Layout) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from distop.errors import InvalidArgument
@@ -30,12 +30,13 @@ def check_options(record: TableRecord, registry: Registry) -> None:
     for name, value in options.get("properties", {}).items():
         if not isinstance(value, str | bool | int | float):
             raise _wrong("properties", f"property {name!r} is neither text, number nor boolean")
-    _check_columns(record)
+    schema = _checked_columns(record)
     if "checks" in options and "ingest" in registry.names():
-        _as_option("checks", lambda: registry.get("ingest").check_table(record))
+        _as_option("checks", lambda: registry.get("ingest").check_table(record, schema))
 
 
-def _check_columns(record: TableRecord) -> None:
+def _checked_columns(record: TableRecord) -> Any:
+    """The schema, if one is given."""
     from distop.commit.layout.terms import check_terms
 
     options = record.options
@@ -44,7 +45,7 @@ def _check_columns(record: TableRecord) -> None:
         raise _wrong("partitionBy", "partitionBy is not a list of terms")
     if schema is None:
         _as_option("partitionBy", lambda: check_terms(terms))
-        return
+        return None
     columns: Sequence[Any] = [schema]
     if isinstance(schema, Mapping):
         columns = [*schema, *schema.values()]
@@ -56,10 +57,10 @@ def _check_columns(record: TableRecord) -> None:
             "schema is neither a list of columns nor an object of names and types",
             'write ["id: long not null", "at: timestamp"]',
         )
-    _as_option("schema", lambda: _check_layout(record))
+    return _as_option("schema", lambda: _checked_layout(record))
 
 
-def _check_layout(record: TableRecord) -> None:
+def _checked_layout(record: TableRecord) -> Any:
     from distop.commit.layout.model import parse_schema
     from distop.commit.layout.partitioning import Partitioner
     from distop.commit.outputs import output_of
@@ -72,12 +73,13 @@ def _check_layout(record: TableRecord) -> None:
     layout = new_layout(record, schema)
     Partitioner(layout.schema, layout.spec)
     output_of(record.format).check(layout)
+    return schema
 
 
-def _as_option(name: str, check: Any) -> None:
+def _as_option(name: str, check: Callable[[], Any]) -> Any:
     """Name the option in errors that name a field of what it holds."""
     try:
-        check()
+        return check()
     except InvalidArgument as error:
         field = {"partition_by": "partitionBy"}.get(error.details.get("field", ""), "")
         error.details["field"] = f"options.{field or name}"

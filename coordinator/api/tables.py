@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import grpc.aio
 
+from distop.coordinator.api.altering import Altering
 from distop.coordinator.api.new_table import check_options
 from distop.coordinator.api.published import PublishedCalls
 from distop.coordinator.views.listing import PageToken, continued_listing, page_of, table_names
@@ -128,6 +129,17 @@ class TableService(PublishedCalls):
         self, request: pb.ResumeTableRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Table:
         return await self._hold(request, "resume")
+
+    async def AlterTable(  # noqa: N802
+        self, request: pb.AlterTableRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Table:
+        keys = self._client.keyspace.table(check_table_name(request.name))
+        first = await Altering(self._client, self._threads, self._registry).alter(keys, request)
+        log.info(
+            "table_altered", extra={"table": keys.name, "changes": len(request.changes_json), "first": first}
+        )
+        await prune_softly(self._client, keys.audit_prefix)
+        return await read_table_message(self._client, keys.name)
 
     async def DropTable(  # noqa: N802
         self, request: pb.DropTableRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -26,6 +26,8 @@ class TableRecord(Record, kw_only=True):
     created_at: float = 0.0
     created_by: str = ""
     uuid: str = ""
+    altered: list[str] = []
+    """Request ids of its last alterations. Each changes the record, which every start compares."""
 
 
 class Head(Record, kw_only=True):

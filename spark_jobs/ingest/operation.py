@@ -56,11 +56,11 @@ class Ingest(DistributedOperation):
 
         return plan_holds(plan, made_on, request)
 
-    def check_table(self, table: TableRecord) -> None:
+    def check_table(self, table: TableRecord, schema: Any = None) -> None:
         """The rules of the table, against its columns if they are known."""
         from distop.spark_jobs.rules.staged import check_option
 
-        check_option(table)
+        check_option(table, schema)
 
     def preview(self, request: PlanRequest) -> Mapping[str, Any]:
         """See :func:`~distop.spark_jobs.ingest.preview.preview_ingest`; raises as :meth:`plan`."""

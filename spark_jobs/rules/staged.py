@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 import pyarrow as pa
+from pyiceberg.schema import Schema
 
-from distop.commit.layout.model import Layout, parse_schema
+from distop.commit.layout.model import Layout
 from distop.commit.rows import new_layout
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.records.structs import convert
@@ -64,14 +65,14 @@ def rules_of(
     )
 
 
-def check_option(table: TableRecord) -> None:
+def check_option(table: TableRecord, schema: Schema | None) -> None:
     """Refuse rules of a table that make no sense, or do not fit its columns where those are known.
 
     Raises :class:`~distop.errors.InvalidArgument`.
     """
     _of_table(table.options)
-    if (schema := table.options.get("schema")) is not None:
-        rules_of(table.options, None, new_layout(table, parse_schema(schema)))
+    if schema is not None:
+        rules_of(table.options, None, new_layout(table, schema))
 
 
 def refuse_unchecked(table: str, options: Mapping[str, Any]) -> None:

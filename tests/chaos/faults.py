@@ -51,6 +51,7 @@ LOST = (
     "resign",
     "prune",
     "catalog.swap",
+    "table.alter",
     "table.create",
     "pause",
     "resume",

@@ -277,6 +277,16 @@ async def new_table(lab: Lab) -> list[str]:
     return await all_ended(lab, await lab.ingest(await lab.table("fresh")))
 
 
+async def changed_table(lab: Lab) -> list[str]:
+    """A table gets a column, and is used; an alteration whose answer was lost is not made twice."""
+    book = await lab.table("changing")
+    problems = await lab.ended(await lab.ingest(book))
+    name = f"extra{book.operations}"
+    change = {"change": "add", "column": name, "type": "long"}
+    await lab.insist(partial(lab.client.alter_table, book.table, [change], request_id=name))
+    return [*problems, *await lab.ended(await lab.ingest(book))]
+
+
 async def dropped(lab: Lab) -> list[str]:
     """A table is made, used, and dropped with its files; nothing of it is left."""
     book = await lab.table("doomed")
@@ -475,6 +485,7 @@ BY_STEP: dict[str, tuple[Workload, ...]] = {
     "act": (parked_and_aborted, parked_and_left_out),
     "undo": (parked_and_aborted,),
     "cancel": (cancel,),
+    "table.alter": (changed_table,),
     "table.create": (new_table,),
     "drop": (dropped,),
     "catalog.swap": (foreign_append,),

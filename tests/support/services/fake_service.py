@@ -232,6 +232,11 @@ class FakeService(
         await self._leave(context)
         return table
 
+    async def AlterTable(self, request: pb.AlterTableRequest, context: Context) -> pb.Table:
+        await self._enter("alter_table", request, context)
+        await self._leave(context)
+        return self.world.tables[request.name]
+
     async def GetTable(self, request: pb.GetTableRequest, context: Context) -> pb.Table:
         await self._enter("get_table", request, context)
         if request.name not in self.world.tables:

@@ -50,7 +50,8 @@ sidecar.middle sidecar.register.after snapshot.after snapshot.before snapshot.mi
 start.before step.after step.before step.delete.after step.delete.before step.delta.after
 step.delta.before step.hook.after step.hook.before step.middle step.mkdir.after step.mkdir.before
 step.rename.after step.rename.before step.rename.middle step.success.after step.success.before
-step.unmark.after step.unmark.before sweep.after sweep.before sweep.middle table.create.after
+step.unmark.after step.unmark.before sweep.after sweep.before sweep.middle table.alter.after
+table.alter.before table.create.after
 table.create.before take.after take.before
 try.after try.before unclaim.after unclaim.before undo.after undo.before
 watermarks.after watermarks.before

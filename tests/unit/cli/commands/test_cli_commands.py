@@ -304,6 +304,44 @@ def test_drop(service: FakeService, address: str) -> None:
     assert run("tables", "drop", "flights", address=address).exit_code == 3
 
 
+def test_alter(service: FakeService, address: str) -> None:
+    """All that is asked for is one call; a lost reply is asked for again under the same id."""
+    run("tables", "create", "t", "--location", "/data/t", address=address)
+    service.lose_replies = 1
+    words = [
+        "--add",
+        "fare: decimal(9,2), note: string",
+        "--rename",
+        "a=b",
+        "--drop",
+        "c",
+        "--widen",
+        "d: long",
+    ]
+    words += ["--optional", "e", "--doc", "e=what=is", "--move", "f", "--move", "g=h", "--reason", "old"]
+    words += ["--partition-by", "bucket(4, a)", "--property", "k=1", "--unset", "l", "--checks", "none"]
+    altered = run("tables", "alter", "t", *words, address=address)
+    assert altered.exit_code == 0, altered.output
+    first, again = service.calls["alter_table"]
+    assert first == again
+    assert first.request_id
+    assert first.reason == "old"
+    assert [json.loads(text) for text in first.changes_json] == [
+        {"change": "rename", "column": "a", "to": "b"},
+        {"change": "drop", "column": "c"},
+        {"change": "add", "column": "fare", "type": "decimal(9,2)"},
+        {"change": "add", "column": "note", "type": "string"},
+        {"change": "widen", "column": "d", "type": "long"},
+        {"change": "optional", "column": "e"},
+        {"change": "doc", "column": "e", "doc": "what=is"},
+        {"change": "move", "column": "f", "after": ""},
+        {"change": "move", "column": "g", "after": "h"},
+        {"change": "partition_by", "terms": ["bucket(4, a)"]},
+        {"change": "properties", "set": {"k": "1"}, "unset": ["l"]},
+        {"change": "checks"},
+    ]
+
+
 def test_audit(service: FakeService, address: str) -> None:
     """U2"""
     service.world.add(pb.Operation(name=HELD, table="flights", type="noop", instance=8, state=pb.RUNNING))

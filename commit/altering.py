@@ -1,0 +1,294 @@
+"""Altering a table: what its record and its head become, and which running operations are in the way.
+
+What an operation has planned must still be right when the table is another one. Files name columns by id, so
+most changes of columns harm nothing; the few that would are refused as long as the operation runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    RemovePropertiesUpdate,
+    SetDefaultSpecUpdate,
+    SetPropertiesUpdate,
+    TableUpdate,
+)
+from pyiceberg.types import PrimitiveType
+
+from distop.commit.files.storage import storage_of
+from distop.commit.iceberg.columns import schema_updates
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.snapshots import Draft
+from distop.commit.layout.changes import (
+    AddColumn,
+    Change,
+    ColumnChange,
+    DropColumn,
+    RenameColumn,
+    SetPartitioning,
+    SetProperties,
+    SetRules,
+    changed_columns,
+    refused,
+)
+from distop.commit.layout.evolution import evolution_of
+from distop.commit.layout.model import Layout, check_format, file_io, parse_schema
+from distop.commit.layout.partitioning import Partitioner
+from distop.commit.layout.staging import DELTA, FILES
+from distop.commit.layout.terms import check_terms, parse_partitioning
+from distop.commit.outputs import output_of
+from distop.commit.rows import new_layout
+from distop.errors import IncompatibleOperation, InvalidArgument, PreconditionFailed
+from distop.metastore.records.effects import Effect
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.table import Head, TableRecord
+
+BY = "alter"
+"""Who moved the head, where it was no operation."""
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Altered:
+    """A table after some changes; nothing of it is visible yet."""
+
+    record: TableRecord
+    head: Head | None
+    """``None``: it stays as it is."""
+    schema: Schema | None
+    """The columns, if they are known."""
+    discard: Callable[[], None] = _nothing
+    """Takes back what was written, once it has certainly not become visible. Never raises."""
+
+
+def altered(record: TableRecord, head: Head | None, changes: Sequence[Change]) -> Altered:
+    """What the changes make of a table. Blocking; of a Delta table, columns are added to its own log here.
+
+    Raises
+    ------
+    InvalidArgument
+        A change makes no sense; ``details["field"]`` names it.
+    PreconditionFailed
+        Tables of this format do not change so.
+    """
+    record = msgspec.structs.replace(record, options=_options(record.options, changes))
+    layout = output_of(record.format).layout(record, head)
+    if layout is None:
+        return _unpublished(record, changes)
+    _check_format_can(record, changes)
+    schema = changed_columns(layout.schema, changes, layout.last_column_id)
+    if "schema" in record.options:
+        record.options["schema"] = _written(schema)
+    if record.format == DELTA:
+        _add_to_delta(record, layout.schema, schema)
+        return Altered(record=record, head=None, schema=schema)
+    if record.format == FILES or head is None:
+        changed = Layout(schema, layout.spec, layout.properties)
+        new = Head(metadata_location="", operation=BY, layout=changed.to_json())
+        return Altered(record=record, head=new, schema=schema)
+    return _iceberg(record, head, schema, changes)
+
+
+def _options(options: dict[str, Any], changes: Iterable[Change]) -> dict[str, Any]:
+    new = dict(options)
+    for change in changes:
+        match change:
+            case SetPartitioning():
+                new["partitionBy"] = list(change.terms)
+            case SetProperties():
+                kept = {
+                    name: value
+                    for name, value in new.get("properties", {}).items()
+                    if name not in change.unset
+                }
+                new["properties"] = kept | change.set
+            case SetRules():
+                new["checks"] = change.checks
+    return {
+        name: value
+        for name, value in new.items()
+        if value or name not in ("checks", "properties", "partitionBy")
+    }
+
+
+def _unpublished(record: TableRecord, changes: Sequence[Change]) -> Altered:
+    """Of a table that holds nothing yet: its options are all there is."""
+    if "schema" not in record.options:
+        for position, change in enumerate(changes):
+            if isinstance(change, ColumnChange):
+                raise refused(position, "the table has no columns yet: the first ingest decides")
+        check_terms(record.options.get("partitionBy", []))
+        return Altered(record=record, head=None, schema=None)
+    present = parse_schema(record.options["schema"])
+    schema = changed_columns(present, changes, 0)
+    record.options["schema"] = _written(schema)
+    layout = new_layout(record, schema)
+    Partitioner(layout.schema, layout.spec)
+    output_of(record.format).check(layout)
+    return Altered(record=record, head=None, schema=schema)
+
+
+def _written(schema: Schema) -> list[str]:
+    """The columns as a caller writes them; nested ones, which nobody writes, are left out."""
+    plain = [column for column in schema.columns if isinstance(column.field_type, PrimitiveType)]
+    types = [str(column.field_type).replace(" ", "") for column in plain]
+    return [
+        f"{column.name}: {text}{' not null' if column.required else ''}"
+        for column, text in zip(plain, types, strict=True)
+    ]
+
+
+def _check_format_can(record: TableRecord, changes: Sequence[Change]) -> None:
+    """Only Iceberg's files name columns by id, and say how each of them is partitioned."""
+    if record.format not in (FILES, DELTA):
+        return
+    allowed = (AddColumn, SetProperties, SetRules)
+    for position, change in enumerate(changes):
+        if not isinstance(change, allowed):
+            kind = type(change).__struct_config__.tag
+            raise PreconditionFailed(
+                f"changes[{position}]: {kind} is for Iceberg tables; a {record.format} table that holds data "
+                "gets columns, rules and properties",
+                hint="make a new table and ingest its rows into that",
+                details={"field": f"changes[{position}]"},
+            )
+
+
+def _add_to_delta(record: TableRecord, present: Schema, wanted: Schema) -> None:
+    """A version of the table with more columns. What is there already stays: so it may be done again."""
+    from distop.commit.delta.output import delta_columns, delta_table
+
+    known = {column.name for column in present.columns}
+    added = [column for column in wanted.columns if column.name not in known]
+    if added:
+        table = delta_table(record.location, storage_of(record))
+        table.alter.add_columns(delta_columns(Layout(Schema(*added), PartitionSpec())))
+
+
+def _iceberg(record: TableRecord, head: Head, schema: Schema, changes: Sequence[Change]) -> Altered:
+    storage = storage_of(record)
+    file = TableFile.read(head.metadata_location, storage=storage)
+    base = file.metadata
+    check_format(base)
+    _check_kept(base, schema)
+    updates = schema_updates(base, schema)
+    spec = base.spec()
+    for change in changes:
+        match change:
+            case SetPartitioning():
+                spec = _spec(base, schema, change.terms)
+                updates += _spec_updates(base, spec)
+            case SetProperties():
+                updates += [SetPropertiesUpdate(updates=change.set)] if change.set else []
+                gone = [name for name in change.unset if name in base.properties]
+                updates += [RemovePropertiesUpdate(removals=gone)] if gone else []
+    Partitioner(schema, spec)
+    if not updates:
+        return Altered(record=record, head=None, schema=schema)
+    draft = Draft(file_io(base.location, base.properties, storage), file)
+    try:
+        location = draft.write(*updates)
+    except BaseException:
+        draft.discard()
+        raise
+    new = Head(metadata_location=location, snapshot_id=head.snapshot_id, operation=BY)
+    return Altered(record=record, head=new, schema=schema, discard=draft.discard)
+
+
+def _check_kept(base: TableMetadata, schema: Schema) -> None:
+    """Columns that something is derived from cannot be dropped."""
+    dropped = set(base.schema().field_ids) - set(schema.field_ids)
+    for field in base.spec().fields:
+        if field.source_id in dropped:
+            raise InvalidArgument(
+                f"the table is partitioned by {field.name!r}, a transform of a column that is to be dropped",
+                hint="change how it is partitioned first",
+                details={"field": "changes"},
+            )
+    if any(field.source_id in dropped for field in base.sort_order().fields):
+        raise InvalidArgument(
+            "the table is sorted by a column that is to be dropped", details={"field": "changes"}
+        )
+
+
+def _spec(base: TableMetadata, schema: Schema, terms: Sequence[str]) -> PartitionSpec:
+    """The spec that the terms mean. A field that an earlier spec has keeps its id (specification, "Partition
+    Evolution")."""
+    wanted = parse_partitioning(terms, schema)
+    known = {
+        (field.source_id, repr(field.transform), field.name): field.field_id
+        for spec in base.partition_specs
+        for field in spec.fields
+    }
+    next_id = 1 + (base.last_partition_id or PARTITION_FIELD_ID_START - 1)
+    fields = []
+    for field in wanted.fields:
+        number = known.get((field.source_id, repr(field.transform), field.name))
+        if number is None:
+            number, next_id = next_id, next_id + 1
+        fields.append(PartitionField(field.source_id, number, field.transform, field.name))
+    same = next((spec.spec_id for spec in base.partition_specs if list(spec.fields) == fields), None)
+    spec_id = same if same is not None else 1 + max(spec.spec_id for spec in base.partition_specs)
+    return PartitionSpec(*fields, spec_id=spec_id)
+
+
+def _spec_updates(base: TableMetadata, spec: PartitionSpec) -> list[TableUpdate]:
+    if spec.spec_id == base.default_spec_id:
+        return []
+    added = [] if spec.spec_id in base.specs() else [AddPartitionSpecUpdate(spec=spec)]
+    return [*added, SetDefaultSpecUpdate(spec_id=spec.spec_id)]
+
+
+# -- running operations ------------------------------------------------------------------------------
+
+
+def check_running(record: TableRecord, changes: Sequence[Change], running: Iterable[OperationArg]) -> None:
+    """Refuse changes that would make wrong what a running operation has planned.
+
+    Raises :class:`~distop.errors.IncompatibleOperation`, which names the operation and the reason.
+    """
+    for operation in running:
+        for change in changes:
+            if reason := _in_the_way(record, change, operation):
+                raise IncompatibleOperation(
+                    f"table {record.name!r} cannot be altered so while {operation.id} is running: {reason}",
+                    details={"operation": str(operation.id), "table": record.name},
+                )
+
+
+def _in_the_way(record: TableRecord, change: Change, operation: OperationArg) -> str:
+    mode = str(operation.argument.get("mode") or "")
+    match change:
+        case AddColumn(column=name) | RenameColumn(to=name) if name.casefold() in _brings(operation):
+            return f"it brings a column {name!r} itself"
+        case AddColumn() if record.format == DELTA and mode == "overwrite":
+            return "it replaces the table with the columns that it began on"
+        case RenameColumn(column=name) | DropColumn(column=name) if (
+            operation.builds_index and operation.object == name
+        ):
+            return f"it builds an index of column {name!r}"
+        case SetPartitioning() if mode == "overwrite_partitions":
+            return "it replaces partitions as they were when it began"
+        case SetRules() if operation.effect in (Effect.APPENDS, Effect.WRITES, Effect.REPLACES):
+            return "its rows are checked by the rules of when it began"
+    return ""
+
+
+def _brings(operation: OperationArg) -> set[str]:
+    """Names, in one case, of columns that an operation adds."""
+    added = evolution_of(operation).added
+    if not added:
+        return set()
+    schema = Layout.from_json(operation.argument["layout"]).schema
+    return {column.name.casefold() for column in schema.columns if column.field_id in added}
