@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from distop.client.aio import AsyncClient
 from distop.client.transport.connection import DEFAULT_ADDRESS
 from distop.errors import PreconditionFailed
+from distop.errors.threads import LoopThread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -110,18 +111,13 @@ class Client:
         self._client = AsyncClient(
             address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, identity=identity
         )
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="distop-client", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("distop-client")
+        self._loop = self._thread.loop
+        self._thread.belongs_to(self, functools.partial(_shut_down, self._client))
 
     def close(self) -> None:
         """Close the channels and end the thread. Calls under way in other threads end with an error."""
-        if self._loop.is_closed():
-            return
-        self._run(_shut_down)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread.close()
 
     def __enter__(self) -> Self:
         return self
@@ -130,8 +126,6 @@ class Client:
         self.close()
 
     def _run(self, make: Callable[[AsyncClient], Awaitable[T]]) -> T:
-        if self._loop.is_closed():
-            raise PreconditionFailed("the client is closed")
         interrupted, unwound = threading.Event(), threading.Event()
         running: list[asyncio.Task[Any] | None] = []
 
@@ -149,7 +143,7 @@ class Client:
                 task.cancel()
 
         try:
-            return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+            return self._thread.submit(run).result()
         except concurrent.futures.CancelledError:
             raise PreconditionFailed("the client was closed during the call") from None
         except KeyboardInterrupt:

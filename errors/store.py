@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distop.errors.base import DistopError, Exhausted, Kind, Unavailable
+from distop.errors.base import DistopError, Exhausted, Kind, PreconditionFailed, Unavailable
 
 
 class EtcdUnavailable(Unavailable):
@@ -87,3 +87,10 @@ OF_THE_WORLD: tuple[type[DistopError], ...] = (
     LeaseLost,
 )
 """What says nothing about the operation or batch that meets it: it is tried again, and not counted."""
+
+
+class Forked(PreconditionFailed):
+    """This process was forked from one that uses distop already, and cannot reach anybody."""
+
+    code = "FORKED"
+    default_hint = "start processes anew instead, as multiprocessing.get_context('spawn') does"

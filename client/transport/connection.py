@@ -15,6 +15,7 @@ from grpc.aio import EOF  # type: ignore[attr-defined]  # the stubs lack it
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from distop.errors import ArgumentTooLarge, DistopError, InvalidArgument, Kind, Unavailable
+from distop.errors.threads import check_not_forked
 from distop.errors.wire import from_rpc_error
 from distop.proto import distop_pb2_grpc
 
@@ -224,6 +225,7 @@ class Connection:
 
     def _service(self, address: str) -> SimpleNamespace:
         if address not in self._services:
+            check_not_forked()
             channel = self._channels[address] = grpc.aio.insecure_channel(address, options=_OPTIONS)
             # The methods of all services; no two have the same name.
             methods = {name: call for stub in _STUBS for name, call in vars(stub(channel)).items()}

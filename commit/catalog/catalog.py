@@ -54,11 +54,13 @@ MAX_TRIES = 10
 class EtcdCatalog(StagingCatalog):
     """Tables and namespaces in etcd.
 
-    Properties: ``etcd.endpoints`` (``host:port``, several separated by commas), ``etcd.prefix`` (default
-    ``distOp``), ``etcd.user``, ``etcd.password``, ``etcd.ca-cert``, ``etcd.cert``, ``etcd.key``,
-    ``etcd.timeout`` (seconds), ``warehouse`` (where new tables go that name no location), and those of
-    pyiceberg's ``FileIO``. Methods raise pyiceberg's exceptions. Where etcd does not answer, an operation is
-    in the way, or a name cannot be, they raise errors of :mod:`distop.errors` that are pyiceberg's, too.
+    Properties: ``etcd.endpoints`` or ``uri`` (``host:port``, several separated by commas), ``etcd.prefix``,
+    ``etcd.user``, ``etcd.password``, ``etcd.password-file``, ``etcd.ca-cert``, ``etcd.cert``, ``etcd.key``,
+    ``etcd.timeout`` (seconds), which lie over the environment variables of distop; ``warehouse`` (where new
+    tables go that name no location), and those of pyiceberg's ``FileIO``.
+
+    Methods raise pyiceberg's exceptions. Where etcd does not answer, an operation is in the way, or a name
+    cannot be, they raise errors of :mod:`distop.errors` that are pyiceberg's, too.
     """
 
     def __init__(self, name: str, **properties: str) -> None:

@@ -1,35 +1,42 @@
-"""The properties of a pyiceberg catalog that say how to reach etcd."""
+"""The properties of a pyiceberg catalog that say how to reach etcd.
+
+``etcd.endpoints`` (or ``uri``), ``etcd.prefix`` and so on lie over the environment, which says the rest.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from distop.errors import InvalidArgument
-from distop.metastore.etcd.config import EtcdConfig, split_endpoints
+from distop.metastore.etcd.config import EtcdConfig
 
 _OPTIONS = {
+    "etcd.endpoints": "endpoints",
     "etcd.prefix": "prefix",
     "etcd.user": "user",
     "etcd.password": "password",
+    "etcd.password-file": "password_file",
     "etcd.ca-cert": "ca_cert",
     "etcd.cert": "cert",
     "etcd.key": "key",
+    "etcd.timeout": "timeout_s",
 }
+
+_SCHEME = "etcd://"
 
 
 def etcd_config(properties: Mapping[str, str]) -> EtcdConfig:
-    """How to reach etcd by a catalog's properties; by the environment if they do not say."""
-    if not properties.get("etcd.endpoints"):
-        return EtcdConfig.from_env()
-    options: dict[str, Any] = {
-        field: properties[name] for name, field in _OPTIONS.items() if properties.get(name)
-    }
-    if timeout := properties.get("etcd.timeout"):
-        try:
-            options["timeout_s"] = float(timeout)
-        except ValueError:
-            raise InvalidArgument(
-                f"etcd.timeout={timeout!r} is no number", details={"field": "etcd.timeout"}
-            ) from None
-    return EtcdConfig(endpoints=split_endpoints(properties["etcd.endpoints"]), **options)
+    """How to reach etcd by a catalog's properties, and by the environment where they do not say.
+
+    Raises :class:`~distop.errors.InvalidArgument` for a property ``etcd.*`` that there is not.
+    """
+    given = {name: value for name, value in properties.items() if name.startswith("etcd.") and value}
+    if unknown := sorted(given.keys() - _OPTIONS.keys()):
+        raise InvalidArgument(
+            f"unknown property {unknown[0]!r}; known are {', '.join(_OPTIONS)}", details={"field": unknown[0]}
+        )
+    if uri := properties.get("uri"):
+        if given.setdefault("etcd.endpoints", uri) != uri:
+            raise InvalidArgument("uri and etcd.endpoints differ", details={"field": "uri"})
+        given["etcd.endpoints"] = uri.removeprefix(_SCHEME)
+    return EtcdConfig.of({_OPTIONS[name]: str(value) for name, value in given.items()})

@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 from aetcd.rpc import rpc_pb2_grpc
 
+from distop.errors.threads import check_not_forked
 from distop.metastore.etcd.config import EtcdConfig
 
 _CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
@@ -46,6 +47,7 @@ class MemberStubs:
 
 def open_channel(config: EtcdConfig, endpoint: str) -> grpc.aio.Channel:
     """A channel that connects when it is first used."""
+    check_not_forked()
     if not config.tls:
         return grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
     credentials = grpc.ssl_channel_credentials(

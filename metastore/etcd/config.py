@@ -85,7 +85,12 @@ class EtcdConfig:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> EtcdConfig:
-        """From ``DISTOP_ETCD``, ``DISTOP_PREFIX`` and so on; what is unset has its default.
+        """From ``DISTOP_ETCD``, ``DISTOP_PREFIX`` and so on; raises as :meth:`of`."""
+        return cls.of({}, environ)
+
+    @classmethod
+    def of(cls, texts: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> EtcdConfig:
+        """From texts by field, and from the environment where they do not say; else the defaults.
 
         Raises :class:`~distop.errors.InvalidArgument` for what makes no sense, and for a password file that
         cannot be read.
@@ -93,6 +98,9 @@ class EtcdConfig:
         given: dict[str, Any] = {
             known: environ[name] for known, name in _VARIABLES.items() if environ.get(name)
         }
+        if texts.get("password"):
+            given.pop("password_file", None)
+        given |= {known: text for known, text in texts.items() if text}
         if "endpoints" in given:
             given["endpoints"] = split_endpoints(given["endpoints"])
         if "password_file" in given:
@@ -102,7 +110,9 @@ class EtcdConfig:
             try:
                 given["timeout_s"] = float(given["timeout_s"])
             except ValueError:
-                raise InvalidArgument(f"DISTOP_ETCD_TIMEOUT={given['timeout_s']!r} is no number") from None
+                raise InvalidArgument(
+                    f"the etcd timeout {given['timeout_s']!r} is no number", details={"field": "timeout_s"}
+                ) from None
         return cls(**given)
 
     def to_env(self) -> dict[str, str]:

@@ -2,42 +2,62 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
+import concurrent.futures
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
+from distop.errors import OutcomeUnknown
+from distop.errors.threads import LoopThread
 from distop.metastore.etcd.client import EtcdClient, RangePage, Snapshot
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.deadline import within
 from distop.metastore.etcd.txn import KeyValue, Txn, TxnResult
 
 T = TypeVar("T")
+
+DEADLINES = 12
+"""Longest that a caller is kept waiting, in deadlines of one request: most calls are several."""
 
 
 class SyncEtcd:
     """A blocking face of :class:`EtcdClient`; may be used from several threads.
 
-    The real client runs on an event loop in a thread of its own. Errors and deadlines are the client's.
+    The real client runs on an event loop in a thread of its own, which ends with this. Errors and deadlines
+    are the client's.
     """
 
     def __init__(self, config: EtcdConfig) -> None:
         self.config = config
         self.keyspace = config.keyspace
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="distop-etcd", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("distop-etcd")
         self._client: EtcdClient = self._run(self._connect)
+        self._thread.belongs_to(self, self._client.close)
 
     async def _connect(self) -> EtcdClient:
         return EtcdClient(self.config)
 
     def run(self, call: Callable[[EtcdClient], Coroutine[Any, Any, T]]) -> T:
-        """Run any coroutine of the client to its end: ``etcd.run(lambda client: client.get(key))``."""
+        """Run any coroutine of the client to its end: ``etcd.run(lambda client: client.get(key))``.
+
+        Raises :class:`~distop.errors.OutcomeUnknown` if it takes longer than :data:`DEADLINES` deadlines of a
+        request.
+        """
         return self._run(lambda: call(self._client))
 
     def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+        limit = DEADLINES * self.config.timeout_s
+
+        async def bounded() -> T:
+            with within(limit):
+                return await call()
+
+        future = self._thread.submit(bounded)
+        done, _ = concurrent.futures.wait((future,), limit + self.config.timeout_s)
+        if not done:
+            future.cancel()
+            raise OutcomeUnknown(f"a call to etcd has not ended within {limit:g} s")
+        return future.result()
 
     def get(self, key: bytes, *, revision: int = 0) -> KeyValue:
         """See :meth:`EtcdClient.get`."""
@@ -69,11 +89,7 @@ class SyncEtcd:
 
     def close(self) -> None:
         """Close the connection and end the thread."""
-        if self._thread.is_alive():
-            self._run(self._client.close)
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        self._thread.close()
 
     def __enter__(self) -> SyncEtcd:
         return self

@@ -1,0 +1,86 @@
+"""An event loop in a thread, for code that blocks; and what a process that was forked may not do.
+
+gRPC's threads do not live on in a forked process, where whatever uses it waits for ever. ``multiprocessing``
+forks by default before Python 3.14. So each process remembers whether it, or the one it was forked from, has
+spoken gRPC first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from distop.errors.base import PreconditionFailed
+from distop.errors.store import Forked
+
+T = TypeVar("T")
+
+_CLOSING_S = 10.0
+"""Longest wait for the thread to end."""
+
+_speaker: int | None = None
+
+
+def check_not_forked() -> None:
+    """To be called before gRPC is used; raises :class:`Forked` where that would hang."""
+    global _speaker
+    if _speaker is None:
+        _speaker = os.getpid()
+    elif _speaker != os.getpid():
+        raise Forked
+
+
+class LoopThread:
+    """An event loop in a daemon thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        check_not_forked()
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=_serve, args=(self.loop,), name=name, daemon=True)
+        self._thread.start()
+        self._end: Callable[[], Any] = lambda: None
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
+        """Have it done by the loop. Raises :class:`PreconditionFailed` if the loop has ended."""
+        check_not_forked()
+        if self.loop.is_closed():
+            raise PreconditionFailed("the client is closed")
+        return asyncio.run_coroutine_threadsafe(work(), self.loop)
+
+    def belongs_to(self, owner: object, closing: Callable[[], Awaitable[None]]) -> None:
+        """At the owner's end ``closing`` is done, which must not refer to it, and the thread ends."""
+        self._end = end = weakref.finalize(owner, _finish, os.getpid(), self.loop, closing)
+        end.atexit = False
+
+    def close(self) -> None:
+        """Do the closing and end the thread; nothing if that has happened."""
+        self._end()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_CLOSING_S)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def _finish(pid: int, loop: asyncio.AbstractEventLoop, closing: Callable[[], Awaitable[None]]) -> None:
+    # Without waiting: the garbage collector may call this on any thread, the loop's own among them.
+    if pid != os.getpid() or loop.is_closed():
+        return
+
+    async def finish() -> None:
+        try:
+            await closing()
+        finally:
+            loop.stop()
+
+    tasks: list[asyncio.Task[None]] = []  # the loop itself keeps no task alive
+    loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(finish())))
