@@ -47,7 +47,7 @@ async def applied(etcd: EtcdClient, table: str) -> int:
 
 async def alone(client: AsyncClient) -> float:
     """Operations per second of a caller who starts one after the other."""
-    await client.create_table("alone", "/nowhere")
+    await client.create_table("alone", "/nowhere/alone")
     began = time.perf_counter()
     for _ in range(ALONE):
         operation = await client.start("alone", "noop", {"partitions": 0})
@@ -57,7 +57,7 @@ async def alone(client: AsyncClient) -> float:
 
 async def drained(client: AsyncClient, etcd: EtcdClient) -> float:
     """Batches per second of one table that is drained."""
-    await client.create_table("one", "/nowhere")
+    await client.create_table("one", "/nowhere/one")
     await publish(client, "one", BATCHES)
     began = time.perf_counter()
     await client.open_gate("one")
@@ -76,7 +76,7 @@ async def shared(client: AsyncClient, etcd: EtcdClient) -> tuple[float, float]:
 
     async def prepare(name: str) -> None:
         async with room:
-            await client.create_table(name, "/nowhere")
+            await client.create_table(name, f"/nowhere/{name}")
             await publish(client, name, BATCHES_PER_TABLE)
 
     async def release(name: str) -> None:

@@ -128,7 +128,7 @@ async def _known(driver: TableDriver) -> bool | None:
 
 async def begin_large(client: EtcdClient, caller: AsyncClient, table: str) -> None:
     """An operation of :data:`JOBS` jobs that nobody runs, :data:`MARKED` of which have a result."""
-    await caller.create_table(table, "/nowhere")
+    await caller.create_table(table, f"/nowhere/{table}")
     started = await caller.start(table, "noop", {"partitions": JOBS})
     op = client.keyspace.operation(OperationId.parse(started.name))
     value = success_record("bench", {}, time.time())
@@ -143,7 +143,7 @@ async def measure(etcd: EtcdProcess, processes: Processes) -> None:
     addresses = [bench.start_coordinator() for _ in range(2)]
     await bench.until_two()
     async with AsyncClient(",".join(addresses), timeout_s=20, connect_timeout_s=20) as caller:
-        await caller.create_table(TABLE, "/nowhere")
+        await caller.create_table(TABLE, f"/nowhere/{TABLE}")
         await caller.start(TABLE, "noop", {"partitions": 1})
         await begin_large(client, caller, LARGE)
 

@@ -68,6 +68,13 @@ class StagingCatalog(MetastoreCatalog):
     def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
         return self.file_io(location or "", properties)
 
+    def location_of_new(self, location: str | None, namespace: str, table: str) -> str:
+        """Where a table that is to be created will live."""
+        return super()._resolve_table_location(location, namespace, table)
+
+    def _resolve_table_location(self, location: str | None, database_name: str, table_name: str) -> str:
+        return self.location_of_new(location, database_name, table_name)
+
     def stage_new(self, identifier: str | Identifier, *parts: Any) -> StagedTable:
         """A table that is to be created, from the arguments of ``create_table``."""
         return self._create_staged_table(identifier, *parts)

@@ -52,6 +52,19 @@ class TableExists(AlreadyExists):
     code = "TABLE_EXISTS"
 
 
+class LocationInUse(AlreadyExists):
+    """Another table lives in this folder, in one above it, or in one below it."""
+
+    code = "LOCATION_IN_USE"
+    default_hint = "give each table a folder of its own"
+
+
+class LocationNotOwned(PreconditionFailed):
+    """Nothing says that all files of the folder are the table's own: none is removed."""
+
+    code = "LOCATION_NOT_OWNED"
+
+
 class RequestIdReused(AlreadyExists):
     """This request id was used before for another request."""
 

@@ -300,7 +300,7 @@ class ResumeOperationRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
 class Table(_message.Message):
-    __slots__ = ("name", "location", "format", "options_json", "created_at", "created_by", "metadata_location", "snapshot_id", "running", "leader", "revision", "pause", "ordering", "next_batch", "next_batch_attempts", "next_batch_error")
+    __slots__ = ("name", "location", "format", "options_json", "created_at", "created_by", "metadata_location", "snapshot_id", "running", "leader", "revision", "pause", "ordering", "next_batch", "next_batch_attempts", "next_batch_error", "uuid")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
@@ -317,6 +317,7 @@ class Table(_message.Message):
     NEXT_BATCH_FIELD_NUMBER: _ClassVar[int]
     NEXT_BATCH_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     NEXT_BATCH_ERROR_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
     name: str
     location: str
     format: str
@@ -333,7 +334,8 @@ class Table(_message.Message):
     next_batch: str
     next_batch_attempts: int
     next_batch_error: OperationError
-    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options_json: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., metadata_location: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., running: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., ordering: _Optional[_Union[Ordering, _Mapping]] = ..., next_batch: _Optional[str] = ..., next_batch_attempts: _Optional[int] = ..., next_batch_error: _Optional[_Union[OperationError, _Mapping]] = ...) -> None: ...
+    uuid: str
+    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options_json: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., metadata_location: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., running: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., ordering: _Optional[_Union[Ordering, _Mapping]] = ..., next_batch: _Optional[str] = ..., next_batch_attempts: _Optional[int] = ..., next_batch_error: _Optional[_Union[OperationError, _Mapping]] = ..., uuid: _Optional[str] = ...) -> None: ...
 
 class Explanation(_message.Message):
     __slots__ = ("table", "mood", "sentence")

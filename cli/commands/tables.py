@@ -172,7 +172,8 @@ def drop(
     session: Connected,
     table: TableName,
     purge: Annotated[
-        bool, typer.Option("--purge", help="Remove its files, too: everything below its location.")
+        bool,
+        typer.Option("--purge", help="Remove its files, too: everything in its folder, if that is its own."),
     ] = False,
     reason: Reason = "",
 ) -> None:

@@ -43,6 +43,8 @@ class Table(Model):
     """What it holds. Only where it was asked for, by :meth:`~distop.client.AsyncClient.describe_table`."""
     revision: int = 0
     """The etcd revision this was read at."""
+    uuid: str = ""
+    """Tells it from other tables that have had its name."""
 
 
 def watermarks_from_proto(message: pb.GetWatermarksResponse) -> Watermarks:

@@ -38,13 +38,17 @@ from pyiceberg.view import View
 from distop.commit.catalog.errors import for_pyiceberg
 from distop.commit.catalog.namespaces import DEFAULT, Namespaces, namespace_name, table_identifier, table_name
 from distop.commit.catalog.options import etcd_config
+from distop.commit.catalog.places import Folder, new_location
 from distop.commit.catalog.pointers import FOREIGN, Pointer, Pointers, Swap
+from distop.commit.cleanup.reachable import files_of_table
 from distop.commit.files.storage import StorageOptions, storage_of
 from distop.commit.layout.model import file_io
 from distop.commit.pyiceberg_private import StagingCatalog
 from distop.errors import DistopError, OutcomeUnknown
 from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.records.locations import canonical
 from distop.metastore.records.table import Head, TableRecord
+from distop.metastore.tables.locations import Claim
 
 MAX_TRIES = 10
 """How often dropping or renaming a table is tried again when the table moves meanwhile."""
@@ -89,8 +93,7 @@ class EtcdCatalog(StagingCatalog):
         """Create an empty table. Raises ``TableAlreadyExistsError`` or ``NoSuchNamespaceError``."""
         staged = self.stage_new(identifier, schema, location, partition_spec, sort_order, dict(properties))
         self._check_namespace_of(identifier)
-        self.write_metadata(staged.metadata, staged.io, staged.metadata_location)
-        self._create(identifier, staged.metadata, staged.metadata_location, staged.io)
+        self._create(identifier, staged)
         return self.load_table(identifier)
 
     def register_table(
@@ -102,7 +105,8 @@ class EtcdCatalog(StagingCatalog):
         self._check_namespace_of(identifier)
         io = self.file_io(metadata_location)
         metadata = FromInputFile.table_metadata(io.new_input(metadata_location))
-        self._create(identifier, metadata, metadata_location, None)
+        full = table_identifier(table_name(identifier))
+        self._create(identifier, StagedTable(full, metadata, metadata_location, io, self), written=True)
         return self.load_table(identifier)
 
     def load_table(self, identifier: str | Identifier) -> Table:
@@ -130,10 +134,22 @@ class EtcdCatalog(StagingCatalog):
                 raise NoSuchTableError(f"Table does not exist: {'.'.join(table_identifier(name))}")
             outcome = self._pointers.drop(pointer)
             if outcome is Swap.DONE:
+                Folder(pointer.record, self.properties).give_up()
                 return
             if outcome is Swap.UNKNOWN:
                 raise OutcomeUnknown(f"whether table {name!r} was dropped is not known")
         raise CommitFailedException(f"Table {name} is written to all the time, it was not dropped")
+
+    def purge_table(self, identifier: str | Identifier) -> None:
+        """Drop a table, and remove the files that its metadata names: those in its folder, no others.
+
+        Raises as :meth:`drop_table`.
+        """
+        table, pointer = self._load(identifier)
+        assert pointer.record is not None
+        found = files_of_table(table.metadata, table.metadata_location, table.io)
+        self.drop_table(identifier)
+        Folder(pointer.record, self.properties).remove(found)
 
     def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
         """Give a table another name; its files stay where they are.
@@ -182,9 +198,7 @@ class EtcdCatalog(StagingCatalog):
             return _response(metadata, current.metadata_location)
         if current is None:
             self._check_namespace_of(identifier)
-        self.write_metadata(metadata, staged.io, location)
-        if current is None:
-            self._create(identifier, metadata, location, staged.io)
+            self._create(identifier, staged)
         else:
             self._swap(current, pointer, staged)
         return _response(metadata, location)
@@ -220,38 +234,53 @@ class EtcdCatalog(StagingCatalog):
         storage = next((self._storage[at] for at in self._storage if location.startswith(f"{at}/")), None)
         return file_io(location, {**self.properties, **properties}, storage)
 
-    def _create(
-        self, identifier: str | Identifier, metadata: TableMetadata, location: str, written_by: FileIO | None
-    ) -> None:
-        """Put record and head of a new table; its metadata file is removed again if the name is taken."""
-        name = table_name(identifier)
+    def _create(self, identifier: str | Identifier, staged: StagedTable, *, written: bool = False) -> None:
+        """Put record and head of a new table, and its metadata file unless that is ``written``; it is removed
+        again if the name or the location is taken."""
+        name, metadata = table_name(identifier), staged.metadata
         record = TableRecord(
             name=name,
-            location=metadata.location,
+            location=canonical(metadata.location),
             created_at=time.time(),
             created_by=FOREIGN,
             # Not the table's own: it must tell this attempt from another one to register the same files.
             uuid=str(uuid4()),
         )
+        exists = TableAlreadyExistsError(f"Table {'.'.join(table_identifier(name))} already exists")
+        if not self._pointers.check_new(record):
+            raise exists
+        folder = Folder(record, self.properties)
+        own = folder.is_free() and not written
+        if not written:
+            self.write_metadata(metadata, staged.io, staged.metadata_location)
         try:
-            outcome = self._pointers.create(record, _foreign_head(metadata, location))
+            outcome = self._pointers.create(record, _foreign_head(metadata, staged.metadata_location))
         except DistopError:
-            if written_by is not None:
-                _remove(written_by, location)
+            if not written:
+                _remove(staged.io, staged.metadata_location)
             raise
         if outcome is Swap.UNKNOWN:
             raise CommitStateUnknownException(f"Whether table {name} was created is not known")
         if outcome is Swap.LOST:
-            if written_by is not None:
-                _remove(written_by, location)
-            raise TableAlreadyExistsError(f"Table {'.'.join(table_identifier(name))} already exists")
+            if not written:
+                _remove(staged.io, staged.metadata_location)
+            raise exists
+        if own:
+            folder.mark()
+
+    def location_of_new(self, location: str | None, namespace: str, table: str) -> str:
+        """See :class:`~distop.commit.pyiceberg_private.StagingCatalog`."""
+        return new_location(location, namespace, table, self.properties, self.load_namespace_properties)
 
     def _swap(self, current: Table, pointer: Pointer, staged: StagedTable) -> None:
-        record = pointer.record
-        if record is not None and record.location != staged.metadata.location:
-            record.location = staged.metadata.location
+        record, own = pointer.record, False
+        if record is not None and record.location != (moved := canonical(staged.metadata.location)):
+            record.location = moved
+            self._pointers.check_free(Claim.of(self._pointers.keyspace, record))
+            own = Folder(record, self.properties).is_free()
         else:
             record = None
+        self.write_metadata(staged.metadata, staged.io, staged.metadata_location)
 
         def landed(found: Head | None) -> bool | None:
             return self._is_behind(found, staged.metadata_location, current.metadata_location)
@@ -269,6 +298,8 @@ class EtcdCatalog(StagingCatalog):
         if outcome is Swap.LOST:
             _remove(staged.io, staged.metadata_location)
             raise CommitFailedException(f"Table {'.'.join(current.name())} was updated by another process")
+        if record is not None and own:
+            Folder(record, self.properties).mark()
 
     def _is_behind(self, found: Head | None, ours: str, base: str) -> bool | None:
         """Whether a head has our metadata among its ancestors, as far as its log reaches back."""

@@ -13,6 +13,7 @@ from enum import Enum
 from itertools import islice
 from typing import Any
 
+from distop.commit.cleanup.purge import leave_files
 from distop.errors import (
     BacklogInUse,
     CorruptRecord,
@@ -40,7 +41,9 @@ from distop.metastore.etcd.update import Settled, settle
 from distop.metastore.records.keyspace import Keyspace, OperationId, TableKeys, escape, prefix_end, unescape
 from distop.metastore.records.names import check_new_name
 from distop.metastore.records.record import decode, encode
-from distop.metastore.records.table import Head, TableRecord, decode_run_ops
+from distop.metastore.records.table import DropRecord, Head, TableRecord, decode_run_ops
+from distop.metastore.tables.dropping import finish_drop
+from distop.metastore.tables.locations import Claim
 
 log = logging.getLogger(__name__)
 
@@ -142,20 +145,49 @@ class Pointers:
     # -- moving ----------------------------------------------------------------------------------------
 
     def create(self, record: TableRecord, head: Head) -> Swap:
-        """Make a table with its record and head, unless it exists."""
+        """Make a table with its record and head, unless it exists.
+
+        Raises :class:`~distop.errors.LocationInUse` if another table lives where it would.
+        """
         keys = self.keyspace.table(check_new_name(record.name, "name"))
+        claim, tombstone = Claim.of(self.keyspace, record), self.keyspace.dropped(record.name)
         # What an interrupted drop may have left is not to become this table's past.
         self._remove_rest(keys)
         txn = Txn(
-            (absent(keys.table), absent(keys.head)),
-            (Put(keys.table, encode(record)), Put(keys.head, encode(head))),
+            (absent(keys.table), absent(keys.head), absent(tombstone), *claim.free()),
+            (Put(keys.table, encode(record)), Put(keys.head, encode(head)), claim.put),
             _reads(keys),
         )
 
         def ours(found: Pointer) -> bool:
             return found.record == record
 
-        return self._settle(keys, txn, ours)
+        outcome = self._settle(keys, txn, ours)
+        if outcome is Swap.LOST and self.read(record.name).record is None:
+            self.check_free(claim)
+        return outcome
+
+    def check_new(self, record: TableRecord) -> bool:
+        """Whether a name is free for a table. A drop of an earlier one that was interrupted is finished.
+
+        Raises :class:`~distop.errors.LocationInUse` if another table lives where it would.
+        """
+        keys, tombstone = self.keyspace.table(record.name), self.keyspace.dropped(record.name)
+        if (dropped := self.etcd.get(tombstone)).exists:
+            before = decode(dropped.value, DropRecord, tombstone)
+            self.etcd.run(lambda client: finish_drop(client, keys, before, leave_files))
+        if self.read(record.name).record is not None:
+            return False
+        self.check_free(Claim.of(self.keyspace, record))
+        return True
+
+    def check_free(self, claim: Claim) -> None:
+        """Raises :class:`~distop.errors.LocationInUse` if another table lives at a place, above or below."""
+        result = self.etcd.run(lambda client: client.read_at_once(claim.reads()))
+        claim.check([result.got(index) for index in range(len(claim.reads()))])
+
+    def _standing(self, claim: Claim) -> KeyValue:
+        return self.etcd.get(claim.key)
 
     def move_head(
         self,
@@ -172,11 +204,25 @@ class Pointers:
             Whether the given, later head has ours behind it; ``None`` if that cannot be told.
         """
         keys = self.keyspace.table(self.keyspace.table_of(base.record_kv.key))
-        puts: tuple[Op, ...] = (Put(keys.head, encode(head)),)
+        txn = Txn((unchanged(base.head_kv), unchanged(base.record_kv)), (Put(keys.head, encode(head)),))
         if record is not None:
-            puts += (Put(keys.table, encode(record)),)
-        txn = Txn((unchanged(base.head_kv), unchanged(base.record_kv)), puts, _reads(keys))
-        return self._settle(keys, txn, lambda found: landed(found.head))
+            _check_idle(keys, base)  # operations write where the table was when they began
+            txn += Txn((unchanged(base.run_ops_kv),), (Put(keys.table, encode(record)),))
+            txn += self._passed_on(base, record)
+        txn += Txn(otherwise=_reads(keys))
+        outcome = self._settle(keys, txn, lambda found: landed(found.head))
+        if outcome is Swap.LOST and record is not None:
+            self.check_free(Claim.of(self.keyspace, record))
+        return outcome
+
+    def _passed_on(self, base: Pointer, record: TableRecord) -> Txn:
+        """The claim of a table becomes that of what it is to be."""
+        assert base.record is not None
+        claim = Claim.of(self.keyspace, base.record)
+        standing = self._standing(claim)
+        if not claim.is_mine(standing):
+            self.check_free(claim)
+        return claim.passed_on(standing, Claim.of(self.keyspace, record))
 
     def drop(self, base: Pointer) -> Swap:
         """Remove a table and everything etcd knows of it, unless it has moved since ``base`` was read.
@@ -188,7 +234,11 @@ class Pointers:
         indexes = (keys.keyspace.paused_table(keys.name), keys.backlog_index)
         own = (keys.table, keys.head, keys.watermarks, keys.run_ops)
         gone = tuple(Delete(key) for key in (*own, *indexes))
-        outcome = self._settle(keys, Txn(_same(base), gone, _reads(keys)), lambda found: found.record is None)
+        txn = Txn(_same(base), gone, _reads(keys))
+        if base.record is not None:
+            claim = Claim.of(self.keyspace, base.record)
+            txn += claim.given_up(self._standing(claim))
+        outcome = self._settle(keys, txn, lambda found: found.record is None)
         if outcome is Swap.DONE:
             _tidy(keys, self._remove_rest, keys)
         return outcome
@@ -230,7 +280,7 @@ class Pointers:
         ops += [Delete(key) for key in (old.table, old.run_ops, old.backlog_index)]
         for kv in moving:
             ops += [Put(new.prefix + kv.key[len(old.prefix) :], kv.value), Delete(kv.key)]
-        txn = Txn(compares, tuple(ops), _reads(new))
+        txn = Txn(compares, tuple(ops), _reads(new)) + self._passed_on(base, record)
 
         def ours(found: Pointer) -> bool:
             return found.record == record

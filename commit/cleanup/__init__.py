@@ -1,1 +1,2 @@
-"""Removing files that nothing refers to: staged leftovers, expired snapshots, orphans."""
+"""Removing files that nothing refers to: staged leftovers, expired snapshots, orphans, those of dropped
+tables."""

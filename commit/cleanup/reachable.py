@@ -28,6 +28,15 @@ class Files:
     def all(self) -> set[str]:
         return self.lists | self.manifests | self.data | self.others
 
+    def below(self, location: str) -> Files:
+        """Those that lie in a folder, in whatever role."""
+        start = f"{path_of(location)}/"
+
+        def inside(locations: set[str]) -> set[str]:
+            return {one for one in locations if path_of(one).startswith(start)}
+
+        return Files(inside(self.lists), inside(self.manifests), inside(self.data), inside(self.others))
+
     def without(self, kept: Files) -> Files:
         """Those that are not in ``kept``, in whatever role."""
         there = {path_of(location) for location in kept.all()}
@@ -92,11 +101,12 @@ def _forgiving(torn: bool) -> AbstractContextManager[object]:
 def path_of(location: str) -> str:
     """The path of a location, without scheme and host: how the same file may be written in several ways.
 
-    Two locations that differ only in scheme or host count as one file: in doubt a file is one that is known.
+    Two locations that differ only in scheme, host or doubled slashes count as one file: in doubt a file is
+    one that is known.
     """
     scheme, separator, rest = location.partition("://")
     if not separator:
-        return location.removeprefix("file:").rstrip("/")
-    if scheme == "file":
-        return "/" + rest.lstrip("/")
-    return "/" + rest.partition("/")[2]
+        path = location.removeprefix("file:")
+    else:
+        path = rest if scheme == "file" else rest.partition("/")[2]
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))

@@ -105,6 +105,17 @@ def io_properties(location: str, storage: StorageOptions | None = None) -> dict[
     return found
 
 
+def storage_from(properties: Mapping[str, str]) -> dict[str, Any]:
+    """The options that make fsspec reach files as pyiceberg does by these properties: the inverse of
+    :func:`io_properties`."""
+    names = {"s3.access-key-id": "key", "s3.secret-access-key": "secret", "s3.session-token": "token"}
+    names["s3.endpoint"] = "endpoint_url"
+    found: dict[str, Any] = {option: properties[name] for name, option in names.items() if name in properties}
+    if region := properties.get("s3.region"):
+        found["client_kwargs"] = {"region_name": region}
+    return found
+
+
 _DELTA = {
     "s3.access-key-id": "AWS_ACCESS_KEY_ID",
     "s3.secret-access-key": "AWS_SECRET_ACCESS_KEY",

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 import time
 import uuid
 from concurrent.futures import Executor
 from typing import Any
-from urllib.parse import urlsplit
 
 import grpc.aio
 
+from distop.commit.cleanup.purge import check_purge, leave_files
+from distop.commit.files.storage import storage_of
 from distop.coordinator.api.altering import Altering
 from distop.coordinator.api.new_table import check_options
 from distop.coordinator.api.published import PublishedCalls
@@ -22,7 +21,7 @@ from distop.coordinator.views.tables import explain, read_table_message
 from distop.errors import (
     ArgumentTooLarge,
     InvalidArgument,
-    PreconditionFailed,
+    LocationNotOwned,
     TableExists,
 )
 from distop.metastore.crashpoints import reached
@@ -30,13 +29,15 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, Put, Txn, TxnResult, absent
 from distop.metastore.etcd.update import update
 from distop.metastore.operations.pausing import pause_table, resume_table
-from distop.metastore.records.keyspace import check_table_name
+from distop.metastore.records.keyspace import TableKeys, check_table_name
+from distop.metastore.records.locations import canonical
 from distop.metastore.records.names import check_new_name
 from distop.metastore.records.operation import PauseRecord
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, TableRecord
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.dropping import drop_table, finish_drop
+from distop.metastore.tables.locations import Claim
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json
@@ -63,8 +64,8 @@ class TableService(PublishedCalls):
         trails = (keys, keys.keyspace)
         audit = [audit_put(trail, "create-table", by=by, target=record.name, at=at) for trail in trails]
         puts = (Put(keys.table, encode(record)), *audit)
-        tombstone = keys.keyspace.dropped(record.name)
-        txn = Txn((absent(keys.table), absent(tombstone)), puts)
+        tombstone, claim = keys.keyspace.dropped(record.name), Claim.of(keys.keyspace, record)
+        txn = Txn((absent(keys.table), absent(tombstone), *claim.free()), (*puts, claim.put))
         if txn.size() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
                 f"the table's record takes {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}",
@@ -79,7 +80,9 @@ class TableService(PublishedCalls):
             if dropped.exists:
                 # What an interrupted drop has left is not to become this table's past.
                 before = decode(dropped.value, DropRecord, tombstone)
-                await finish_drop(self._client, keys, before, self._purge)
+                await finish_drop(self._client, keys, before, self._leave)
+            else:
+                claim.check([read.got(index) for index in range(2, len(reads))])
             reached("table.create.before")
             return txn, True
 
@@ -90,8 +93,10 @@ class TableService(PublishedCalls):
             return ours or None
 
         what, replied = f"table {record.name!r}", lambda: reached("table.create.after")
-        reads = (Get(keys.table), Get(tombstone))
-        free = TxnResult(True, 0, ([], []))  # a new name is the rule: nothing is read before it is taken
+        reads = (Get(keys.table), Get(tombstone), *claim.reads())
+        free = TxnResult(
+            True, 0, ([],) * len(reads)
+        )  # a new name is the rule: nothing is read before it is taken
         await update(self._client, reads, decide, is_ours, what=what, first=free, replied=replied)
         return await read_table_message(self._client, record.name)
 
@@ -149,48 +154,44 @@ class TableService(PublishedCalls):
         action = "purge-table" if request.purge else "drop-table"
         audit = audit_put(keys.keyspace, action, by=by, target=keys.name, reason=request.reason, at=at)
         if request.purge:
-            await self._check_alone(keys.name)
+            await self._check_purge(keys)
 
         def tombstone(table: TableRecord) -> DropRecord:
-            storage = dict(table.options.get("storage", {}))
             return DropRecord(
-                name=keys.name, location=table.location, storage=storage, purge=request.purge, by=by, at=at
+                name=keys.name,
+                location=table.location,
+                uuid=table.uuid,
+                storage=dict(table.options.get("storage", {})),
+                purge=request.purge,
+                by=by,
+                at=at,
             )
 
-        record = await drop_table(self._client, keys, tombstone, audit, self._purge)
+        record = await drop_table(self._client, keys, tombstone, audit, self._leave)
         log.info("table_dropped", extra={"table": keys.name, "purged": record.purge})
         await prune_softly(self._client, keys.keyspace.audit_prefix)
         return pb.DropTableResponse(location=record.location, purged=record.purge)
 
-    async def _check_alone(self, name: str) -> None:
-        """Raises :class:`~distop.errors.PreconditionFailed` if other tables live where this one does."""
-        revision = await self._client.revision()
-        places = {}
-        async for other in table_names(self._client, revision):
-            kv = await self._client.get(self._client.keyspace.table(other).table, revision=revision)
-            places[other] = decode(kv.value, TableRecord, kv.key).location.rstrip("/") + "/"
-        mine = places.pop(name, "")
-        for other, place in places.items():
-            if mine and (place.startswith(mine) or mine.startswith(place)):
-                raise PreconditionFailed(
-                    f"files of table {other!r} lie below the same folder as those of {name!r}: {place}",
-                    hint="drop it without purging, and remove its files by hand",
-                    details={"table": other},
-                )
+    async def _check_purge(self, keys: TableKeys) -> None:
+        """Raises an error if the files of a table must not be removed: its folder is not its own."""
+        kv = await self._client.get(keys.table)
+        if not kv.exists:
+            return  # its drop has begun, and whoever finishes it looks again
+        table = decode(kv.value, TableRecord, kv.key)
+        claim = Claim.of(keys.keyspace, table)
+        standing = await self._client.get(claim.key)
+        if not claim.is_mine(standing):
+            claim.check([[standing]] if standing.exists else [])
+            raise LocationNotOwned(
+                f"table {table.name!r} has no claim to its location {table.location}",
+                hint="see distop doctor, or drop it without purging",
+                details={"table": table.name},
+            )
+        place = table.location, table.uuid, storage_of(table)
+        await asyncio.get_running_loop().run_in_executor(self._threads, check_purge, *place)
 
-    async def _purge(self, record: DropRecord) -> None:
-        """Remove the files of a dropped table."""
-
-        def remove() -> None:
-            from distop.commit.files.storage import file_system
-
-            files, path = file_system(record.location, record.storage)
-            if not path.strip("/"):
-                raise PreconditionFailed(f"{record.location!r} is no folder of a table")
-            with contextlib.suppress(FileNotFoundError):  # gone already, or never written
-                files.rm(path, recursive=True)
-
-        await asyncio.get_running_loop().run_in_executor(self._threads, remove)
+    async def _leave(self, record: DropRecord) -> None:
+        await leave_files(record, self._threads)
 
     async def _hold(self, request: pb.PauseTableRequest | pb.ResumeTableRequest, action: str) -> pb.Table:
         keys = self._client.keyspace.table(check_table_name(request.name))
@@ -216,29 +217,10 @@ def _checked(request: pb.CreateTableRequest) -> TableRecord:
     options = from_json(request.options_json, "options")
     return TableRecord(
         name=name,
-        location=_location(request.location),
+        location=canonical(request.location),
         format=file_format,
         options=options,
         created_at=time.time(),
         created_by=request.created_by,
         uuid=uuid.uuid4().hex,
     )
-
-
-def _location(text: str) -> str:
-    """The table's folder as a URL without a trailing slash."""
-    try:
-        scheme, host, path, _, _ = urlsplit(text)
-    except ValueError:
-        scheme, host, path = "", "", ""
-    if scheme and not host and not path.strip("/"):
-        raise InvalidArgument(f"location {text!r} names no folder", details={"field": "location"})
-    if not scheme and not path.startswith("/"):
-        raise InvalidArgument(
-            f"location {text!r} is neither a URL nor an absolute path",
-            hint="for example /data/flights or s3://bucket/flights",
-            details={"field": "location"},
-        )
-    if not scheme:
-        return f"file://{os.path.normpath(text)}"
-    return text.rstrip("/")

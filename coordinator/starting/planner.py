@@ -10,9 +10,11 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from distop.commit.files.storage import storage_of
+from distop.commit.layout.owner import take_folder
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.body import StartBody
-from distop.errors import Busy, DeadlineExceeded
+from distop.errors import Busy, DeadlineExceeded, PreconditionFailed
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.active import active_operations
@@ -48,7 +50,7 @@ class Planner:
         Raises whatever ``plan`` of the type raises;
         :class:`~distop.errors.Busy` or :class:`~distop.errors.DeadlineExceeded` in time of need.
         """
-        plan = await self._run(kind, limit_s, lambda: kind.plan(request))
+        plan = await self._run(kind, limit_s, lambda: _planned(kind, request))
         for partition in plan.partitions or ():
             check_partition(partition)
         return replace(plan, uuid=plan.uuid or uuid.uuid4().hex[:12])
@@ -144,3 +146,16 @@ class Planning:
             object=self._body.object,
             index=state.index,
         )
+
+
+def _planned(kind: DistributedOperation, request: PlanRequest) -> Plan:
+    """Blocking. Before the first files of a table are written, its folder is made its own."""
+    plan, table = kind.plan(request), request.table
+    if kind.stages_files and request.head is None:
+        try:
+            take_folder(table.location, table.uuid, storage_of(table))
+        except OSError as error:
+            raise PreconditionFailed(
+                f"this coordinator cannot write to {table.location}: {error}", details={"table": table.name}
+            ) from error
+    return plan

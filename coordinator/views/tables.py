@@ -53,6 +53,7 @@ async def read_table_message(client: EtcdClient, name: str, *, revision: int = 0
         created_at=timestamp(record.created_at),
         created_by=record.created_by,
         revision=seen,
+        uuid=record.uuid,
     )
     if head.exists:
         published = decode(head.value, Head, head.key)

@@ -37,6 +37,8 @@ def _fill_txn(message: Any, txn: Txn) -> None:
 def _fill_compare(message: Any, compare: Compare) -> None:
     target, field = _TARGETS[compare.target]
     message.key, message.target = compare.key, target  # result: EQUAL is the default
+    if compare.end:
+        message.range_end = compare.end
     setattr(message, field, compare.expected)
 
 

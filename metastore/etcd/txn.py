@@ -41,11 +41,15 @@ Target: TypeAlias = Literal["mod", "create", "value"]
 
 
 class Compare(msgspec.Struct, frozen=True, gc=False):
-    """``key``'s ``target`` equals ``expected`` (bytes for values, an integer for revisions)."""
+    """``key``'s ``target`` equals ``expected`` (bytes for values, an integer for revisions).
+
+    With ``end``: that of every key from ``key`` to (without) ``end``.
+    """
 
     key: bytes
     target: Target
     expected: int | bytes
+    end: bytes = b""
 
     def holds(self, kv: KeyValue) -> bool:
         """Whether it holds of the key as it was read."""
@@ -100,7 +104,8 @@ class Txn(msgspec.Struct, frozen=True):
     def size(self) -> int:
         """Bytes of keys and values in it, for the limit of a request."""
         total = sum(
-            len(c.key) + (len(c.expected) if isinstance(c.expected, bytes) else 8) for c in self.compares
+            len(c.key) + len(c.end) + (len(c.expected) if isinstance(c.expected, bytes) else 8)
+            for c in self.compares
         )
         for op in (*self.then, *self.otherwise):
             match op:
@@ -149,6 +154,11 @@ OpResult: TypeAlias = list[KeyValue] | int | TxnResult | None
 def absent(key: bytes) -> Compare:
     """Nothing stands at ``key``."""
     return Compare(key, "create", 0)
+
+
+def absent_range(start: bytes, end: bytes) -> Compare:
+    """Nothing stands from ``start`` to (without) ``end``."""
+    return Compare(start, "create", 0, end)
 
 
 def unchanged(kv: KeyValue) -> Compare:

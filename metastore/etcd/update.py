@@ -147,7 +147,7 @@ async def _read_back(client: EtcdClient, txn: Txn) -> Settled | None:
 
     etcd refuses also what it has just done. Then something that the transaction compared has moved.
     """
-    compared = tuple(Get(compare.key) for compare in txn.compares)
+    compared = tuple(Get(compare.key, compare.end, limit=1) for compare in txn.compares)
     if not compared:
         return None
     read = await client.txn(Txn(then=(*txn.otherwise, *compared)))  # a full etcd can still be read

@@ -344,6 +344,16 @@ class Keyspace:
         """Iceberg namespaces and their properties."""
         return self.prefix + b"_namespaces."
 
+    @cached_property
+    def locations(self) -> bytes:
+        """One key per table: the place that is its own."""
+        return self.prefix + b"_locations."
+
+    def location(self, place: str) -> bytes:
+        """The claim to a place. Slashes stand as they are: the keys of all places in it begin with its own
+        and a slash."""
+        return self.locations + escape(place).encode()
+
     def coordinator(self, member: str) -> bytes:
         return self.coordinators + escape(member).encode()
 

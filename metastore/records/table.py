@@ -70,11 +70,19 @@ class DropRecord(Record, kw_only=True):
 
     name: str
     location: str
+    uuid: str = ""
     storage: dict[str, Any] = {}
     purge: bool = False
     """Whether its files are to go, too."""
     by: str = ""
     at: float = 0.0
+
+
+class LocationRecord(Record, kw_only=True):
+    """``_locations.<place>``: whose folder it is."""
+
+    table: str
+    uuid: str
 
 
 class AuditRecord(Record, kw_only=True):

@@ -1,1 +1,2 @@
-"""What concerns a table as a whole: its audit trail, its published indexes, and dropping it."""
+"""What concerns a table as a whole: its audit trail, its published indexes, the claim to its location, and
+dropping it."""

@@ -1,8 +1,8 @@
 """Dropping a table: gone for everybody in one transaction, its keys in bounded bites after that.
 
 ``_dropped.<table>`` is the tombstone: it says that the rest has not gone yet, and whether files are to go,
-too. It is the last key to go, so a repeat of the call, or the creation of a table of that name, finishes what
-was begun.
+too. It is the last key to go, together with the claim to the folder: a repeat of the call, or the creation of
+a table of that name, finishes what was begun, and until then no other table can have the folder.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from distop.metastore.etcd.update import settle, update
 from distop.metastore.records.keyspace import OperationId, TableKeys, escape, prefix_end
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, TableRecord, decode_run_ops
+from distop.metastore.tables.locations import Claim
 
 BITE = 2000
 """Keys removed by one transaction."""
@@ -27,12 +28,13 @@ LOOK_EVERY_S = 0.05
 WAIT_S = 8.0
 """How long the last operations of the table may take to be tidied up, before the caller has to repeat."""
 
-Purge = Callable[[DropRecord], Awaitable[None]]
-"""Removes the files of a table. Safe to repeat."""
+Leave = Callable[[DropRecord], Awaitable[None]]
+"""Removes the files of a table if they are to go, and what says that its folder is its own. Safe to
+repeat."""
 
 
 async def drop_table(
-    client: EtcdClient, keys: TableKeys, drop: Callable[[TableRecord], DropRecord], audit: Put, purge: Purge
+    client: EtcdClient, keys: TableKeys, drop: Callable[[TableRecord], DropRecord], audit: Put, leave: Leave
 ) -> DropRecord:
     """Drop a table, or finish a drop that was begun; returns how it was asked for.
 
@@ -71,23 +73,35 @@ async def drop_table(
     reads = [Get(key) for key in wanted]
     what, replied = f"table {keys.name!r}", lambda: reached("drop.after")
     record, _ = await update(client, reads, decide, what=what, replied=replied)
-    await finish_drop(client, keys, record, purge)
+    await finish_drop(client, keys, record, leave)
     return record
 
 
-async def finish_drop(client: EtcdClient, keys: TableKeys, record: DropRecord, purge: Purge) -> None:
+async def finish_drop(client: EtcdClient, keys: TableKeys, record: DropRecord, leave: Leave) -> None:
     """Remove what a dropped table has left; may die anywhere and be called again by anybody."""
     await _until_tidy(client, keys)
-    if record.purge:
-        await purge(record)
+    await leave(record)
     reached("drop.middle")
     after_leader = keys.coordinator + b"\0"  # a leader's key stays: it goes with its lease
     for start, end in ((keys.prefix, keys.coordinator), (after_leader, prefix_end(keys.prefix))):
         while page := (await client.get_range(start, end, keys_only=True, limit=BITE)).kvs:
             bite = Delete(page[0].key, page[-1].key + b"\0")
             if not (await settle(client, Txn((absent(keys.table),), (bite,)))).succeeded:
-                return  # somebody who knows no tombstones has made the table again
-    await settle(client, Txn((absent(keys.table),), (Delete(keys.keyspace.dropped(keys.name)),)))
+                return  # another call has finished it, and the table was made again
+    await _finish(client, keys, Claim(keys.keyspace, record.location, record.name, record.uuid))
+
+
+async def _finish(client: EtcdClient, keys: TableKeys, claim: Claim) -> None:
+    """The tombstone goes, and the place is free for another table."""
+    tombstone = keys.keyspace.dropped(keys.name)
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, None]:
+        dropped, standing = read.one(0, tombstone), read.one(1, claim.key)
+        if not dropped.exists:
+            return None, None
+        return Txn((unchanged(dropped),), (Delete(tombstone),)) + claim.given_up(standing), None
+
+    await update(client, (Get(tombstone), Get(claim.key)), decide, what=f"table {keys.name!r}")
 
 
 async def _until_tidy(client: EtcdClient, keys: TableKeys) -> None:

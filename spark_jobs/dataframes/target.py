@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from distop.client import Client, Table
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.layout.model import DEFAULT_PROPERTIES, Layout, file_io, parse_schema
+from distop.commit.layout.owner import take_folder
 from distop.commit.writing.prepared import folder_of, new_write
 from distop.commit.writing.writer import StagedWriter
 from distop.errors import InvalidArgument, PreconditionFailed, TableExists, TableNotFound
@@ -109,6 +110,8 @@ def open_target(client: Client, options: WriteOptions, struct: StructType) -> Wr
         {**DEFAULT_PROPERTIES, **(table.options.get("properties") or {})},
     )
     check_columns(frame, layout.arrow_schema)
+    if not table.metadata_location:
+        take_folder(table.location, table.uuid, storage)
     return WriteTarget(
         write=new_write(time.time()),
         table=table.name,

@@ -19,9 +19,10 @@ from distop.metastore.etcd.txn import Get, Txn
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, decode_watermarks
+from support.tables.trees import files_in
 
 AT_REST = re.compile(
-    r"(_coordinators|_executors|_namespaces|_audit)\..+"
+    r"(_coordinators|_executors|_locations|_namespaces|_audit)\..+"
     r"|[^.]+\.(table|head|watermarks|coordinator|ordering)"
     r"|[^.]+\.(history|request|auditTrail|applied)\..+"
     r"|[^.]+\.[^.]+\.nextInstanceId"
@@ -101,7 +102,7 @@ def ids_of(book: Book, seen: Standing) -> list[int]:
 
 def plain_leftovers(book: Book) -> list[str]:
     """What is left in a tree of files that no reader looks at. Blocking."""
-    files = [path.relative_to(book.location) for path in book.location.rglob("*") if path.is_file()]
+    files = [path.relative_to(book.location) for path in files_in(book.location)]
     hidden = [path for path in files if _is_hidden(path) and path.name != "_SUCCESS"]
     return [f"file {book.table}/{path}" for path in sorted(hidden)]
 
@@ -194,7 +195,7 @@ class KnownFiles:
     def check(self, book: Book, location: str | None) -> Findings:
         """Whether files lie about that nobody refers to, or are missing. Blocking."""
         known, needed = ({_path(path) for path in paths} for paths in self.of(location))
-        on_disk = {path for path in book.location.rglob("*") if path.is_file()}
+        on_disk = set(files_in(book.location))
         findings = Findings()
         for path in sorted(on_disk - known):
             name = str(path.relative_to(book.location))

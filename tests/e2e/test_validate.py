@@ -18,6 +18,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from support.etcd.lossy import LossyClient
 from support.services.executing import runner
 from support.services.whole import HEADER, Whole, coordinated, whole, write_csv
+from support.tables.trees import files_in
 from support.waiting import eventually
 
 KEPT = [{"not_null": "id"}, "id >= 0", {"column": "kind", "type": "string(2)"}, {"unique": "id"}]
@@ -73,7 +74,7 @@ async def test_all_broken_rules_are_named_with_partitions_counts_and_rows(servic
     assert (service.location / sample["row"]["file"]).exists()
 
     await service.at_rest()
-    assert not [path for path in (service.location / "_distop").rglob("*") if path.is_file()]
+    assert not files_in(service.location / "_distop")
     assert service.data_files() == await asyncio.to_thread(service.published_files)
 
 
@@ -170,7 +171,7 @@ async def test_what_breaks_a_rule_is_not_published(service: Whole) -> None:
     marks = await service.client.watermarks("t")
     assert [sorted(partitions) for partitions in marks.values()] == [["good"]]
     assert service.data_files() == await asyncio.to_thread(service.published_files)
-    assert not [path for path in (service.location / "_distop").rglob("*") if path.is_file()]
+    assert not files_in(service.location / "_distop")
 
     told = await service.ingest(folder, checks={**checks, "report_only": True}, watermark={"flawed": "1"})
     assert (told.state, told.facts["violatedRules"], told.facts["rows"]) == (OperationState.SUCCEEDED, 3, 34)
@@ -192,7 +193,7 @@ async def test_nobody_gets_around_the_rules_of_a_table(service: Whole) -> None:
             assert ended.facts["rules"] == 1 + len(argument)
         assert not await service.client.watermarks(name)
     await service.at_rest()
-    left = [path for path in (service.folder / "tree").rglob("*") if path.is_file()]
+    left = files_in(service.folder / "tree")
     assert {path.parent.name for path in left} == {"_validation"}
 
 

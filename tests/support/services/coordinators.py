@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
+from uuid import uuid4
 
 import grpc.aio
 
@@ -51,7 +52,7 @@ class Service:
         await self.channel.close(None)
 
     async def create_table(self, name: str, **fields: Any) -> pb.Table:
-        request = pb.CreateTableRequest(name=name, location="/tmp/nowhere", **fields)
+        request = pb.CreateTableRequest(name=name, location=f"/tmp/nowhere/{uuid4().hex}", **fields)
         with raising():
             table: pb.Table = await self.tables.CreateTable(request, timeout=10)
         return table

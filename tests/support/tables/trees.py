@@ -7,9 +7,14 @@ from pathlib import Path
 import pyarrow.dataset as ds
 
 
+def files_in(folder: Path) -> list[Path]:
+    """All files below a folder, hidden ones too, but the one that says whose folder it is; sorted."""
+    return sorted(path for path in folder.rglob("*") if path.is_file() and not is_owner(path))
+
+
 def names_in(folder: Path) -> list[str]:
-    """All files below a folder, hidden ones too, sorted."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    """Their paths below it."""
+    return [str(path.relative_to(folder)) for path in files_in(folder)]
 
 
 def ids_in(folder: Path) -> list[int]:
@@ -21,3 +26,8 @@ def ids_in(folder: Path) -> list[int]:
 def success_of(folder: Path) -> str:
     """What the marker holds."""
     return (folder / "_SUCCESS").read_text()
+
+
+def is_owner(path: Path) -> bool:
+    """Whether a file says whose folder it is in: it is there from the first write to the drop."""
+    return path.parent.name == "_distop" and path.name.startswith("table-")

@@ -43,7 +43,7 @@ job.file.middle launch.after launch.before launch.middle lead.after lead.before 
 lease.grant.before lease.revoke.after lease.revoke.before log.chunk.after log.chunk.before
 log.header.after log.header.before mark.after mark.before mark_each.after mark_each.before
 note.after note.before ordering.after ordering.before orphans.after orphans.before orphans.middle
-pause.after pause.before prune.after prune.before release.after release.before resign.after
+pause.after pause.before prune.after prune.before purge.middle release.after release.before resign.after
 resign.before resolve.after resolve.before resume.after resume.before run.begin.after
 run.begin.before runner.register.after scratch.after scratch.before seal.after seal.before
 sidecar.middle sidecar.register.after snapshot.after snapshot.before snapshot.middle start.after

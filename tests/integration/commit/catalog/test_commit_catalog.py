@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from distop.errors import (
     EtcdUnavailable,
     IncompatibleOperation,
     InvalidName,
+    LocationInUse,
     TablePaused,
 )
 from distop.metastore.backlog.batches import BatchRecord
@@ -71,8 +73,9 @@ def test_a_created_table_is_a_table_of_distop(catalog: EtcdCatalog, store: SyncE
     spec = PartitionSpec(PartitionField(1, 1000, BucketTransform(4), "id_bucket"))
     table = catalog.create_table("default.flights", SCHEMA, partition_spec=spec, properties={"owner": "ada"})
     assert table.name() == ("default", "flights")
-    assert table.location() == f"file://{tmp_path}/warehouse/default/flights"
-    assert all_keys(store) == ["flights.head", "flights.table"]
+    place = table.location()
+    assert re.fullmatch(f"file://{tmp_path}/warehouse/default/flights-[0-9a-f]{{32}}", place)
+    assert [key for key in all_keys(store) if not key.startswith("_")] == ["flights.head", "flights.table"]
     record = decode(store.get(keys_of(store, "flights").table).value, TableRecord)
     head = decode(store.get(keys_of(store, "flights").head).value, Head)
     assert (record.name, record.location) == ("flights", table.location())
@@ -198,6 +201,9 @@ def test_files_of_a_table_can_be_registered(catalog: EtcdCatalog) -> None:
     """P14"""
     table = catalog.create_table("flights", SCHEMA)
     table.append(ids(0, 3))
+    with pytest.raises(LocationInUse, match="'flights'"):
+        catalog.register_table("copy", table.metadata_location)
+    catalog.drop_table("flights")
     copy = catalog.register_table("copy", table.metadata_location)
     assert copy.scan().to_arrow().num_rows == 3
     with pytest.raises(TableAlreadyExistsError):
@@ -244,8 +250,8 @@ def test_a_dropped_table_leaves_no_key(catalog: EtcdCatalog, store: SyncEtcd, tm
     give_a_past(store, "flights2", operations=2)
     before = metadata_files(tmp_path)
     catalog.drop_table("flights")
-    assert {key.split(".")[0] for key in all_keys(store)} == {"flights2", "flight"}
-    assert len(all_keys(store)) == 2 + 2 + 2 * 2 + 3
+    assert {key.split(".")[0] for key in all_keys(store)} == {"flights2", "flight", "_locations"}
+    assert len(all_keys(store)) == 3 + 3 + 2 * 2 + 3
     assert metadata_files(tmp_path) == before
 
 
@@ -293,7 +299,7 @@ def test_an_interrupted_drop_is_no_past_of_the_next_table(catalog: EtcdCatalog, 
     """C4: killed after the record was gone and before the history was."""
     give_a_past(store, "flights")
     catalog.create_table("flights", SCHEMA)
-    assert all_keys(store) == ["flights.head", "flights.table"]
+    assert [key for key in all_keys(store) if not key.startswith("_")] == ["flights.head", "flights.table"]
 
 
 def test_purging_removes_the_files(catalog: EtcdCatalog, tmp_path: Path) -> None:
@@ -455,7 +461,7 @@ def test_namespaces_have_properties(catalog: EtcdCatalog) -> None:
 def test_a_namespace_says_where_its_tables_go(catalog: EtcdCatalog, tmp_path: Path) -> None:
     """P14"""
     catalog.create_namespace("ny", {"location": f"file://{tmp_path}/ny"})
-    assert catalog.create_table("ny.flights", SCHEMA).location() == f"file://{tmp_path}/ny/flights"
+    assert catalog.create_table("ny.flights", SCHEMA).location().startswith(f"file://{tmp_path}/ny/flights-")
 
 
 def test_namespaces_are_listed_level_by_level(catalog: EtcdCatalog) -> None:

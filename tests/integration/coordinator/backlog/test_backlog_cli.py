@@ -60,7 +60,7 @@ async def terminal(etcd_config: EtcdConfig) -> AsyncIterator[Terminal]:
     async with running(config_of(etcd_config)) as coordinator:
         typed = Terminal(coordinator.address)
         for table in ("t", "u"):
-            await typed.run("tables", "create", table, "--location", "/nowhere")
+            await typed.run("tables", "create", table, "--location", f"/nowhere/{table}")
         yield typed
 
 

@@ -421,7 +421,7 @@ async def test_one_line_says_why_in_every_state(
 
         async def reach(state: Callable[[World, str], Awaitable[None]], mood: str, line: str) -> None:
             table = state.__name__
-            await sdk.create_table(table, "/nowhere")
+            await sdk.create_table(table, f"/nowhere/{table}")
             await state(world, table)
             await says(world, table, f"^{line}$", mood)
 

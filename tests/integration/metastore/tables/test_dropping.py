@@ -9,11 +9,13 @@ import pytest
 import pytest_asyncio
 
 from distop.client import AsyncClient
-from distop.errors import IncompatibleOperation, PreconditionFailed, TableNotFound
+from distop.commit.layout.owner import take_folder
+from distop.errors import IncompatibleOperation, LocationInUse, LocationNotOwned, TableNotFound
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.txn import Put, Txn, TxnResult
+from distop.metastore.etcd.txn import Delete, Put, Txn, TxnResult
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.table import DropRecord, TableRecord
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import DropRecord, LocationRecord, TableRecord
 from distop.metastore.tables.audit import audit_put
 from distop.metastore.tables.dropping import drop_table
 from support.etcd.jobs import mark
@@ -93,20 +95,56 @@ async def test_a_table_at_work_is_not_dropped(sdk: AsyncClient, client: LossyCli
     assert await keys_below(client) == []
 
 
-async def test_purging_removes_the_files_of_no_other_table(sdk: AsyncClient, tmp_path: Path) -> None:
+async def test_purging_removes_nothing_that_distop_did_not_write(sdk: AsyncClient, tmp_path: Path) -> None:
+    """S2: a folder that held files before; it is said before anything is dropped."""
+    (tmp_path / "letters").touch()
+    await sdk.create_table("t", f"{tmp_path}/./")
+    with pytest.raises(LocationNotOwned):
+        await sdk.drop_table("t", purge=True)
+    assert (await sdk.get_table("t")).name == "t"
+    await sdk.drop_table("t")
+    assert below(tmp_path) == ["letters"]
+
+
+async def test_purging_needs_the_claim(sdk: AsyncClient, client: LossyClient, tmp_path: Path) -> None:
+    """S2: a table that has lost it may have lost it to another one."""
     folder = tmp_path / "t"
-    (folder / "data").mkdir(parents=True)
-    (folder / "data" / "f").touch()
-    await sdk.create_table("t", str(folder))
-    await sdk.create_table("inner", str(folder / "inner"))
-    for one, other in (("t", "inner"), ("inner", "t")):
-        with pytest.raises(PreconditionFailed, match=f"'{other}'"):
-            await sdk.drop_table(one, purge=True)
-    await sdk.drop_table("inner")
+    table = await sdk.create_table("t", str(folder))
+    take_folder(table.location, table.uuid)
+    key = client.keyspace.location(table.location)
+    standing = await client.get(key)
+    for value in (b"", encode(LocationRecord(table="u", uuid="x"))):
+        await client.txn(Txn(then=(Put(key, value) if value else Delete(key),)))
+        with pytest.raises(LocationInUse if value else LocationNotOwned):
+            await sdk.drop_table("t", purge=True)
+    await client.put(key, standing.value)
     await sdk.drop_table("t", purge=True)
     assert below(tmp_path) == []
     await sdk.create_table("t", str(folder))
     await sdk.drop_table("t", purge=True)  # nothing was ever written there
+
+
+async def test_a_folder_is_free_again_only_when_its_files_are_gone(
+    sdk: AsyncClient, client: LossyClient, tmp_path: Path
+) -> None:
+    """S2: else what is still to be removed would be the next table's."""
+    table = await sdk.create_table("t", str(tmp_path / "t"))
+    take_folder(table.location, table.uuid)
+
+    async def dies(record: DropRecord) -> None:
+        raise KeyboardInterrupt
+
+    def tombstone(record: TableRecord) -> DropRecord:
+        return DropRecord(name="t", location=record.location, uuid=record.uuid, purge=True)
+
+    audit = audit_put(client.keyspace, "drop-table", by="", target="t", at=1.0)
+    with pytest.raises(KeyboardInterrupt):
+        await drop_table(client, client.keyspace.table("t"), tombstone, audit, dies)
+    with pytest.raises(LocationInUse, match="'t'"):
+        await sdk.create_table("u", table.location)
+    await sdk.drop_table("t")
+    assert below(tmp_path) == []
+    await sdk.create_table("u", table.location)
 
 
 async def test_a_drop_that_was_interrupted_is_gone_on_with(
@@ -118,12 +156,13 @@ async def test_a_drop_that_was_interrupted_is_gone_on_with(
         raise KeyboardInterrupt
 
     def tombstone(record: TableRecord) -> DropRecord:
-        return DropRecord(name="t", location=str(tmp_path / "t"), purge=True)
+        return DropRecord(name="t", location=str(tmp_path / "t"), uuid=record.uuid, purge=True)
 
     keys = client.keyspace.table("t")
     for again in (sdk.drop_table("t"), sdk.create_table("t", "/tmp/nowhere")):
-        (tmp_path / "t").mkdir()
         await make_table(client)
+        table = decode((await client.get(keys.table)).value, TableRecord)
+        take_folder(str(tmp_path / "t"), table.uuid)
         await fill(client, 10)
         audit = audit_put(client.keyspace, "drop-table", by="", target="t", at=1.0)
         with pytest.raises(KeyboardInterrupt):

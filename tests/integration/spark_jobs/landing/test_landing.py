@@ -69,7 +69,7 @@ class Dock:
 @pytest_asyncio.fixture
 async def dock(etcd_config: EtcdConfig, tmp_path: Path) -> AsyncIterator[Dock]:
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
-        await sdk.create_table("t", "/nowhere")
+        await sdk.create_table("t", "/nowhere/t")
         await sdk.set_ordering("t", gate="closed")
         client = Client(coordinator.address)
         folder = tmp_path / "landing"
@@ -407,7 +407,7 @@ async def test_what_is_misplaced_above_the_tables_is_reported(dock: Dock) -> Non
 
 async def test_each_folder_feeds_the_table_of_its_name(dock: Dock, tmp_path: Path) -> None:
     """B12: and one whose table does not exist, or is configured badly, keeps no other."""
-    await dock.sdk.create_table("u", "/nowhere")
+    await dock.sdk.create_table("u", "/nowhere/u")
     for table in ("t", "u", "missing", "_ignored"):
         dock.control(f"{table}/_config/ORDERME")
         dock.drop(f"{table}/1", data="x")
@@ -423,7 +423,7 @@ async def test_each_folder_feeds_the_table_of_its_name(dock: Dock, tmp_path: Pat
     assert list(reports[""].problems) == ["_ignored/1/_SUCCESS"]
     assert "TABLE_NOT_FOUND" in reports["missing"].problems[""]
     assert list(reports["u"].problems) == ["_config/x.json"]
-    await dock.sdk.create_table("missing", "/nowhere")
+    await dock.sdk.create_table("missing", "/nowhere/missing")
     (dock.folder / "u/_config/x.json").write_text("{}")
     reports = await blocking(landings.poll)
     assert (reports["u"].published, reports["missing"].published) == (["1"], ["1"])

@@ -15,6 +15,7 @@ from distop.metastore.etcd.txn import (
     Txn,
     TxnResult,
     absent,
+    absent_range,
     created_at,
     equals,
     unchanged,
@@ -22,7 +23,10 @@ from distop.metastore.etcd.txn import (
 
 KEYS = st.binary(min_size=1, max_size=20)
 COMPARES = st.one_of(
-    st.builds(absent, KEYS), st.builds(equals, KEYS, st.binary()), st.builds(created_at, KEYS, st.integers(1))
+    st.builds(absent, KEYS),
+    st.builds(equals, KEYS, st.binary()),
+    st.builds(created_at, KEYS, st.integers(1)),
+    st.builds(absent_range, KEYS, KEYS),
 )
 OPS: st.SearchStrategy[Op] = st.one_of(
     st.builds(Put, KEYS, st.binary()), st.builds(Delete, KEYS, KEYS), st.builds(Get, KEYS)
@@ -69,7 +73,7 @@ def test_size_counts_every_byte_of_keys_and_values(txn: Txn) -> None:
     def total(level: Txn) -> int:
         count = 0
         for compare in level.compares:
-            count += len(compare.key)
+            count += len(compare.key) + len(compare.end)
             count += len(compare.expected) if isinstance(compare.expected, bytes) else 8
         for op in level.then + level.otherwise:
             match op:

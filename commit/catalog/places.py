@@ -1,0 +1,95 @@
+"""Where tables of the catalog live, and the folders that are theirs."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+from uuid import uuid4
+
+from pyiceberg.catalog import LOCATION, WAREHOUSE_LOCATION
+
+from distop.commit.cleanup.reachable import Files
+from distop.commit.files.listing import remove_files
+from distop.commit.files.storage import StorageOptions, storage_from, storage_of
+from distop.commit.layout.owner import give_folder_up, is_free, mark_folder
+from distop.errors import DistopError
+from distop.metastore.records.locations import canonical
+from distop.metastore.records.table import TableRecord
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def new_location(
+    given: str | None,
+    namespace: str,
+    table: str,
+    properties: Mapping[str, str],
+    properties_of: Callable[[str], Mapping[str, str]],
+) -> str:
+    """Where a table that is to be made will live: as given; else in a folder that is named after it, and that
+    no table has had before.
+
+    Parameters
+    ----------
+    properties:
+        Of the catalog.
+    properties_of:
+        Those of a namespace.
+    """
+    if given:
+        spelled = canonical(given)
+        return spelled.removeprefix("file://") if given.startswith("/") else spelled
+    base, warehouse = properties_of(namespace).get(LOCATION), properties.get(WAREHOUSE_LOCATION)
+    if not base and warehouse:
+        base = f"{warehouse.rstrip('/')}/{_in_path(namespace)}"
+    if not base:
+        raise ValueError("No default path is set, please specify a location when creating a table")
+    return new_location(
+        f"{base.rstrip('/')}/{_in_path(table)}-{uuid4().hex}", namespace, table, properties, properties_of
+    )
+
+
+def _in_path(name: str) -> str:
+    """A name as a part of a path that no program misreads."""
+    return re.sub(r"[^\w.-]", "_", name) if name.strip(".") else "_"
+
+
+class Folder:
+    """The folder of a table, reached as the catalog reaches it. Without its owner file nothing in it is ever
+    removed, so that an owner file which cannot be written is no reason to fail."""
+
+    def __init__(self, record: TableRecord, properties: Mapping[str, str]) -> None:
+        self._record = record
+        self._storage: StorageOptions = storage_of(record) or storage_from(properties)
+
+    def is_free(self) -> bool:
+        """Whether it can be the table's own, as far as can be seen from here.
+
+        Raises :class:`~distop.errors.LocationInUse` if it is another table's.
+        """
+        return bool(self._softly(is_free))
+
+    def mark(self) -> None:
+        """Make it the table's own."""
+        self._softly(mark_folder)
+
+    def give_up(self) -> None:
+        """Nothing says any longer that what is there is the table's own."""
+        self._softly(give_folder_up)
+
+    def remove(self, files: Files) -> None:
+        """Remove those of the files that lie in it."""
+        remove_files(files.below(self._record.location).all(), self._storage)
+
+    def _softly(self, call: Callable[[str, str, StorageOptions], T]) -> T | None:
+        try:
+            return call(self._record.location, self._record.uuid, self._storage)
+        except DistopError:
+            raise
+        except Exception as error:
+            log.warning("owner_file", extra={"location": self._record.location, "error": str(error)})
+            return None

@@ -1,0 +1,78 @@
+"""Removing all files of a table that is dropped, from a folder that is its own and from no other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+from distop.commit.files.listing import entries, remove_file
+from distop.commit.files.places import OBJECT_STORES
+from distop.commit.files.storage import FILES_AT_ONCE, StorageOptions, file_system, protocol_of
+from distop.commit.layout.owner import give_folder_up, is_empty, owners
+from distop.commit.layout.staging import PRIVATE
+from distop.errors import LocationNotOwned
+from distop.metastore.crashpoints import reached
+from distop.metastore.records.table import DropRecord
+
+log = logging.getLogger(__name__)
+
+LEAVING_S = 5.0
+"""How long a drop that leaves the files waits for a storage that does not answer."""
+
+
+def check_purge(location: str, uuid: str, storage: StorageOptions | None = None) -> None:
+    """Raises :class:`~distop.errors.LocationNotOwned` if there are files, and not all are the table's own.
+    Blocking."""
+    if not is_empty(location, storage) and uuid not in owners(location, storage):
+        raise LocationNotOwned(
+            f"{location} held files before this table wrote to it, or another table has taken it: "
+            "nothing says that all of them are its own",
+            hint="drop it without purging, and remove its files by hand",
+            details={"field": "purge"},
+        )
+
+
+def purge(location: str, uuid: str, storage: StorageOptions | None = None) -> bool:
+    """Remove everything in a folder, if it is this table's own; whether it is. Blocking.
+
+    The file that says so goes last: what dies half-way can be repeated.
+    """
+    if uuid not in owners(location, storage):
+        return False
+    for entry in entries(location, storage):
+        if entry.name != PRIVATE:
+            _remove(f"{location}/{entry.name}", entry.is_folder, storage)
+    reached("purge.middle")
+    for entry in entries(f"{location}/{PRIVATE}", storage):
+        if entry.is_folder:
+            _remove(f"{location}/{PRIVATE}/{entry.name}", True, storage)
+    give_folder_up(location, uuid, storage)
+    return True
+
+
+async def leave_files(record: DropRecord, threads: Executor | None = None) -> None:
+    """Remove the files of a dropped table if they are to go, else what says that all of them are its own."""
+    place = record.location, record.uuid, record.storage
+    loop = asyncio.get_running_loop()
+    if record.purge:
+        if not await loop.run_in_executor(threads, purge, *place):
+            log.warning("nothing_purged", extra={"table": record.name, "location": record.location})
+        return
+    try:
+        async with asyncio.timeout(LEAVING_S):
+            await loop.run_in_executor(threads, give_folder_up, *place)
+    except Exception as error:  # the table is gone, and its files stay, whether this can be done or not
+        log.warning("owner_file_left", extra={"table": record.name, "error": str(error)})
+
+
+def _remove(location: str, is_folder: bool, storage: StorageOptions | None) -> None:
+    filesystem, path = file_system(location, storage)
+    if not is_folder:
+        remove_file(location, storage)
+    elif protocol_of(location) in OBJECT_STORES:
+        # By their exact names: what fsspec removes recursively there it takes for a pattern.
+        with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="purge") as pool:
+            list(pool.map(filesystem.rm_file, filesystem.find(path)))
+    else:
+        filesystem.rm(path, recursive=True)  # which follows no link

@@ -1,0 +1,73 @@
+"""The owner file of a table's folder: it says that everything in the folder is this table's (checklist S2).
+
+``<location>/_distop/table-<uuid>`` is put there before the first file of the table is, if the folder is empty
+then. Folders are removed, and searched for orphans, only where it stands: that a table's record names a
+folder proves nothing, since links, mounts and other installations lead to the same files under other names.
+A file that exists or not cannot be half written, and a copy of a folder carries the uuid of the original.
+"""
+
+from __future__ import annotations
+
+from distop.commit.files.listing import entries, remove_file, remove_if_empty
+from distop.commit.files.storage import StorageOptions, file_system, protocol_of
+from distop.commit.layout.staging import PRIVATE
+from distop.errors import LocationInUse
+
+_STEM = "table-"
+
+
+def owners(location: str, storage: StorageOptions | None = None) -> list[str]:
+    """The uuids of the tables that have taken a folder: one, unless somebody has copied files."""
+    found = entries(f"{location}/{PRIVATE}", storage)
+    return [entry.name[len(_STEM) :] for entry in found if entry.name.startswith(_STEM)]
+
+
+def take_folder(location: str, uuid: str, storage: StorageOptions | None = None) -> bool:
+    """Make a folder a table's own, if nothing is in it; whether it is. Safe to repeat.
+
+    Raises as :func:`is_free`.
+    """
+    if not uuid or not is_free(location, uuid, storage):
+        return False
+    mark_folder(location, uuid, storage)
+    return True
+
+
+def is_free(location: str, uuid: str, storage: StorageOptions | None = None) -> bool:
+    """Whether a folder can be a table's own: it is already, or is empty.
+
+    Raises :class:`~distop.errors.LocationInUse` if it is another table's.
+    """
+    found = owners(location, storage)
+    if found and uuid not in found:
+        raise LocationInUse(
+            f"location {location} leads to the folder of another table, or of another installation",
+            hint=f"use another folder; if no table is there, remove {owner_file(location, found[0])}",
+            details={"field": "location", "uuid": found[0]},
+        )
+    return bool(found) or is_empty(location, storage)
+
+
+def mark_folder(location: str, uuid: str, storage: StorageOptions | None = None) -> None:
+    """Put the owner file there."""
+    filesystem, path = file_system(owner_file(location, uuid), storage)
+    if protocol_of(location) == "file":
+        filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+    filesystem.pipe_file(path, b"")
+
+
+def is_empty(location: str, storage: StorageOptions | None = None) -> bool:
+    """Whether nothing is in a folder, or only what distop keeps there for itself."""
+    return all(entry.name == PRIVATE for entry in entries(location, storage))
+
+
+def give_folder_up(location: str, uuid: str, storage: StorageOptions | None = None) -> None:
+    """Take the owner file of a table away, and what has no other file in it. Safe to repeat."""
+    remove_file(owner_file(location, uuid), storage)
+    remove_if_empty(f"{location}/{PRIVATE}")
+    remove_if_empty(location)
+
+
+def owner_file(location: str, uuid: str) -> str:
+    """Where it stands."""
+    return f"{location}/{PRIVATE}/{_STEM}{uuid}"

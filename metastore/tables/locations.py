@@ -1,0 +1,122 @@
+"""Claims to places: each folder belongs to one table, and so does everything in it (checklist S2).
+
+``_locations.<place>`` is written in the transaction that makes the table. That compares that nothing stands
+there, at any place above it, and in the range of all places in it: of two tables that would share or nest,
+made at the same instant, one wins. It costs a compare for each folder above, however many tables there are.
+The claim goes with the table, and after what was to be removed of its files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distop.errors import CorruptRecord, LocationInUse
+from distop.metastore.etcd.txn import (
+    Compare,
+    Delete,
+    Get,
+    KeyValue,
+    Put,
+    Txn,
+    absent,
+    absent_range,
+    unchanged,
+)
+from distop.metastore.records.keyspace import Keyspace, prefix_end
+from distop.metastore.records.locations import place_of, places_above
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import LocationRecord, TableRecord
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What one table claims.
+
+    Parameters
+    ----------
+    location:
+        In its canonical spelling.
+    uuid:
+        Of the table.
+    """
+
+    keyspace: Keyspace
+    location: str
+    table: str
+    uuid: str
+
+    @classmethod
+    def of(cls, keyspace: Keyspace, record: TableRecord) -> Claim:
+        """The claim of a table as it is recorded."""
+        return cls(keyspace, record.location, record.name, record.uuid)
+
+    @property
+    def key(self) -> bytes:
+        return self.keyspace.location(place_of(self.location))
+
+    @property
+    def put(self) -> Put:
+        return Put(self.key, encode(LocationRecord(table=self.table, uuid=self.uuid)))
+
+    @property
+    def _above(self) -> list[bytes]:
+        return [self.keyspace.location(place) for place in places_above(place_of(self.location))]
+
+    @property
+    def _inside(self) -> tuple[bytes, bytes]:
+        start = self.key + b"/"
+        return start, prefix_end(start)
+
+    def free(self) -> tuple[Compare, ...]:
+        """Nobody has claimed the place, one that it lies in, or one that lies in it."""
+        return absent(self.key), absent_range(*self._inside), *(absent(key) for key in self._above)
+
+    def reads(self) -> tuple[Get, ...]:
+        """What :meth:`check` asks for."""
+        return Get(self.key), Get(*self._inside, limit=1), *(Get(key) for key in self._above)
+
+    def rivals(self, found: Sequence[list[KeyValue]]) -> list[KeyValue]:
+        """The claims that are in the way of this one, of what :meth:`reads` has found."""
+        return [kv for kvs in found for kv in kvs if not (kv.key == self.key and self.is_mine(kv))]
+
+    def check(self, found: Sequence[list[KeyValue]]) -> None:
+        """Raises :class:`~distop.errors.LocationInUse` that names the table in the way."""
+        for kv in self.rivals(found):
+            place = kv.key[len(self.keyspace.locations) :].decode()
+            other = owner_of(kv)
+            name = repr(other.table) if other is not None else "that cannot be read"
+            how = "is" if kv.key == self.key else "lies in" if kv.key < self.key else "has in it"
+            raise LocationInUse(
+                f"location {self.location} {how} the folder of table {name}",
+                hint="give each table a folder of its own; of a table that is being dropped, repeat the drop",
+                details={"field": "location", "table": other.table if other else "", "claim": place},
+            )
+
+    def is_mine(self, kv: KeyValue) -> bool:
+        """Whether what stands at :attr:`key` is the claim of this table."""
+        other = owner_of(kv)
+        return other is not None and (other.table, other.uuid) == (self.table, self.uuid)
+
+    def given_up(self, standing: KeyValue) -> Txn:
+        """What takes the claim away, if it is the one that was read; nothing if it is not this table's."""
+        if not self.is_mine(standing):
+            return Txn()
+        return Txn((unchanged(standing),), (Delete(self.key),))
+
+    def passed_on(self, standing: KeyValue, to: Claim) -> Txn:
+        """What makes of this claim another one, of a table that is renamed or moves: the place may not be
+        one that is above the present one, or in it."""
+        if not self.is_mine(standing):
+            return Txn(to.free(), (to.put,))
+        if to.key == self.key:
+            return Txn((unchanged(standing),), (to.put,))
+        return Txn((unchanged(standing), *to.free()), (Delete(self.key), to.put))
+
+
+def owner_of(kv: KeyValue) -> LocationRecord | None:
+    """Who has claimed a place; ``None`` if nobody has, or the claim cannot be read."""
+    try:
+        return decode(kv.value, LocationRecord, kv.key) if kv.exists else None
+    except CorruptRecord:
+        return None

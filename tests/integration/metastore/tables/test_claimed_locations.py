@@ -1,0 +1,141 @@
+"""Claims to places: two tables never share a folder, and none lies in another's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from distop.client import AsyncClient
+from distop.errors import AlreadyExists, InvalidArgument, LocationInUse
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.etcd.update import settle
+from distop.metastore.records.locations import canonical
+from distop.metastore.tables.locations import Claim
+from support.etcd.lossy import Fault, LossyClient
+from support.services.coordinators import config_of, running
+
+MANY = 10_000
+
+
+@pytest_asyncio.fixture
+async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
+    async with (
+        running(config_of(etcd_config)) as coordinator,
+        AsyncClient(coordinator.address, identity="jane") as client,
+    ):
+        yield client
+
+
+def claim(client: EtcdClient, location: str, table: str = "t") -> Claim:
+    return Claim(client.keyspace, canonical(location), table, f"uuid of {table}")
+
+
+async def take(client: EtcdClient, wanted: Claim) -> bool:
+    return (await settle(client, Txn(wanted.free(), (wanted.put,)))).succeeded
+
+
+@pytest.mark.parametrize(
+    ("stands", "comes"),
+    [
+        ("/data/f", "/data/f"),
+        ("/data/f", "/data//f/./"),
+        ("/data/f", "file:/data/f/kind"),
+        ("/data/f", "/data/f/a/b/c/d"),
+        ("/data/f/kind", "/data/f"),
+        ("/data/f/a/b/c/d", "/data"),
+        ("s3://bucket/f", "s3a://bucket/f"),
+        ("s3://bucket/f", "s3n://bucket/f/kind"),
+        ("s3://bucket/f", "s3://bucket"),
+        ("s3://bucket", "s3://bucket/f"),
+    ],
+)
+async def test_equal_and_nested_locations_are_refused(sdk: AsyncClient, stands: str, comes: str) -> None:
+    """S2: by a code, naming the table; and nothing of the refused one is left."""
+    await sdk.create_table("first", stands)
+    with pytest.raises(LocationInUse, match="'first'") as caught:
+        await sdk.create_table("second", comes)
+    assert caught.value.details["table"] == "first"
+    assert [table.name async for table in sdk.list_tables()] == ["first"]
+    await sdk.drop_table("first")
+    await sdk.create_table("second", comes)
+
+
+async def test_folders_beside_each_other_are_no_conflict(sdk: AsyncClient) -> None:
+    """S2: names that begin alike, and such as sort before a slash."""
+    for number, name in enumerate(("f", "f2", "f.x", "f-x", "f x", "F", "fx/kind", "f!", "e/f", "ff")):
+        await sdk.create_table(f"t{number}", f"/data/{name}")
+    await sdk.create_table("bucket", "s3://bucket/f")
+    await sdk.create_table("other", "s3://bucket2/f")
+
+
+@pytest.mark.parametrize(
+    "where", ["s3://bucket/a?versionId=1", "/data/a#1", "/data/../etc", "data/f", "/a%2Fb"]
+)
+async def test_what_has_no_one_spelling_is_refused(sdk: AsyncClient, where: str) -> None:
+    """S2, U3."""
+    with pytest.raises(InvalidArgument) as caught:
+        await sdk.create_table("t", where)
+    assert caught.value.details["field"] == "location"
+
+
+async def test_of_tables_made_at_the_same_instant_those_that_do_not_nest_win(sdk: AsyncClient) -> None:
+    """S2: of a folder and what lies in it, one."""
+    for round_ in range(20):
+        folder = f"/data/{round_}"
+        places = [folder, f"{folder}/kind", f"{folder}/kind/of", folder]
+        made = await asyncio.gather(
+            *(sdk.create_table(f"t{round_}.{n}", place) for n, place in enumerate(places)),
+            return_exceptions=True,
+        )
+        assert sum(not isinstance(one, BaseException) for one in made) == 1, made
+        assert all(isinstance(one, LocationInUse) for one in made if isinstance(one, BaseException)), made
+
+
+async def test_a_repeated_create_is_refused_for_its_name(sdk: AsyncClient) -> None:
+    """O7: not for its own claim."""
+    await sdk.create_table("t", "/data/t")
+    with pytest.raises(AlreadyExists) as caught:
+        await sdk.create_table("t", "/data/t")
+    assert caught.value.code == "TABLE_EXISTS"
+
+
+async def test_what_is_compared_does_not_grow_with_the_tables(client: LossyClient) -> None:
+    """S2: ten thousand tables beside, and the transaction is as it was with none."""
+    wanted = claim(client, "s3://bucket/warehouse/n/t")
+    size = Txn(wanted.free(), (wanted.put,)).size()
+    beside = [claim(client, f"s3://bucket/warehouse/n/t{number}", f"t{number}").put for number in range(MANY)]
+    for first in range(0, MANY, 100):
+        await client.txn(Txn(then=tuple[Put, ...](beside[first : first + 100])))
+    before = len(client.sent)
+    assert await take(client, wanted)
+    [sent] = client.sent[before:]
+    assert (sent.size(), len(sent.compares)) == (size, 2 + len(("bucket", "warehouse", "n")))
+    assert not await take(client, claim(client, "s3://bucket/warehouse", "above"))
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.FULL])
+async def test_an_empty_range_is_compared_through_faults(client: LossyClient, fault: Fault) -> None:
+    """S2."""
+    assert await take(client, claim(client, "/data/f/kind"))
+    above = claim(client, "/data/f", "above")
+    assert not await take(client, above)
+    client.fail(fault, when=lambda txn: above.put in txn.then)
+    assert not await take(client, above)
+    assert client.spent
+
+
+async def test_a_claim_goes_with_its_table(sdk: AsyncClient, client: LossyClient, tmp_path: Path) -> None:
+    """S2: and with no other of that name."""
+    await sdk.create_table("t", str(tmp_path))
+    mine = Claim(client.keyspace, f"file://{tmp_path}", "t", (await sdk.get_table("t")).uuid)
+    standing = await client.get(mine.key)
+    assert mine.is_mine(standing)
+    assert claim(client, f"file://{tmp_path}").given_up(standing) == Txn()
+    await sdk.drop_table("t")
+    assert not (await client.get(mine.key)).exists
