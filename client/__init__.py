@@ -18,6 +18,7 @@ from distop.client.models.operation import (
     OperationParked,
     OperationState,
     OperationUpdate,
+    Trace,
 )
 from distop.client.models.table import Explanation, Table, Watermarks
 from distop.client.transport.connection import DEFAULT_ADDRESS
@@ -53,5 +54,6 @@ __all__ = [
     "Snapshot",
     "Table",
     "TableContent",
+    "Trace",
     "Watermarks",
 ]

@@ -64,6 +64,7 @@ class Client:
     start = _blocking(AsyncClient.start)
     preview = _blocking(AsyncClient.preview)
     get = _blocking(AsyncClient.get)
+    traces = _blocking(AsyncClient.traces)
     list = _iterating(AsyncClient.list)
     watch = _iterating(AsyncClient.watch)
     wait = _blocking(AsyncClient.wait)

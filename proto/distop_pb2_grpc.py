@@ -80,6 +80,11 @@ class OperationServiceStub:
                 request_serializer=distop_dot_proto_dot_distop__pb2.ResumeOperationRequest.SerializeToString,
                 response_deserializer=distop_dot_proto_dot_distop__pb2.Operation.FromString,
                 _registered_method=True)
+        self.ListTraces = channel.unary_unary(
+                '/distop.v1.OperationService/ListTraces',
+                request_serializer=distop_dot_proto_dot_distop__pb2.GetOperationRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.ListTracesResponse.FromString,
+                _registered_method=True)
 
 
 class OperationServiceServicer:
@@ -148,6 +153,13 @@ class OperationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListTraces(self, request, context):
+        """Stack traces of user code that raised in it; the last ones are kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -195,6 +207,11 @@ def add_OperationServiceServicer_to_server(servicer, server):
                     servicer.ResumeOperation,
                     request_deserializer=distop_dot_proto_dot_distop__pb2.ResumeOperationRequest.FromString,
                     response_serializer=distop_dot_proto_dot_distop__pb2.Operation.SerializeToString,
+            ),
+            'ListTraces': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTraces,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.GetOperationRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.ListTracesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -441,6 +458,33 @@ class OperationService:
             '/distop.v1.OperationService/ResumeOperation',
             distop_dot_proto_dot_distop__pb2.ResumeOperationRequest.SerializeToString,
             distop_dot_proto_dot_distop__pb2.Operation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTraces(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.OperationService/ListTraces',
+            distop_dot_proto_dot_distop__pb2.GetOperationRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.ListTracesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -12,7 +12,7 @@ import typer
 
 from distop.cli.options.bundles import Bundle, command
 from distop.cli.options.common import JsonArgument, Limit, Reason, TableName, Wait
-from distop.cli.options.parsing import parse_assignments, parse_duration, parse_limit
+from distop.cli.options.parsing import parse_assignments, parse_duration, parse_limit, parse_since
 from distop.cli.options.session import Connected, Session
 from distop.errors import InvalidArgument, PreconditionFailed
 
@@ -183,19 +183,39 @@ def ls(
     table: Annotated[str, typer.Argument(metavar="[TABLE]", help="Only of this table.")] = "",
     state: Annotated[list[State] | None, typer.Option(help="Only in this state. Repeatable.")] = None,
     type: Annotated[str, typer.Option(metavar="TYPE", help="Only of this type.")] = "",
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME|DURATION", help="Only those that run or have ended since, such as 2h, by time."
+        ),
+    ] = None,
     limit: Limit = 100,
 ) -> None:
-    """List operations, running and finished, the newest of a table first."""
+    """List operations, running and finished, the newest of a table first.
+
+    Example: distop ls --since 24h --state failed
+    """
     from distop.client import OperationState
 
+    begin = parse_since(since, "since") if since is not None else None
+
     states = [OperationState(wanted.value) for wanted in state or ()]
-    session.listed("operations", session.client.list(table, type=type, states=states), limit)
+    session.listed("operations", session.client.list(table, type=type, states=states, since=begin), limit)
 
 
 @command(app, rich_help_panel=PANEL)
 def show(session: Connected, operation: Name) -> None:
     """Show one operation."""
     session.out.show(session.client.get(operation))
+
+
+@command(app, rich_help_panel=PANEL)
+def logs(session: Connected, operation: Name) -> None:
+    """Show the stack traces of user code that raised in an operation: of its jobs, and of completing it.
+
+    The last ones are kept, in the storage of the table.
+    """
+    session.listed("traces", iter(session.client.traces(operation)), 0)
 
 
 @command(app, rich_help_panel=PANEL)

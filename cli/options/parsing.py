@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,15 @@ def parse_duration(text: str, field: str) -> float:
             f"{text!r} is no duration", hint="write for example 90s, 10m or 1h30m", details={"field": field}
         )
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(wanted))
+
+
+def parse_since(text: str, field: str) -> datetime:
+    """A time such as ``"2024-05-01T08:00:00Z"`` (UTC if it does not say), or so long ago: ``"2h"``."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return datetime.now(UTC) - timedelta(seconds=parse_duration(text, field))
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def parse_limit(text: str, field: str) -> int:

@@ -8,6 +8,8 @@ OPERATION_FAILED = 20
 OPERATION_CANCELLED = 21
 SOMETHING_WRONG = 22
 OPERATION_PARKED = 23
+ALREADY_INGESTED = 24
+PAUSED = 25
 INTERRUPTED = 130
 
 _MEANINGS = {
@@ -15,6 +17,8 @@ _MEANINGS = {
     **{kind.exit_code: kind.grpc_status.lower().replace("_", " ") for kind in Kind},
     OPERATION_FAILED: "the operation failed",
     OPERATION_CANCELLED: "the operation was cancelled",
+    ALREADY_INGESTED: "the source was ingested already",
+    PAUSED: "the table or the operation is paused",
     OPERATION_PARKED: "the operation is parked: somebody has to decide about it",
     SOMETHING_WRONG: "doctor or landing has found something wrong",
     INTERRUPTED: "interrupted (Ctrl-C)",
@@ -25,6 +29,9 @@ EPILOG = "Exit codes: " + ", ".join(f"{code} {meaning}" for code, meaning in sor
 _BY_CODE = {
     "OPERATION_FAILED": OPERATION_FAILED,
     "OPERATION_PARKED": OPERATION_PARKED,
+    "OPERATION_PAUSED": PAUSED,
+    "TABLE_PAUSED": PAUSED,
+    "ALREADY_INGESTED": ALREADY_INGESTED,
     "CANCELLED": OPERATION_CANCELLED,
 }
 

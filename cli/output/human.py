@@ -39,6 +39,7 @@ from distop.client import (
     Snapshot,
     Table,
     TableContent,
+    Trace,
     Watermarks,
 )
 from distop.errors import DistopError
@@ -76,6 +77,7 @@ class HumanOutput(Output):
             "audit": self._audit,
             "backlog": self._backlog,
             "snapshots": self._snapshots,
+            "traces": self._traces,
         }
         lists[what](items, more)
 
@@ -108,6 +110,10 @@ class HumanOutput(Output):
                 ("runner", operation.runner),
                 ("follows", operation.follows),
                 ("request id", operation.request_id),
+                (
+                    "asked for",
+                    "\n".join(f"{name}: {_text(value)}" for name, value in operation.argument.items()),
+                ),
                 *facts,
             ]
         )
@@ -132,7 +138,7 @@ class HumanOutput(Output):
         self.note("nothing was started")
 
     def _operations(self, operations: Sequence[Operation], more: bool) -> None:
-        grid = _grid("OPERATION", "STATE", "JOBS", "STARTED", "TOOK", "BY", "ERROR")
+        grid = _grid("OPERATION", "STATE", "JOBS", "ROWS", "STARTED", "TOOK", "BY", "ERROR")
         for operation in operations:
             grid.add_row(
                 printable(operation.name),
@@ -141,6 +147,7 @@ class HumanOutput(Output):
                     STATE_STYLES[operation.state],
                 ),
                 counts(operation.jobs),
+                _text(operation.facts.get("rows", "")),
                 _when(operation.started_at),
                 duration(operation.duration_s),
                 printable(operation.started_by),
@@ -175,6 +182,17 @@ class HumanOutput(Output):
                 ("created by", table.created_by),
             ]
         )
+
+    def _traces(self, traces: Sequence[Trace], more: bool) -> None:
+        for one in traces:
+            where = f"job {one.partition}, attempt {one.attempt}" if one.partition else "completing it"
+            self._out.print(Text(printable(f"{_when(one.at)} {where}: {one.error}"), "bold"), soft_wrap=True)
+            for line in one.trace.rstrip().split("\n"):
+                self._out.print(Text(f"    {printable(line)}"), soft_wrap=True)
+        if not traces:
+            self.note(
+                "no stack trace is kept: no user code has raised; distop show has errors of distop itself"
+            )
 
     def _snapshots(self, snapshots: Sequence[Snapshot], more: bool) -> None:
         grid = _grid("SNAPSHOT", "COMMITTED", "CHANGE", "ROWS", "ADDED", "OPERATION", "STATE")
@@ -243,13 +261,14 @@ class HumanOutput(Output):
         self.note(f"looked at {looked}" + ("" if diagnosis.findings else ": everything is as it should be"))
 
     def _audit(self, entries: Sequence[AuditEntry], more: bool) -> None:
-        grid = _grid("WHEN", "WHO", "WHAT", "TO", "WHY")
+        grid = _grid("WHEN", "WHO", "WHAT", "TO", "ASKED FOR", "WHY")
         for entry in entries:
             grid.add_row(
                 _when(entry.at),
                 printable(entry.by),
                 printable(entry.action),
                 printable(entry.target),
+                printable(_text(entry.argument)),
                 printable(entry.reason),
             )
         self._list(grid, "nothing yet", more)
@@ -400,7 +419,7 @@ def _index(index: Index) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={_text(item)}" for name, item in sorted(value.items()))
+        return ", ".join(f"{name}={_text(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_text, value))
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53:

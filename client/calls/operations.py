@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from datetime import datetime
 from typing import Any, Literal
 
 from distop.client.calls.base import PAGE_SIZE, Calls, models
 from distop.client.calls.following import follow
 from distop.client.models.follow_up import FollowUp, operation_options
-from distop.client.models.operation import Operation, OperationState, OperationUpdate
+from distop.client.models.operation import Operation, OperationState, OperationUpdate, Trace
 from distop.client.transport.connection import make_request
 from distop.errors import DeadlineExceeded, IncompatibleOperation, InvalidArgument, OperationNotFound
 from distop.proto import distop_pb2 as pb
@@ -140,17 +141,28 @@ class OperationCalls(Calls):
         """An operation as it stands; finished ones too, while their history is kept."""
         return Operation.from_proto(await self._call("GetOperation", name=name))
 
+    async def traces(self, name: str) -> Sequence[Trace]:
+        """Stack traces of user code that raised in it, the earliest first; the last ones are kept."""
+        reply = await self._call("ListTraces", of="GetOperation", name=name)
+        return [Trace.from_proto(trace) for trace in reply.traces]
+
     def list(
         self,
         table: str = "",
         *,
         type: str = "",
         states: Sequence[OperationState] = (),
+        since: datetime | None = None,
         page_size: int = PAGE_SIZE,
     ) -> AsyncGenerator[Operation, None]:
         """Running and finished operations, of one table or of all, newest first within a table.
 
         Pages are fetched as they are needed, all at one revision.
+
+        Parameters
+        ----------
+        since:
+            Only those that run, or have ended since. Those of all tables then come by time, the newest first.
         """
         found = self._listed(
             "ListOperations",
@@ -158,6 +170,7 @@ class OperationCalls(Calls):
             table=table,
             type=type,
             states=[state.name for state in states if state is not OperationState.UNKNOWN],
+            since=since,
             page_size=page_size,
         )
         return models(found, Operation)

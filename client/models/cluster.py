@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from distop.client.models.model import Model
 
@@ -61,3 +62,5 @@ class AuditEntry(Model):
     by: str = ""
     reason: str = ""
     request_id: str = ""
+    argument: dict[str, Any] = field(default_factory=dict)
+    """Of a start: what was asked for, as :attr:`Operation.argument`."""

@@ -108,6 +108,8 @@ class Operation(Model):
     started_at: datetime | None = None
     finished_at: datetime | None = None
     error: OperationError | None = None
+    argument: dict[str, Any] = field(default_factory=dict)
+    """What it was asked to do, for people: long lists and texts are cut short, secrets are hidden."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What its commit steps reported: snapshot id, rows, files."""
     runner: str = ""
@@ -168,6 +170,18 @@ class Operation(Model):
         if self.state is OperationState.CANCELLED:
             raise Cancelled(f"{self.name} was cancelled{why}", details=details)
         raise OperationFailed(f"{self.name} failed{why}", details=details)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace(Model):
+    """What user code raised."""
+
+    partition: str
+    """Of the job; empty: it was completing the operation that raised."""
+    attempt: str = ""
+    at: datetime | None = None
+    error: str
+    trace: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,5 +61,5 @@ class Explanation(Model):
 
     table: str
     mood: str
-    """``idle``, ``moving``, ``waiting``, ``stuck`` or ``failed``."""
+    """``idle``, ``moving``, ``waiting``, ``paused``, ``stuck`` or ``failed``."""
     sentence: str

@@ -151,4 +151,5 @@ def _entry(entry: Entry) -> pb.AuditEntry:
         by=record.by,
         reason=record.reason,
         request_id=record.request_id,
+        argument_json=record.argument,
     )

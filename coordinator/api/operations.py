@@ -13,6 +13,8 @@ from typing import Any
 
 import grpc.aio
 
+from distop.commit.files.storage import storage_of
+from distop.commit.files.traces import read_traces
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.body import StartBody, operation_arg, seconds
 from distop.coordinator.starting.planner import Planner, Planning
@@ -23,9 +25,11 @@ from distop.coordinator.views.operations import (
     ENDED_STATES,
     from_record,
     from_tracked,
+    not_found,
     read_finished,
     read_operation,
     refresh_pause,
+    timestamp,
 )
 from distop.coordinator.views.updates import live_updates
 from distop.errors import (
@@ -39,7 +43,7 @@ from distop.errors import (
     Unavailable,
 )
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Put
+from distop.metastore.etcd.txn import Get, Put
 from distop.metastore.etcd.watch import WatchBatch, watch
 from distop.metastore.operations.ending import request_cancel
 from distop.metastore.operations.parking import request_resolve
@@ -52,7 +56,16 @@ from distop.metastore.operations.starting import (
     start,
 )
 from distop.metastore.records.keyspace import OperationId, TableKeys, prefix_end
-from distop.metastore.records.operation import RUNNING, CancelRecord, OperationArg, PauseRecord, ResolveRecord
+from distop.metastore.records.operation import (
+    RUNNING,
+    CancelRecord,
+    HistoryRecord,
+    OperationArg,
+    PauseRecord,
+    ResolveRecord,
+)
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
@@ -174,6 +187,35 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         self, request: pb.GetOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
         return await self._get(OperationId.parse(request.name))
+
+    async def ListTraces(  # noqa: N802
+        self, request: pb.GetOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListTracesResponse:
+        operation = OperationId.parse(request.name)
+        keys = self._client.keyspace.table(operation.table)
+        wanted = (keys.table, keys.operation(operation).arg, keys.history(operation))
+        read = await self._client.read_at_once([Get(key) for key in wanted])
+        table, arg, ended = (read.one(index, key) for index, key in enumerate(wanted))
+        if not table.exists or not (arg.exists or ended.exists):
+            raise not_found(operation)
+        record = decode(table.value, TableRecord, table.key)
+        if arg.exists:
+            uuid = decode(arg.value, OperationArg, arg.key).uuid
+        else:
+            uuid = decode(ended.value, HistoryRecord, ended.key).uuid
+        found = await asyncio.to_thread(read_traces, record.location, storage_of(record), operation, uuid)
+        return pb.ListTracesResponse(
+            traces=[
+                pb.Trace(
+                    partition=one.partition,
+                    attempt=one.attempt,
+                    at=timestamp(one.at),
+                    error=one.error,
+                    trace=one.trace,
+                )
+                for one in found
+            ]
+        )
 
     async def ListOperations(  # noqa: N802
         self, request: pb.ListOperationsRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -359,5 +359,6 @@ class Completion:
             error_code=error.code if error else "",
             error=error.message if error else "",
             follows=arg.follows,
+            argument=arg.asked,
             facts=failed_partitions(tracked, outcome) | (facts or {}),
         )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+from distop.commit.files.traces import keep_trace
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import as_distop, shortened
 from distop.metastore.etcd.client import EtcdClient
@@ -21,6 +24,8 @@ MAX_COMMIT_ATTEMPTS = 5
 
 ABORT_OPERATION = "abort_operation"
 """Stands where a commit step does in the record of an abort that has failed."""
+TRACE_S = 5.0
+"""Longest wait for the stack trace of a failure to be kept."""
 
 MAX_ERROR_LENGTH = 4000
 """Characters kept of an error's text: what a hook says must not make its operation too large to end."""
@@ -58,8 +63,9 @@ class Parking:
 
         step = error if isinstance(error, StepFailed) else None
         attempts = tracked.completion.attempts + 1
+        cause = step.cause if step is not None and step.cause is not None else error
         record = self._failure(
-            step.cause if step is not None and step.cause is not None else error,
+            cause,
             attempts=attempts,
             step=step.record.step if step is not None else "",
             index=step.index if step is not None else None,
@@ -67,6 +73,7 @@ class Parking:
             parked=attempts >= self._max_attempts or (step is not None and step.permanent),
             skipped=tracked.completion.skipped,
         )
+        await _keep(tracked, cause)
         if not await self._note(tracked, epoch, record):
             return
         if not record.parked:
@@ -79,6 +86,7 @@ class Parking:
         before = tracked.completion
         attempts = 1 + (before.attempts if before.step == ABORT_OPERATION else 0)
         record = self._failure(error, attempts=attempts, step=ABORT_OPERATION)
+        await _keep(tracked, error)
         return await self._note(tracked, epoch, record) and attempts >= self._max_attempts
 
     def _failure(self, error: Exception, **fields: Any) -> CompletionRecord:
@@ -109,3 +117,10 @@ class Parking:
         tracked.set_completion(record or CompletionRecord(), revision)
         tracked.error = error or tracked.error
         tracked.set_state(state, revision)
+
+
+async def _keep(tracked: Tracked, error: Exception) -> None:
+    """The stack trace of what user code raised, for ``distop logs``."""
+    with suppress(TimeoutError):  # of a storage that hangs: the failure is counted all the same
+        async with asyncio.timeout(TRACE_S):
+            await asyncio.to_thread(keep_trace, tracked.arg, error)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
 from google.protobuf import duration_pb2
 
+from distop.commit.files.storage import without_secrets
 from distop.errors import ArgumentTooLarge, InvalidArgument, UnknownOperationType
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES
 from distop.metastore.operations.starting import StartRequest, digest_of
@@ -26,7 +27,10 @@ from distop.metastore.records.table import TableRecord
 from distop.operations.api import DistributedOperation, Plan, Scope
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
-from distop.proto.json_text import from_json
+from distop.proto.json_text import from_json, to_json
+
+MAX_ASKED_BYTES = 2048
+"""Of what was asked for, as it stays on record."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +178,7 @@ def operation_arg(
         object=wanted.object,
         uuid=plan.uuid,
         argument=plan.argument,
+        asked=for_people(wanted.argument),
         partition_count=len(plan.partitions) if plan.partitions is not None else plan.partition_count,
         partitions=plan.partitions,
         watermarks=plan.watermarks,
@@ -193,6 +198,28 @@ def operation_arg(
         follows=follows,
         batches=list(batches),
     )
+
+
+def for_people(argument: Mapping[str, Any]) -> str:
+    """An argument as it is shown and kept on record: JSON in its order, bounded, and without secrets."""
+    for items, letters in ((20, 400), (5, 200), (2, 50)):
+        told = to_json(_cut(without_secrets(argument), items, letters), "argument")
+        if len(told.encode()) <= MAX_ASKED_BYTES:
+            return told
+    return to_json({"…": f"{len(to_json(argument, 'argument')):,} letters of JSON"}, "argument")
+
+
+def _cut(value: Any, items: int, letters: int) -> Any:
+    match value:
+        case str() if len(value) > letters:
+            return f"{value[:letters]}…"
+        case Mapping():
+            kept = {key: _cut(item, items, letters) for key, item in list(value.items())[: 2 * items]}
+            return kept | ({"…": f"and {len(value) - len(kept):,} more"} if len(value) > len(kept) else {})
+        case list() | tuple():
+            shown = [_cut(item, items, letters) for item in value[:items]]
+            return [*shown, *([f"… and {len(value) - items:,} more"] if len(value) > items else [])]
+    return value
 
 
 @functools.cache

@@ -42,7 +42,8 @@ class PageToken(msgspec.Struct, array_like=True):
             token = from_json(base64.urlsafe_b64decode(text.encode()), cls)
             if token.revision <= 0 or token.offset < 0:
                 raise no_token()
-            check_name(token.after, "after")
+            if token.after:
+                check_name(token.after, "after")
         except (ValueError, msgspec.MsgspecError, InvalidName):
             raise no_token() from None
         return token
@@ -87,6 +88,8 @@ async def list_operations(client: EtcdClient, request: pb.ListOperationsRequest)
     with continued_listing():
         if request.table:
             await check_table(client, request.table, token.revision)
+        elif request.HasField("since"):
+            return await _page_by_time(client, request, token, size)
         return await _page(client, request, token, size)
 
 
@@ -125,6 +128,27 @@ async def _page(
     return response
 
 
+async def _page_by_time(
+    client: EtcdClient, request: pb.ListOperationsRequest, token: PageToken, size: int
+) -> pb.ListOperationsResponse:
+    """Those of all tables, the newest first. It looks at every table, and keeps no more than it returns."""
+    best: list[pb.Operation] = []
+    wanted = token.offset + size + 1
+    async for table in _tables(client, "", PageToken(token.revision)):
+        best += await _operations_of(client, table, request, token.revision)
+        if len(best) > wanted:
+            best = sorted(best, key=_newest, reverse=True)[:wanted]
+    best.sort(key=_newest, reverse=True)
+    response = pb.ListOperationsResponse(operations=best[token.offset : token.offset + size])
+    if len(best) == wanted:
+        response.next_page_token = PageToken(token.revision, offset=token.offset + size).encode()
+    return response
+
+
+def _newest(message: pb.Operation) -> tuple[int, str]:
+    return message.started_at.ToNanoseconds(), message.name
+
+
 async def _tables(client: EtcdClient, only: str, token: PageToken) -> AsyncGenerator[str, None]:
     if only:
         yield only
@@ -144,6 +168,7 @@ async def _operations_of(
     """
     keyspace = client.keyspace
     keys = keyspace.table(table)
+    since = request.since.ToNanoseconds() / 1e9
     found: dict[OperationId, pb.Operation] = {}
     index = await client.scan(
         keyspace.active + escape(table).encode() + b".", revision=revision, keys_only=True
@@ -160,7 +185,9 @@ async def _operations_of(
     for kv in history.kvs:
         operation = keyspace.parse_history(kv.key)
         if request.type in ("", operation.type):
-            found[operation] = from_history(operation, decode(kv.value, HistoryRecord, kv.key), revision)
+            record = decode(kv.value, HistoryRecord, kv.key)
+            if record.finished_at >= since:
+                found[operation] = from_history(operation, record, revision)
     wanted = set(request.states)
     chosen = [message for message in found.values() if not wanted or message.state in wanted]
     return sorted(chosen, key=lambda m: (m.started_at.ToNanoseconds(), m.type, m.instance), reverse=True)

@@ -50,6 +50,7 @@ def from_history(operation: OperationId, record: HistoryRecord, revision: int) -
         started_at=timestamp(record.started_at),
         finished_at=timestamp(record.finished_at),
         facts_json=to_json(record.facts, "facts"),
+        argument_json=record.argument,
         follows=record.follows,
         cancel_requested=record.outcome == "cancelled",
         revision=revision,
@@ -80,6 +81,7 @@ def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
         started_at=timestamp(arg.started_at),
         runner=tracked.runner,
         follows=arg.follows,
+        argument_json=arg.asked,
         max_failed_partitions=arg.options.max_failed_partitions,
         cancel_requested=tracked.cancel_requested,
         revision=revision,
@@ -126,12 +128,17 @@ async def read_operation(client: EtcdClient, operation: OperationId) -> tuple[pb
         return from_tracked(tracked, listing.revision), tracked
     finished = await read_finished(client, operation)
     if finished is None:
-        raise OperationNotFound(
-            f"operation {operation} does not exist",
-            hint="it may be older than the history that is kept: see distop ls",
-            details={"operation": str(operation)},
-        )
+        raise not_found(operation)
     return finished, None
+
+
+def not_found(operation: OperationId) -> OperationNotFound:
+    """Neither its keys nor its history are there."""
+    return OperationNotFound(
+        f"operation {operation} does not exist",
+        hint="it may be older than the history that is kept: see distop ls",
+        details={"operation": str(operation)},
+    )
 
 
 async def read_pause(client: EtcdClient, keys: TableKeys, *, revision: int = 0) -> PauseRecord | None:

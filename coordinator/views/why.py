@@ -28,9 +28,11 @@ class Mood(IntEnum):
     MOVING = 1
     WAITING = 2
     """Work is there, and no process has taken it up yet."""
-    STUCK = 3
+    PAUSED = 3
+    """Somebody holds it, and has to let it go on."""
+    STUCK = 4
     """It will not move before somebody does something about it."""
-    FAILED = 4
+    FAILED = 5
     """Nothing runs, and the last operation did not succeed."""
 
 
@@ -78,7 +80,7 @@ def why(
         held = len([one for one in running if one.state == pb.RUNNING]) + also_running
         waits = f", {_many(held, 'operation')} held" if held else ""
         by = _held_by(table.pause, now)
-        return Reason(Mood.STUCK, f"paused{by}: nothing starts{waits}; distop resume {table.name}")
+        return Reason(Mood.PAUSED, f"paused{by}: nothing starts{waits}; distop resume {table.name}")
     fed = _fed(table, leader, members) if table is not None else None
     if not running:
         if also_running:
@@ -211,7 +213,7 @@ def _of_operation(
     done = f"{jobs.succeeded:,} of {total} done"
     if operation.HasField("pause") and not operation.cancel_requested and not too_many:
         held = _held_by(operation.pause, now)
-        return Reason(Mood.STUCK, f"{name} is paused{held}: {done}; distop resume {operation.name}")
+        return Reason(Mood.PAUSED, f"{name} is paused{held}: {done}; distop resume {operation.name}")
     if operation.cancel_requested:
         return _led(f"{name} is being cancelled: {done}", "abort it", leader, members)
     if too_many:

@@ -6,6 +6,7 @@ template names but nobody gave it is an error, never an empty place.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -22,6 +23,9 @@ from distop.proto.json_text import from_json
 
 LARGE_GRID = 2000
 """Cells of an operation's grid on its own page."""
+
+SHORT = 120
+"""Letters of what was asked for, in lists."""
 
 _STATES = {number: name.lower() for name, number in pb.OperationState.items() if number}
 
@@ -79,6 +83,12 @@ def percent(jobs: pb.JobCounts) -> int:
     return 100 if share == 1 else min(99, round(share * 100))
 
 
+def short(argument: Mapping[str, Any]) -> str:
+    """What was asked for, in one line of a table."""
+    text = ", ".join(f"{name}={value}" for name, value in argument.items())
+    return text if len(text) <= SHORT else f"{text[:SHORT]}…"
+
+
 def _seen(value: Any) -> Any:
     """An expression's value before it is escaped; markup comes from macros, whose expressions passed here."""
     return value if isinstance(value, Markup) else printable(str(value))
@@ -95,6 +105,9 @@ ENVIRONMENT = Environment(
 )
 ENVIRONMENT.filters["number"] = "{:,}".format
 ENVIRONMENT.globals |= {
+    "ABORTING": pb.ABORTING,
+    "CANCELLED": pb.CANCELLED,
+    "FAILED": pb.FAILED,
     "HISTORY": HISTORY,
     "LARGE_GRID": LARGE_GRID,
     "LIVE": LIVE,
@@ -103,6 +116,7 @@ ENVIRONMENT.globals |= {
     "from_json": from_json,
     "percent": percent,
     "seconds_of": seconds_of,
+    "short": short,
     "short_name": short_name,
     "span": span,
     "state_of": state_of,

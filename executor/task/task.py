@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from distop.commit.files.traces import keep_trace
 from distop.errors import (
     AttemptTimeout,
     Cancelled,
@@ -309,10 +310,12 @@ class Task:
         permanent = isinstance(error, InvalidArgument | JobFailed | Cancelled)
         if operation.can_fail and (permanent or tries >= self._most_tries):
             log.warning("job_failed", extra=fields, exc_info=error)
+            keep_trace(job.operation, error, partition=job.partition, attempt=job.attempt)
             job.clean(self.work.operation)
             self._give_up(job, told(error))
             return False
         log.warning("job_attempt_failed", extra=fields | {"tries": tries}, exc_info=error)
+        keep_trace(job.operation, error, partition=job.partition, attempt=job.attempt)
         if not operation.resumable:
             job.clean(self.work.operation)
         if operation.can_fail:

@@ -267,6 +267,7 @@ def _new_operation(keys: TableKeys, arg: OperationArg, request: StartRequest) ->
             at=arg.started_at,
             request_id=request.request_id,
             reason=f"follows {arg.follows}" if arg.follows else "",
+            argument=arg.asked,
         ),
     )
 

@@ -82,6 +82,8 @@ class OperationArg(Record, kw_only=True):
     """What its finish starts, if it succeeds."""
     follows: str = ""
     """The operation whose finish has started it."""
+    asked: str = ""
+    """The caller's argument, shortened, as JSON in the order of the caller: for people."""
 
     @property
     def id(self) -> OperationId:
@@ -237,5 +239,7 @@ class HistoryRecord(Record, kw_only=True):
     error: str = ""
     facts: dict[str, Any] = {}
     """What its commit steps report: snapshot id, rows, files."""
+    argument: str = ""
+    """What it was asked to do: :attr:`OperationArg.asked`."""
     follows: str = ""
     """The operation whose finish has started it."""

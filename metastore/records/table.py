@@ -96,6 +96,8 @@ class AuditRecord(Record, kw_only=True):
     reason: str = ""
     at: float = 0.0
     request_id: str = ""
+    argument: str = ""
+    """Of a start: what was asked for, as in the operation's record."""
 
 
 class NamespaceRecord(Record, kw_only=True):

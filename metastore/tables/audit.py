@@ -35,6 +35,7 @@ def audit_put(
     at: float,
     reason: str = "",
     request_id: str = "",
+    argument: str = "",
 ) -> Put:
     """The entry of one action, to be put into the transaction that does it.
 
@@ -45,7 +46,15 @@ def audit_put(
     at:
         Seconds since the Unix epoch; the key begins with it.
     """
-    record = AuditRecord(action=action, target=target, by=by, reason=reason, at=at, request_id=request_id)
+    record = AuditRecord(
+        action=action,
+        target=target,
+        by=by,
+        reason=reason,
+        at=at,
+        request_id=request_id,
+        argument=argument,
+    )
     # Thirteen digits of milliseconds sort as numbers do until the year 2286; the rest tells apart what
     # happens within one.
     entry = f"{int(at * 1000):013d}-{secrets.token_hex(4)}"

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,37 @@ async def test_an_emergency_on_the_command_line(
         # A number is the same as text, to the last digit.
         back = await distop("start", "t", "rollback", "--arg", f"snapshot={target}", "--wait")
         assert back["facts"]["snapshotId"] == target
+
+
+async def test_what_ran_is_on_record(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -> None:
+    """U2, O22: what was asked for, in its order, what came of it; and of all tables by time."""
+    async with coordinated(etcd_config, tmp_path, client) as service, runner(client):
+        paths = [str(source(service, "a", 0, 10))]
+        began = datetime.now(UTC)
+        given = {"paths": paths, "mode": "overwrite", "filter": "id < 7", "format": "csv"}
+        started = await service.client.start("t", "ingest", given)
+        assert list(started.argument.items()) == list(given.items())
+        ended = await service.client.wait(started.name, timeout_s=30)
+        assert list(ended.argument.items()) == list(given.items())
+        assert (ended.facts["rows"], ended.facts["bytes"] > 0) == (7, True)
+        entry = await anext(service.client.audit("t"))
+        assert (entry.action, entry.argument) == ("start", given)
+        long = await service.client.start("t", "friend", {"partitions": 0, "many": ["x" * 900] * 400})
+        kept = (await service.client.wait(long.name)).argument
+        assert len(json.dumps(kept)) < 3000
+        assert kept["many"][-1] == "… and 395 more"
+
+        await service.client.create_table("z", str(tmp_path / "z"))
+        await service.client.create_table("a", str(tmp_path / "a"))
+        for table in ("z", "a"):
+            last = await service.client.start(table, "noop", {"partitions": 0})
+            await service.client.wait(last.name)
+        listed = [one.name async for one in service.client.list(since=began, page_size=2)]
+        assert listed == ["a/noop/1", "z/noop/1", long.name, started.name]
+        assert last.started_at is not None
+        recent = [one.name async for one in service.client.list(since=last.started_at)]
+        assert recent[0] == "a/noop/1"
+        assert started.name not in recent
 
 
 async def test_data_that_somebody_else_wrote_meanwhile(

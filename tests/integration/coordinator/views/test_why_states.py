@@ -273,7 +273,7 @@ STATES: list[tuple[Callable[[World, str], Awaitable[None]], str, str]] = [
     (side_by_side, "stuck", "per_object/a/1 is waiting for a runner .*; 2 other operations"),
     (
         paused_operation,
-        "stuck",
+        "paused",
         (
             rf"noop/1 is paused by \S+ since {SHORTLY} \(lunch\): 0 of 2 jobs done; "
             "distop resume paused_operation/noop/1"
@@ -281,7 +281,7 @@ STATES: list[tuple[Callable[[World, str], Awaitable[None]], str, str]] = [
     ),
     (
         paused_table,
-        "stuck",
+        "paused",
         (
             rf"paused by \S+ since {SHORTLY} \(lunch\): nothing starts, 1 operation held; "
             "distop resume paused_table"
@@ -289,7 +289,7 @@ STATES: list[tuple[Callable[[World, str], Awaitable[None]], str, str]] = [
     ),
     (
         paused_backlog,
-        "stuck",
+        "paused",
         rf"paused by \S+ since {SHORTLY}: nothing starts; distop resume paused_backlog",
     ),
     (to_be_cancelled, "moving", "noop/1 is being cancelled: 0 of 2 jobs done; idler leads"),

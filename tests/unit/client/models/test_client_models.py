@@ -54,10 +54,11 @@ def message_of(operation: Operation) -> pb.Operation:
         if operation.state is OperationState.UNKNOWN
         else operation.state.name,
         "facts_json": to_json(operation.facts, "facts"),
+        "argument_json": to_json(operation.argument, "argument"),
         "started_at": stamp(operation.started_at),
         "finished_at": stamp(operation.finished_at),
     }
-    del told["facts"]
+    del told["facts"], told["argument"]
     return pb.Operation(**told)
 
 

@@ -9,13 +9,15 @@ from typing import Any, ClassVar
 
 import pytest
 
-from distop.errors import Cancelled, InvalidArgument, Unavailable
+from distop.commit.files.traces import read_traces
+from distop.errors import Cancelled, InvalidArgument, JobFailed, Unavailable
 from distop.executor.host.scratch import Scratch
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.task.session import Ownership, Session
 from distop.executor.task.task import Task, TaskJob, TaskSummary, Work
 from distop.metastore.operations.jobs import WON, Mark, Outcome, Verdict
 from distop.metastore.operations.tries import Tried
+from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import JobRecord, OperationArg
 from distop.metastore.records.options import OperationOptions
 from distop.metastore.records.record import decode
@@ -117,9 +119,11 @@ def work(job: JobContext) -> dict[str, Any]:
 
 
 def run(operation: Scripted, port: ScriptedPort, *partitions: str, **given: Any) -> TaskSummary:
-    tried = given.pop("tried", {})
+    tried, location = given.pop("tried", {}), given.pop("location", "")
     options = OperationOptions(**given)
-    arg = OperationArg(table="t", type=operation.type, instance=1, options=options)
+    arg = OperationArg(
+        table="t", type=operation.type, instance=1, uuid="u", location=location, options=options
+    )
     to_do = Work(operation=operation, arg=arg, run_token=7, scratch=NOWHERE, tried=tried)
     session = NoPause(port, str(arg.id), 7, claims=to_do.claims)
     return Task(to_do, session, "s1", clock=lambda: 1.0, rng=random.Random(1)).run(partitions or ["0"])
@@ -146,6 +150,15 @@ def test_the_last_attempt_cleans_up_before_its_failure_is_marked() -> None:
     assert operation.cleaned == operation.attempts
     record = decode(port.marks[0].value, JobRecord)
     assert (record.state, record.error) == ("failed", "JOB_CRASHED: OSError: y")
+
+
+def test_what_user_code_raised_is_kept_in_the_tables_storage(tmp_path: Path) -> None:
+    """And a retry that succeeds takes nothing back."""
+    operation = Scripted(fail(OSError("x")), work, fail(JobFailed("told by the job")))
+    run(operation, ScriptedPort(), "p", "q", location=str(tmp_path))
+    (kept,) = read_traces(str(tmp_path), {}, OperationId("t", "scripted", 1), "u")
+    assert (kept.partition, kept.attempt, kept.error) == ("p", operation.attempts[0], "OSError: x")
+    assert "raise error" in kept.trace
 
 
 @pytest.mark.parametrize("error", [InvalidArgument("no"), Cancelled("by itself")])

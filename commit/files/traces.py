@@ -1,0 +1,109 @@
+"""Stack traces of user code that raised, kept in the table's storage for who asks why.
+
+Bounded without anybody who counts or tidies up: a trace has one of a fixed number of places, and a later one
+takes the place of an earlier one. It says whose it is, so that none is shown as another operation's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+import traceback
+import zlib
+from dataclasses import asdict, dataclass
+from urllib.parse import quote
+
+from distop.commit.files.storage import StorageOptions, file_system
+from distop.errors import DistopError
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation import OperationArg
+
+log = logging.getLogger(__name__)
+
+OPERATIONS = 20
+"""Operations of one type (and object) on a table whose traces are kept."""
+PLACES = 10
+"""Traces of one operation that are kept."""
+MAX_LETTERS = 16_000
+"""Of one trace: its beginning and its end."""
+MOST_WRITTEN = 50
+"""Traces of one operation that one process writes: many jobs may fail of the same."""
+
+_written: dict[str, int] = {}
+_REMEMBERED = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """What user code raised."""
+
+    operation: str
+    uuid: str
+    partition: str
+    """Of the job; empty: it was completing the operation that raised."""
+    attempt: str
+    at: float
+    error: str
+    trace: str
+
+
+def keep_trace(
+    arg: OperationArg,
+    error: BaseException,
+    *,
+    partition: str = "",
+    attempt: str = "",
+    now: float | None = None,
+) -> None:
+    """Keep what an attempt raised; an error of distop's own says enough. Never raises."""
+    if isinstance(error, DistopError) or not arg.location or _written.get(arg.uuid, 0) >= MOST_WRITTEN:
+        return
+    while len(_written) >= _REMEMBERED:
+        _written.pop(next(iter(_written)), None)
+    _written[arg.uuid] = _written.get(arg.uuid, 0) + 1
+    text = "".join(traceback.format_exception(error))
+    half = MAX_LETTERS // 2
+    if len(text) > MAX_LETTERS:
+        text = f"{text[:half]}\n...\n{text[-half:]}"
+    kept = Trace(
+        operation=str(arg.id),
+        uuid=arg.uuid,
+        partition=partition,
+        attempt=attempt,
+        at=time.time(),
+        error=f"{type(error).__name__}: {error}"[:1000],
+        trace=text,
+    )
+    place = zlib.crc32(partition.encode(errors="replace")) % PLACES if partition else PLACES
+    try:
+        files, folder = file_system(_folder(arg.location, arg.id), arg.storage)
+        files.makedirs(folder, exist_ok=True)
+        with files.open(f"{folder}/{place}.json", "wb") as file:
+            file.write(json.dumps(asdict(kept)).encode())
+    except Exception as unwritable:  # whatever storage raises: the error itself is what matters
+        log.warning("trace_not_kept", extra={"operation": str(arg.id), "error": str(unwritable)})
+
+
+def read_traces(location: str, storage: StorageOptions, operation: OperationId, uuid: str) -> list[Trace]:
+    """The traces of an operation that are still kept, the earliest first."""
+    files, folder = file_system(_folder(location, operation), storage)
+    found = []
+    for place in range(PLACES + 1):
+        try:
+            with files.open(f"{folder}/{place}.json", "rb") as file:
+                trace = Trace(**json.loads(file.read(8 * MAX_LETTERS)))
+        except FileNotFoundError:
+            continue
+        except (ValueError, TypeError):  # half written when its process died
+            continue
+        if trace.uuid == uuid:
+            found.append(trace)
+    return sorted(found, key=lambda trace: trace.at)
+
+
+def _folder(location: str, operation: OperationId) -> str:
+    # Readers of a folder of Parquet files pass over names that begin so.
+    of = re.sub(r"[^\w.%-]", "_", quote(f"{operation.type}.{operation.object}".rstrip("."), safe=""))
+    return f"{location}/_distop/traces/{of}/{operation.instance % OPERATIONS}"
