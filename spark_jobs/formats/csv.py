@@ -109,8 +109,6 @@ def _dialect(options: CsvOptions) -> type[csv.Dialect]:
 class CsvReader:
     """Reads CSV files."""
 
-    row_unit = "line"
-
     def __init__(self, options: CsvOptions, wanted: Wanted) -> None:
         self._options = options
         self._wanted = wanted

@@ -21,7 +21,7 @@ from distop.errors import SourceUnreadable
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.csv import convert_options, csv_text, parse_options, read_header
 from distop.spark_jobs.formats.files import OpenFile
-from distop.spark_jobs.formats.jsonl import first_of_data, json_text
+from distop.spark_jobs.formats.jsonl import first_objects
 from distop.spark_jobs.formats.options import CsvOptions, Format
 from distop.spark_jobs.formats.parquet import holds, opened_parquet
 from distop.spark_jobs.formats.reader import FileUnusable
@@ -268,8 +268,7 @@ class JsonSample:
         size = SAMPLE_BYTES // len(files)
 
         def lines(file: OpenFile) -> list[bytes]:
-            text = json_text(file.text())
-            return text.head(first_of_data(text), size).splitlines()
+            return first_objects(file.text(), size)
 
         return cls(line for file in files for line in looked_into(file, lines))
 

@@ -16,13 +16,15 @@ from pyarrow.json import ParseOptions, ReadOptions, read_json
 
 from distop.spark_jobs.formats.bad_rows import Unconvertible
 from distop.spark_jobs.formats.files import OpenFile
-from distop.spark_jobs.formats.reader import FileUnusable, Wanted
+from distop.spark_jobs.formats.json_array import JsonArrayFile, element_blocks, is_array
+from distop.spark_jobs.formats.reader import Wanted
 from distop.spark_jobs.formats.text_file import OpenTextFile, TextFile
 from distop.spark_jobs.formats.text_rows import Lines
 from distop.spark_jobs.formats.types import convert, json_type
 
 _IN_ROW = re.compile(r" in row \d+$")
 _OTHER_KIND = re.compile(r"Column\(/(?P<column>.*)\) changed from (?P<wanted>\w+) to (?P<found>\w+)")
+_BLANK_LINE = re.compile(rb"(?:\A|\n)[ \t\r]*\n")
 _WHERE = re.compile(r" - at `.*`$")
 
 
@@ -43,34 +45,28 @@ def json_text(file: OpenFile) -> TextFile:
     return TextFile(file, is_blank=is_blank)
 
 
-def first_of_data(text: TextFile) -> int:
-    """Where the first object begins.
-
-    Raises
-    ------
-    FileUnusable
-        The file is one JSON array.
-    """
-    record, begin, _ = text.first_record()
-    if record.lstrip().startswith(b"["):
-        raise FileUnusable(
-            "holds a JSON array, not one object per line; convert it, for example with jq -c '.[]'"
-        )
-    return begin
+def first_objects(file: OpenFile, size: int) -> list[bytes]:
+    """Some objects from the beginning of a file of lines, or of one array, about ``size`` bytes of them."""
+    if is_array(file):
+        return next((block.data for block in element_blocks(file, size)), b"").splitlines()
+    text = json_text(file)
+    return text.head(text.first_record()[1], size).splitlines()
 
 
 class JsonLinesReader:
-    """Reads files of JSON lines. A key that an object lacks is NULL."""
-
-    row_unit = "line"
+    """Reads files of JSON lines, and such as are one array. A key that an object lacks is NULL."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
 
     @contextmanager
-    def open(self, file: OpenFile) -> Iterator[OpenTextFile]:
+    def open(self, file: OpenFile) -> Iterator[OpenTextFile | JsonArrayFile]:
+        objects = JsonObjects(self._wanted)
+        if is_array(file.text()):
+            yield JsonArrayFile(file.text(), objects)
+            return
         text = json_text(file.text())
-        yield OpenTextFile(text, first_of_data(text), JsonObjects(self._wanted))
+        yield OpenTextFile(text, text.first_record()[1], objects)
 
 
 class JsonObjects:
@@ -93,7 +89,8 @@ class JsonObjects:
         data = rows.data
         count = _checked_objects(data)
         lines = data.count(b"\n") + (not data.endswith(b"\n"))
-        if count != lines and count != len(rows):
+        # Only where lines may be blank do the rows themselves have to be counted.
+        if (count != lines or _BLANK_LINE.search(data)) and count != len(rows):
             raise Unconvertible("a line must hold one JSON object")
         if not count:
             return self._schema.empty_table()

@@ -93,8 +93,6 @@ class ParquetRows:
 class ParquetReader:
     """Reads Parquet files."""
 
-    row_unit = "row"
-
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
 
@@ -115,6 +113,8 @@ class ParquetReader:
 
 class ParquetFile:
     """One Parquet file; ``there`` are the columns of the schema that it has."""
+
+    row_unit = "row"
 
     def __init__(self, file: pq.ParquetFile, schema: pa.Schema, there: list[str]) -> None:
         self._file = file

@@ -59,6 +59,9 @@ R = TypeVar("R", bound=Rows)
 class FileReader(Protocol[R]):
     """One opened file of a source."""
 
+    row_unit: str
+    """What the number of a row counts: ``line``, ``row`` or ``element``."""
+
     def blocks(self, start: int, end: int | None) -> Iterator[R]:
         """The raw rows of units ``start`` to ``end`` (``None``: the end), in blocks of bounded size.
 
@@ -78,9 +81,6 @@ class FileReader(Protocol[R]):
 
 class FormatReader(Protocol):
     """Reads the files of one format."""
-
-    row_unit: str
-    """What the number of a row counts: ``line`` or ``row``."""
 
     def open(self, file: OpenFile) -> AbstractContextManager[FileReader[Any]]:
         """Open one file. Raises :class:`FileUnusable` if its columns are not the wanted ones."""

@@ -75,7 +75,7 @@ class TextFile:
             for block in whole_lines(stream, 0, block_bytes=TAIL_BYTES, last_end=self._last_end):
                 begin, text = block.offset, block.data
                 if begin == 0:
-                    begin = _size_of_mark(text)
+                    begin = size_of_mark(text)
                 for record in self._split(text[begin - block.offset :]):
                     end = begin + len(record)
                     if not self._is_blank(record):
@@ -124,6 +124,8 @@ class OpenTextFile:
         Where its data begins.
     """
 
+    row_unit = "line"
+
     def __init__(self, text: TextFile, first: int, records: Converter) -> None:
         self._text, self._first = text, first
         self.convert = records.convert
@@ -133,7 +135,8 @@ class OpenTextFile:
         return self._text.blocks(start, end, first=self._first)
 
 
-def _size_of_mark(text: bytes) -> int:
+def size_of_mark(text: bytes) -> int:
+    """How long the byte order mark is that a file begins with. Raises :class:`FileUnusable` for UTF-16."""
     if text.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise FileUnusable("is written in UTF-16, and only UTF-8 is read")
     return len(_BYTE_ORDER_MARK) if text.startswith(_BYTE_ORDER_MARK) else 0

@@ -19,6 +19,13 @@ class Lines(Protocol):
         """How many records there are."""
 
 
+class Counter(Protocol):
+    """Knows how many lines of a file end before a block of it."""
+
+    def lines_before(self, offset: int) -> int:
+        """Before the block at ``offset``; offsets must not go back."""
+
+
 class LineCounter:
     """Counts the lines of one file, for messages: only when asked, and going forward only once.
 
@@ -74,7 +81,7 @@ class TextRows:
     def __init__(
         self,
         block: Block,
-        counter: LineCounter,
+        counter: Counter,
         *,
         split: Callable[[bytes], Iterable[bytes]],
         is_blank: Callable[[bytes], bool],

@@ -157,12 +157,15 @@ class FilesSplit:
                 end = None if piece.end == entry.length else piece.end
                 for block in opened.blocks(piece.start, end):
                     self._look()
-                    yield self._rows.of(block, file.url, opened.convert, partial(self._place, url=file.url))
+                    yield self._rows.of(
+                        block, file.url, opened.convert, partial(_place, file.url, opened.row_unit)
+                    )
             # What was read is what was planned only if it is so until the end.
             _check_unchanged(file, entry)
 
-    def _place(self, rows: Rows, url: str) -> Place:
-        return Place(url, rows.number(), self._format.row_unit)
+
+def _place(url: str, unit: str, rows: Rows) -> Place:
+    return Place(url, rows.number(), unit)
 
 
 @contextmanager

@@ -119,9 +119,10 @@ def test_a_column_of_several_kinds_needs_a_declared_type(ingesting: Ingesting) -
     assert ingesting.rows("b") == [1, 2]
 
 
-def test_one_array_is_no_file_of_lines(ingesting: Ingesting) -> None:
-    with pytest.raises(InvalidArgument, match="JSON array"):
-        ingesting.start(paths=write(ingesting, '[{"a": 1}]', name="a.json"))
+def test_a_blank_line_does_not_make_up_for_two_objects_on_one(ingesting: Ingesting) -> None:
+    path = write(ingesting, '{"a": 1} {"a": 2}', "")
+    with pytest.raises(BadRow, match="line 1: a line must hold one JSON object"):
+        ingesting.ingest(paths=path, schema={"a": "int"})
 
 
 BAD: dict[int, str | bytes] = {
