@@ -11,6 +11,8 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     # Operations share the slots instead of queueing behind the first.
     "spark.scheduler.mode": "FAIR",
+    # Otherwise queries refuse columns of times of day.
+    "spark.sql.timeType.enabled": "true",
     # Workers are forked from a process that has loaded what jobs need.
     "spark.python.daemon.module": "distop.executor.launch.spark_daemon",
 }

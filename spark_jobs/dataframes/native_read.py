@@ -40,6 +40,7 @@ from distop.errors import InvalidArgument, PreconditionFailed
 from distop.spark_jobs.dataframes.options import ReadOptions
 from distop.spark_jobs.dataframes.read import find_snapshot, spark_columns
 from distop.spark_jobs.dataframes.target import connect
+from distop.spark_jobs.formats.spark_types import allow_times
 from distop.spark_jobs.tables.snapshot import TableSnapshot
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ def native_frame(session: SparkSession, options: ReadOptions, columns: Sequence[
         )
     if not files:
         return session.createDataFrame([], wanted)
-    frame = session.read.schema(spark_columns(snapshot.schema)).parquet(*(file.path for file in files))
+    columns_of_files = spark_columns(snapshot.schema)
+    allow_times(session, columns_of_files)
+    frame = session.read.schema(columns_of_files).parquet(*(file.path for file in files))
     if not isinstance(expression, AlwaysTrue):
         frame = frame.where(as_column(expression))
     return frame.select(*(f"`{name}`" for name in wanted.fieldNames()))

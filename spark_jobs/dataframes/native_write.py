@@ -41,7 +41,7 @@ from distop.spark_jobs.dataframes.publication import (
 )
 from distop.spark_jobs.dataframes.read import spark_columns
 from distop.spark_jobs.dataframes.target import WriteTarget, connect, open_target
-from distop.spark_jobs.formats.spark_types import arrow_schema
+from distop.spark_jobs.formats.spark_types import allow_times, arrow_schema
 from distop.spark_jobs.formats.types import table_type
 
 if TYPE_CHECKING:
@@ -85,12 +85,13 @@ def check_native(layout: Layout, rows: pa.Schema) -> None:
             raise _not_native(f"column {given.name!r}: {given.type} cannot become {wanted} without loss")
     for column in layout.schema.columns:
         kind = column.field_type
-        if not kind.is_primitive or isinstance(kind, FixedType | UUIDType | TimeType):
+        if not kind.is_primitive or isinstance(kind, FixedType | UUIDType):
             raise _not_native(f"column {column.name!r} has the type {kind}")
     for term in layout.spec.fields:
         kind = layout.schema.find_type(term.source_id)
         of_date = isinstance(term.transform, YearTransform | MonthTransform | DayTransform)
-        if not isinstance(term.transform, IdentityTransform) and not (of_date and isinstance(kind, DateType)):
+        by_column = isinstance(term.transform, IdentityTransform) and not isinstance(kind, TimeType)
+        if not by_column and not (of_date and isinstance(kind, DateType)):
             raise _not_native(f"it is partitioned by {term.transform}({term.name})")
 
 
@@ -118,6 +119,7 @@ def _write_files(frame: DataFrame, target: WriteTarget) -> int:
     """Have Spark write; how many rows it has counted."""
     layout = target.layout
     types = spark_columns(layout.schema)
+    allow_times(frame.sparkSession, types)
     columns = []
     for column in layout.schema.columns:
         given = f.col(f"`{column.name}`") if column.name in frame.columns else f.lit(None)

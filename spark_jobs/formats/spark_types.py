@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 from pyarrow import types as is_
 from pyspark.errors import PySparkException
@@ -9,6 +11,19 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from distop.operations.arguments import invalid
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+TIME_OF_DAY = "spark.sql.timeType.enabled"
+"""A setting of Spark, without which its own readers, writers and queries refuse columns of times of day."""
+
+
+def allow_times(session: SparkSession, schema: StructType) -> None:
+    """Have a session take times of day, if there are any in the columns. It stays so: Spark reads late."""
+    if "time(" in schema.simpleString():
+        session.conf.set(TIME_OF_DAY, "true")
 
 
 def arrow_schema(struct: StructType) -> pa.Schema:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from distop.client import Operation
 from distop.executor.runner import run_hosted
 from distop.metastore.records.keyspace import OperationId
-from distop.spark_jobs import write
+from distop.spark_jobs import read, write
 from distop.spark_jobs.ingest import ingest_dataframe
 from distop.spark_jobs.ingest.operation import Ingest
 from support.spark.spark_service import Service, ids_of, reading, writing
@@ -87,3 +88,17 @@ def test_a_table_may_be_named_with_its_namespace(service: Service, spark: Any, t
     assert ids_of(reading(service, spark, f"default.{table}")) == list(range(4))
     assert ids_of(reading(service, spark, table)) == list(range(4))
     assert [one.name for one in service.client.list_tables() if table in one.name] == [table]
+
+
+@pytest.mark.parametrize("door", [files, query, dataframe, data_source, native], ids=lambda it: it.__name__)
+def test_a_time_of_day_comes_through(service: Service, spark: Any, tmp_path: Path, door: Door) -> None:
+    """U3: to the microsecond, into a table and out of it again."""
+    table = service.table(schema=["id: int", "at: time"])
+    moments = [time(5, 6, 7), time(23, 59, 59, 999_999), None]
+    frame = spark.createDataFrame(list(enumerate(moments)), "id int, at time(6)")
+    door(service, frame, table, tmp_path)
+    rows = service.iceberg(table).scan().to_arrow().sort_by("id")
+    assert rows["at"].to_pylist() == moments
+    for read_back in (reading(service, spark, table), read(spark, table, coordinator=service.address)):
+        found = read_back.orderBy("id").collect()
+        assert [row["at"] for row in found] == moments
