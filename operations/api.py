@@ -208,6 +208,11 @@ class DistributedOperation(ABC):
         process that made them: one that was killed cleans up nothing. What lies in the attempt's staging
         folder is swept in any case; see :meth:`abort_operation` for the rest."""
 
+    def describe_job(self, operation: OperationArg, partition: str) -> str:
+        """What a job is about, to the people who started the operation: the file that it reads, say. Each job
+        has a description of its own."""
+        return partition
+
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """The transactional steps that publish it, in order. Watermarks and history are added by distop."""
         return ()

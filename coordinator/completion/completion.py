@@ -34,7 +34,6 @@ from distop.coordinator.completion.publication import (
 )
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.planner import Planner
-from distop.coordinator.state.actions import failed_partitions
 from distop.coordinator.state.memory import Memory
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.state.turns import Turn
@@ -76,6 +75,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+MAX_NAMED_ERROR = 120
+"""Characters of the error of each failed job that a history record names."""
 
 MAX_REBASES = 100
 """How often a commit that loses to other writers is put on their result, before it backs off."""
@@ -231,6 +233,7 @@ class Completion:
             reached("hook.before")
             await self._hooks.run(view.token, partial(kind.complete_operation, view))
             reached("hook.after")
+        failed = await self._failed_jobs(kind, tracked)
         skipped: list[str] = []
         if steps and is_external(steps):
             done = await self._external.run(keys, tracked, epoch, view, steps, check)
@@ -248,7 +251,7 @@ class Completion:
                     run_ops = base.run_ops
                 if base is not None and (steps or tracked.arg.watermarks):
                     contributions = await self._blocking(prepare, context_of(keys, base, view), steps)
-                facts: dict[str, Any] = {"skippedSteps": skipped} if skipped else {}
+                facts = failed | ({"skippedSteps": skipped} if skipped else {})
                 for contribution in contributions:
                     facts.update(contribution.facts)
                 follow_up: FollowUpStart | None = None
@@ -266,6 +269,17 @@ class Completion:
             if not tracked.state or tracked.cancel_requested:
                 return
         raise Busy(f"{tracked.arg.id} lost {MAX_REBASES} races in a row for table {keys.name!r}")
+
+    async def _failed_jobs(self, kind: DistributedOperation, tracked: Tracked) -> dict[str, Any]:
+        """What a success says of the jobs that were allowed to fail; so much of it as fits its record."""
+        if not tracked.jobs.failed:
+            return {}
+
+        def named() -> dict[str, str]:
+            jobs = tracked.jobs.failures.items()
+            return {kind.describe_job(tracked.arg, job): shortened(why, MAX_NAMED_ERROR) for job, why in jobs}
+
+        return {"failedPartitions": await self._blocking(named)}
 
     async def _send(
         self,
@@ -360,5 +374,5 @@ class Completion:
             error=error.message if error else "",
             follows=arg.follows,
             argument=arg.asked,
-            facts=failed_partitions(tracked, outcome) | (facts or {}),
+            facts=facts or {},
         )

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from distop.coordinator.state.tracker import Tracked
-from distop.errors import JobFailed, shortened
+from distop.errors import JobFailed
 from distop.metastore.records.operation import ABORTING, COMMITTING, RUNNING, ResolveRecord
-
-MAX_NAMED_ERROR = 120
-"""Characters of the error of each failed partition that a history record names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +86,6 @@ def _why_failed(tracked: Tracked) -> str:
         return first
     limit = "one must succeed" if allowed < 0 or allowed >= tracked.total else f"{allowed:,} may"
     return f"{tracked.jobs.failed:,} of {tracked.total:,} jobs failed, {limit}; {first}"
-
-
-def failed_partitions(tracked: Tracked, outcome: str) -> dict[str, Any]:
-    """What a success says of the jobs that were allowed to fail; so much of it as fits a history record."""
-    if outcome != "success" or not tracked.jobs.failed:
-        return {}
-    named = tracked.jobs.failures.items()
-    return {"failedPartitions": {name: shortened(error, MAX_NAMED_ERROR) for name, error in named}}
 
 
 def _too_late(tracked: Tracked) -> Seal:

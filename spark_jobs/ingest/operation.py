@@ -118,6 +118,12 @@ class Ingest(DistributedOperation):
 
         return run_job(job)
 
+    def describe_job(self, operation: OperationArg, partition: str) -> str:
+        """The files that it reads, or the offsets."""
+        from distop.spark_jobs.ingest.plan import IngestPlan
+
+        return partition if operation.dynamic else IngestPlan.of(operation).describe(partition)
+
     def cancel_job_and_cleanup(self, job: JobContext) -> None:
         """Remove the attempt's files."""
         from distop.commit.cleanup.staged import remove_attempt

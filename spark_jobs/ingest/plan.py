@@ -30,6 +30,10 @@ MAX_PLAN_BYTES = 1_000_000
 """Longest plan, as JSON. etcd takes values of 1.5 MiB, and an operation's record holds more than the plan."""
 
 
+MAX_DESCRIBED = 3
+"""Files that the description of a job names."""
+
+
 class FileEntry(msgspec.Struct, array_like=True, frozen=True):
     """One file: ``[path below the source's folder, bytes, version, units]``."""
 
@@ -156,6 +160,23 @@ class IngestPlan(TargetPlan, kw_only=True):
     def pieces(self, partition: str) -> list[Piece]:
         """What the job of a partition is to read."""
         return self._line.pieces(self.cuts, int(partition))
+
+    def describe(self, partition: str) -> str:
+        """What the job of a partition is to read, for people; no two are described alike."""
+        pieces = self.pieces(partition)
+        named = ", ".join(map(self._described, pieces[:MAX_DESCRIBED]))
+        more = len(pieces) - MAX_DESCRIBED
+        return f"{named} and {more:,} more" if more > 0 else named
+
+    def _described(self, piece: Piece) -> str:
+        part = self._parts[piece.file]
+        if isinstance(part, FileEntry):
+            name, begin = part.path, 0
+        else:
+            name, begin = f"partition {part.partition}", part.start
+        if piece.end - piece.start == part.length:
+            return name
+        return f"{name} from {begin + piece.start} to {begin + piece.end}"
 
     @cached_property
     def _line(self) -> Line:

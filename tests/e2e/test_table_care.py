@@ -92,6 +92,33 @@ async def test_maintenance_leaves_a_running_operation_alone(
         assert service.data_files() == await asyncio.to_thread(service.published_files)
 
 
+async def test_callers_that_overwrite_at_once_leave_exactly_the_rows_of_the_last(
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """P7: each waits for the operation that is in its way."""
+    async with coordinated(etcd_config, tmp_path, client) as service, runner(client):
+        folders = [source(service, f"s{i}", 100 * i, 20) for i in range(5)]
+
+        async def overwrite(folder: Path) -> int:
+            while True:
+                argument = {"paths": [str(folder)], "mode": "overwrite"}
+                try:
+                    started = await service.client.start("t", "ingest", argument)
+                except IncompatibleOperation as error:
+                    await service.client.wait(error.details["operation"], timeout_s=90)
+                    continue
+                (await service.client.wait(started.name, timeout_s=90)).raise_for_outcome()
+                return started.instance
+
+        instances = await asyncio.gather(*map(overwrite, folders))
+        last = instances.index(max(instances))
+        assert sorted(instances) == [1, 2, 3, 4, 5]
+        assert await asyncio.to_thread(service.ids) == list(range(100 * last, 100 * last + 20))
+        await service.at_rest()
+        snapshots = (await asyncio.to_thread(service.table)).metadata.snapshots
+        assert len(snapshots) >= 5
+
+
 async def test_what_was_rolled_back_can_be_ingested_again(
     etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
 ) -> None:
@@ -233,7 +260,7 @@ async def test_what_can_be_ingested_is_and_the_rest_can_be_again(
         started = await service.client.start("t", "ingest", argument, max_failed_partitions=1)
         ended = (await service.client.wait(started.name, timeout_s=90)).raise_for_outcome()
         assert (ended.jobs.failed, ended.facts["rows"]) == (1, 40)
-        assert list(ended.facts["failedPartitions"]) == ["1"]
+        assert list(ended.facts["failedPartitions"]) == ["b/1.csv, b/2.csv"]
         assert await asyncio.to_thread(service.ids) == [*range(20), *range(200, 220)]
         marks = await service.client.watermarks("t")
         ((src, partitions),) = marks.items()

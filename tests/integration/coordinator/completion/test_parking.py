@@ -15,6 +15,7 @@ from distop.cli.main import app
 from distop.client import AsyncClient, OperationParked
 from distop.coordinator.views.why import Mood, why
 from distop.errors import (
+    IncompatibleOperation,
     InvalidArgument,
     NotParked,
     NotSkippable,
@@ -90,7 +91,9 @@ async def test_after_some_attempts_it_is_parked_and_says_why(
     assert "distop resolve t/hooked/1 retry|abort" in reason.sentence, "it cannot be skipped"
     kv = await client.get(client.keyspace.operation(operation).completion)
     assert decode(kv.value, CompletionRecord).parked
-    # Another operation of the type is refused as long as this one stands (C9); other tables go on.
+    # Another operation of the table is refused as long as this one stands (C9); other tables go on.
+    with pytest.raises(IncompatibleOperation, match="t/hooked/1"):
+        await service.start("t", "hooked", {"log": str(tmp_path / "log")})
     await service.create_table("other")
     other = await service.start("other", argument={"partitions": 0})
     assert (await service.ended(other)).state == pb.SUCCEEDED
