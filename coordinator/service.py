@@ -34,6 +34,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
+from distop.metastore.operations.requests import BRIEFLY_S, REMEMBER_S
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.record import encode
 from distop.operations.registry import Registry
@@ -74,6 +75,8 @@ class CoordinatorConfig:
     """Seconds a leader keeps a table that has no work."""
     max_commit_attempts: int = MAX_COMMIT_ATTEMPTS
     """Failed attempts at completing an operation after which it is parked."""
+    remember_requests_s: float = REMEMBER_S
+    """Seconds for which request ids are remembered, from the start of their operation on."""
     operations: tuple[str, ...] | None = None
     """Operation types besides the installed ones, ``module:Class``; ``None``: from DISTOP_OPERATIONS."""
 
@@ -85,6 +88,11 @@ class CoordinatorConfig:
         if self.max_commit_attempts < 1:
             raise InvalidArgument(
                 "max_commit_attempts must be at least 1", details={"field": "max_commit_attempts"}
+            )
+        if not self.remember_requests_s >= BRIEFLY_S:
+            raise InvalidArgument(
+                f"request ids are remembered for {BRIEFLY_S:.0f} s at least",
+                details={"field": "remember_requests_s"},
             )
         if self.lease_ttl_s < 2:
             raise InvalidArgument(
@@ -124,7 +132,14 @@ class Coordinator:
         planner = Planner(registry, planning, metrics)
         memory = Memory()
         server, port = await start_server(
-            self.config.listen, client, planner, planning, metrics, self._stop, memory
+            self.config.listen,
+            client,
+            planner,
+            planning,
+            metrics,
+            self._stop,
+            memory,
+            self.config.remember_requests_s,
         )
         self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
         hooks = Hooks(PUBLISHING + "-hook")

@@ -17,7 +17,7 @@ from distop.metastore.etcd.sync import SyncEtcd
 _AT_REST = re.compile(
     rb"(_coordinators|_executors|_audit|_namespaces)\..+"
     rb"|[^.]+\.(table|head|watermarks|coordinator|ordering)"
-    rb"|[^.]+\.(history|request|auditTrail|applied|index)\..+"
+    rb"|[^.]+\.(history|request|requestExpiry|auditTrail|applied|index)\..+"
     rb"|[^.]+\.[^.]+\.nextInstanceId"
 )
 """The keys that may stand when nothing runs."""

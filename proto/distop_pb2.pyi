@@ -70,7 +70,7 @@ class FollowUp(_message.Message):
     def __init__(self, type: _Optional[str] = ..., object: _Optional[str] = ..., argument_json: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., then: _Optional[_Union[FollowUp, _Mapping]] = ...) -> None: ...
 
 class StartOperationRequest(_message.Message):
-    __slots__ = ("table", "type", "object", "argument_json", "partitions", "options", "request_id", "started_by", "then")
+    __slots__ = ("table", "type", "object", "argument_json", "partitions", "options", "request_id", "call_id", "started_by", "then")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     OBJECT_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,7 @@ class StartOperationRequest(_message.Message):
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
     STARTED_BY_FIELD_NUMBER: _ClassVar[int]
     THEN_FIELD_NUMBER: _ClassVar[int]
     table: str
@@ -87,9 +88,10 @@ class StartOperationRequest(_message.Message):
     partitions: _containers.RepeatedScalarFieldContainer[str]
     options: OperationOptions
     request_id: str
+    call_id: str
     started_by: str
     then: FollowUp
-    def __init__(self, table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument_json: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., then: _Optional[_Union[FollowUp, _Mapping]] = ...) -> None: ...
+    def __init__(self, table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument_json: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., request_id: _Optional[str] = ..., call_id: _Optional[str] = ..., started_by: _Optional[str] = ..., then: _Optional[_Union[FollowUp, _Mapping]] = ...) -> None: ...
 
 class OperationPreview(_message.Message):
     __slots__ = ("table", "type", "preview_json", "revision")
@@ -136,7 +138,7 @@ class Pause(_message.Message):
     def __init__(self, by: _Optional[str] = ..., reason: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., scope: _Optional[str] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("name", "table", "type", "object", "instance", "state", "jobs", "request_id", "started_by", "started_at", "finished_at", "error", "facts_json", "runner", "cancel_requested", "revision", "pause", "max_failed_partitions", "follows", "completion", "argument_json")
+    __slots__ = ("name", "table", "type", "object", "instance", "state", "jobs", "request_id", "started_by", "started_at", "finished_at", "error", "facts_json", "runner", "cancel_requested", "revision", "pause", "max_failed_partitions", "follows", "retry_of", "found", "completion", "argument_json")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +158,8 @@ class Operation(_message.Message):
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     MAX_FAILED_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     FOLLOWS_FIELD_NUMBER: _ClassVar[int]
+    RETRY_OF_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_FIELD_NUMBER: _ClassVar[int]
     ARGUMENT_JSON_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -177,9 +181,11 @@ class Operation(_message.Message):
     pause: Pause
     max_failed_partitions: int
     follows: str
+    retry_of: str
+    found: bool
     completion: Completion
     argument_json: str
-    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., instance: _Optional[int] = ..., state: _Optional[_Union[OperationState, str]] = ..., jobs: _Optional[_Union[JobCounts, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., facts_json: _Optional[str] = ..., runner: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., max_failed_partitions: _Optional[int] = ..., follows: _Optional[str] = ..., completion: _Optional[_Union[Completion, _Mapping]] = ..., argument_json: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., instance: _Optional[int] = ..., state: _Optional[_Union[OperationState, str]] = ..., jobs: _Optional[_Union[JobCounts, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., facts_json: _Optional[str] = ..., runner: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., max_failed_partitions: _Optional[int] = ..., follows: _Optional[str] = ..., retry_of: _Optional[str] = ..., found: _Optional[bool] = ..., completion: _Optional[_Union[Completion, _Mapping]] = ..., argument_json: _Optional[str] = ...) -> None: ...
 
 class Completion(_message.Message):
     __slots__ = ("attempts", "step", "error", "at", "parked", "skipped", "skippable")

@@ -120,6 +120,9 @@ def coordinator(
     max_commit_attempts: Annotated[
         int, typer.Option(min=1, metavar="N", help="After so many failures to publish it, park an operation.")
     ] = 5,
+    remember_requests: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long request ids are remembered.")
+    ] = "7d",
 ) -> int:
     """Run a coordinator: the gRPC service, and the lead of tables that have work.
 
@@ -133,6 +136,7 @@ def coordinator(
         web=web,
         lease_ttl_s=service.lease_ttl,
         max_commit_attempts=max_commit_attempts,
+        remember_requests_s=parse_duration(remember_requests, "remember_requests"),
     )
     return _ended(out, "coordinator", run(config))
 

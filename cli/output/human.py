@@ -109,6 +109,7 @@ class HumanOutput(Output):
                 ("took" if operation.done else "running for", took),
                 ("runner", operation.runner),
                 ("follows", operation.follows),
+                ("again, after", operation.retry_of),
                 ("request id", operation.request_id),
                 (
                     "asked for",
@@ -120,7 +121,10 @@ class HumanOutput(Output):
 
     def started(self, operation: Operation) -> None:
         self._out.print(printable(operation.name))
-        self.note(f"started; follow it with: distop watch {operation.name}")
+        said = "was started before by this request" if operation.found else "started"
+        if operation.retry_of and not operation.found:
+            said += f" again: {operation.retry_of} has ended without success"
+        self.note(f"{said}; follow it with: distop watch {operation.name}")
 
     def preview(self, preview: Mapping[str, Any]) -> None:
         told = dict(preview)

@@ -38,6 +38,7 @@ class OperationCalls(Calls):
         max_failed_partitions: int = 0,
         then: FollowUp | None = None,
         request_id: str | None = None,
+        once: bool = False,
         queue: bool = False,
         timeout_s: float | None = None,
     ) -> Operation:
@@ -65,7 +66,10 @@ class OperationCalls(Calls):
         then:
             What its finish starts in the same transaction, if it succeeds.
         request_id:
-            Pass the same one to repeat a start from another process: the first answer comes again.
+            Pass the same one to repeat a start from another process: the first answer comes again, as
+            ``found``. If that operation has failed or was cancelled, another one is started: ``retry_of``.
+        once:
+            Not even then: whatever becomes of the operation, it stays the answer to ``request_id``.
         queue:
             Wait as long as other operations of the table are in the way, instead of being refused. It is this
             call that waits: the service knows nothing of it, and of several that wait any may be the next.
@@ -87,6 +91,7 @@ class OperationCalls(Calls):
             attempt_timeout_s=attempt_timeout_s,
             max_failed_partitions=max_failed_partitions,
         )
+        call_id = self._new_request_id()
         request = make_request(
             pb.StartOperationRequest,
             table=table,
@@ -95,7 +100,8 @@ class OperationCalls(Calls):
             argument_json=to_json(argument or {}, "argument"),
             partitions=partitions,
             options=options,
-            request_id=request_id or self._new_request_id(),
+            request_id=request_id or call_id,
+            call_id="" if once else call_id,
             started_by=self.identity,
             then=then.to_proto() if then is not None else None,
         )

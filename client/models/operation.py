@@ -119,6 +119,10 @@ class Operation(Model):
     """``None`` as long as completing it has not failed."""
     follows: str = ""
     """The operation whose finish has started it."""
+    retry_of: str = ""
+    """The operation that its request had started before, and that ended without success."""
+    found: bool = False
+    """Of the answer to a start: it was started before, by the same request."""
     max_failed_partitions: int = 0
     """How many jobs may fail, as asked for at the start; -1: any number."""
     pause: Pause | None = None

@@ -316,10 +316,10 @@ class Pointers:
     def _settings(self, keys: TableKeys) -> list[KeyValue]:
         """All keys of an idle table but those that may be many: batches that are done with, audit trail,
         history and requests."""
-        requests = keys.prefix + b"request."
+        requests, expiry = keys.prefix + b"request.", keys.request_expiry_prefix
         found: list[KeyValue] = []
         start = keys.prefix
-        for skipped in (keys.applied_prefix, keys.audit_prefix, keys.history_prefix, requests, None):
+        for skipped in (keys.applied_prefix, keys.audit_prefix, keys.history_prefix, requests, expiry, None):
             end = skipped if skipped is not None else prefix_end(keys.prefix)
             found += self.etcd.get_range(start, end, limit=PAGE).kvs
             start = prefix_end(end)

@@ -24,6 +24,7 @@ from distop.coordinator.views.listing import list_operations
 from distop.coordinator.views.operations import (
     ENDED_STATES,
     from_record,
+    from_request,
     from_tracked,
     not_found,
     read_finished,
@@ -48,7 +49,9 @@ from distop.metastore.etcd.watch import WatchBatch, watch
 from distop.metastore.operations.ending import request_cancel
 from distop.metastore.operations.parking import request_resolve
 from distop.metastore.operations.pausing import pause_operation, resume_operation
+from distop.metastore.operations.requests import REMEMBER_S
 from distop.metastore.operations.starting import (
+    Started,
     StartRequest,
     TableState,
     operation_in_the_way,
@@ -92,7 +95,9 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         metrics: Metrics | None = None,
         stopping: asyncio.Event | None = None,
         memory: Memory | None = None,
+        remember_s: float = REMEMBER_S,
     ) -> None:
+        self._remember_s = remember_s
         self._client = client
         self._memory = memory or Memory()
         self._stopping = stopping or asyncio.Event()
@@ -106,7 +111,13 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         self, request: pb.StartOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
         body = StartBody.of(request, self._registry)
-        wanted = body.request(request.request_id or uuid.uuid4().hex, self._registry.get(body.type))
+        request_id = request.request_id or uuid.uuid4().hex
+        wanted = body.request(
+            request_id,
+            self._registry.get(body.type),
+            call=request.call_id if request.request_id else request_id,
+            keep_s=self._remember_s,
+        )
         left_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
         if (state := self._guess(wanted)) is not None:
             try:
@@ -124,7 +135,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
     def _guess(self, wanted: StartRequest) -> TableState | None:
         """What a start would read, if the table is led here and it is certain enough; spares the read."""
         turn = self._memory.turns.get(wanted.table)
-        state = turn.guess(wanted.type) if turn is not None else None
+        state = turn.guess(wanted.type, wanted.request_id) if turn is not None else None
         if state is None or wanted.sees_active or wanted.index:
             return None
         in_the_way = operation_in_the_way(state.run_ops_kv.value, wanted, self._compatible(wanted.type))
@@ -148,7 +159,8 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 now.record,
                 body,
                 instance=now.next_instance,
-                request_id=wanted.request_id,
+                request=wanted,
+                retry_of=now.request.operation if now.request is not None else "",
                 started_at=started_at,
                 started_by=started_by,
             )
@@ -157,7 +169,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         started = await start(self._client, keys, state, wanted, make_arg, compatible=compatible)
         operation = started.operation
         if started.arg is None or started.state is None:
-            return await self._get(operation)
+            return await self._found(wanted, started)
         if (turn := self._memory.turns.get(body.table)) is not None:
             if started.state is not state:
                 turn.guessed_wrong()
@@ -180,6 +192,19 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         return pb.OperationPreview(
             table=body.table, type=body.type, preview_json=shown, revision=state.revision
         )
+
+    async def _found(self, wanted: StartRequest, started: Started) -> pb.Operation:
+        """What a request has started before; it may be remembered longer than its operation."""
+        try:
+            message = await self._get(started.operation)
+        except OperationNotFound:
+            if started.request is None or not started.request.outcome:
+                raise
+            message = from_request(started.request, wanted.request_id, started.revision)
+        message.found = not wanted.call or (
+            started.request is not None and started.request.call != wanted.call
+        )
+        return message
 
     # -- get, list, cancel -----------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from distop.errors import DistopError, Unavailable
 from distop.errors.wire import abort
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.deadline import within
+from distop.metastore.operations.requests import REMEMBER_S
 from distop.proto import distop_pb2, distop_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -117,17 +118,18 @@ async def start_server(
     metrics: Metrics | None = None,
     stopping: asyncio.Event | None = None,
     memory: Memory | None = None,
+    remember_s: float = REMEMBER_S,
 ) -> tuple[grpc.aio.Server, int]:
     """Bind and start the server; returns it and its port.
 
     ``stopping`` ends the streams of those who watch, so that a stop need not wait for them; ``memory`` is
-    that of the leaders of this coordinator.
+    that of the leaders of this coordinator; ``remember_s`` is how long request ids are remembered.
 
     Raises :class:`~distop.errors.Unavailable` when the address cannot be bound.
     """
     server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=_OPTIONS)
     distop_pb2_grpc.add_OperationServiceServicer_to_server(
-        OperationService(client, planner, metrics, stopping, memory), server
+        OperationService(client, planner, metrics, stopping, memory, remember_s), server
     )
     distop_pb2_grpc.add_TableServiceServicer_to_server(
         TableService(client, threads, planner.registry), server

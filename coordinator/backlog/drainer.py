@@ -34,7 +34,6 @@ from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Delete, Get, Put, Txn, 
 from distop.metastore.etcd.update import settle
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.starting import (
-    StartRequest,
     TableState,
     answered_before,
     digest_of,
@@ -238,7 +237,7 @@ class Drainer:
             options=first.record.options,
             digest=digest_of([kind.type, argument, names]),
         )
-        request = body.request(unique, kind)
+        request = body.request(unique, kind, call=unique)
         state = await read_table_state(self._client, keys, request)
         if answered_before(state, request) is not None:
             return FIRST_PAUSE_S
@@ -255,13 +254,13 @@ class Drainer:
             state.record,
             body,
             instance=state.next_instance,
-            request_id=unique,
+            request=request,
             started_at=self._wall(),
             started_by=first.record.queued_by,
             batches=names,
         )
         self._check()
-        txn = self._start_txn(backlog, batches, state, request, arg)
+        txn = self._start_txn(backlog, batches, state, arg)
         if txn.size() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
                 f"the plan of batch {first.name!r} takes {txn.size():,} bytes, "
@@ -280,7 +279,6 @@ class Drainer:
         backlog: Backlog,
         batches: Sequence[Waiting],
         state: TableState,
-        request: StartRequest,
         arg: OperationArg,
     ) -> Txn:
         operation = str(arg.id)
@@ -293,7 +291,7 @@ class Drainer:
             ),
         )
         compares = (unchanged(backlog.ordering_kv), *(unchanged(waiting.kv) for waiting in batches))
-        return Txn(compares, own) + start_txn(self._keys, state, arg, request)
+        return Txn(compares, own) + start_txn(self._keys, state, arg)
 
     async def _failed(self, backlog: Backlog, first: Waiting, error: Exception) -> float:
         """A batch whose operation could not even be started: counted, or the table is blocked by it."""

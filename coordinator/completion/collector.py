@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import Executor
 
 from distop.coordinator.completion.publication import read_jobs
@@ -28,8 +29,8 @@ class Collector:
         Where files are swept.
     """
 
-    def __init__(self, client: EtcdClient, threads: Executor) -> None:
-        self._client, self._threads = client, threads
+    def __init__(self, client: EtcdClient, threads: Executor, wall: Callable[[], float]) -> None:
+        self._client, self._threads, self._wall = client, threads, wall
 
     async def collect(self, keys: TableKeys, tracked: Tracked) -> None:
         """Sweep the files and remove the keys that a finished operation has left behind."""
@@ -40,7 +41,7 @@ class Collector:
         await collect(self._client, keys, tracked.keys)
         tracked.gone = True
         if tracked.arg.instance % retention.EVERY == 0:
-            await retention.prune(self._client, keys)
+            await retention.prune(self._client, keys, now=self._wall())
 
     async def _sweep(self, keys: TableKeys, tracked: Tracked) -> None:
         """Remove staged files that were not published. Without a record of the outcome nothing is removed."""

@@ -125,7 +125,7 @@ class Completion:
         self._wall = wall
         self._follow_ups = FollowUps(client, Planner(registry, threads), wall)
         self._external = ExternalSteps(client, threads)
-        self.collector = Collector(client, threads)
+        self.collector = Collector(client, threads, wall)
         self.memory = memory or Memory()
 
     def turn(self, keys: TableKeys) -> Turn:
@@ -303,6 +303,7 @@ class Completion:
             sealed=tracked.state,
             run_ops=run_ops,
             history=history,
+            arg=tracked.arg,
             publication=share + joined(contributions),
             follow_up=follow_up,
             leave_keys=tracked.arg.stages_files or tracked.total > MAX_KEYS_IN_FINISH,
@@ -328,7 +329,7 @@ class Completion:
             tracked.set_state(b"", revision)
             tracked.gone = not plan.leave_keys
             if not plan.leave_keys and tracked.arg.instance % retention.EVERY == 0:
-                await retention.prune(self._client, keys)
+                await retention.prune(self._client, keys, now=self._wall())
             return True
         turn.forget()
         self._metrics.finish_lost_race(tracked.arg.type)
@@ -372,6 +373,7 @@ class Completion:
             failed=tracked.jobs.failed,
             error_code=error.code if error else "",
             error=error.message if error else "",
+            retry_of=arg.retry_of,
             follows=arg.follows,
             argument=arg.asked,
             facts=facts or {},

@@ -91,6 +91,7 @@ class FollowUps:
             type=wanted.type,
             object=wanted.object,
             request_id=f"then-{first.uuid}",
+            call=f"then-{first.uuid}",
             digest=digest_of(wanted),
         )
         others = slots_without(base.run_ops, first.id) or b""
@@ -115,7 +116,7 @@ class FollowUps:
             table,
             wanted,
             instance=int(next_instance.value or b"1"),
-            request_id=request.request_id,
+            request=request,
             started_at=self._wall(),
             started_by=first.started_by,
             follows=str(first.id),

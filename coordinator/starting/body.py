@@ -13,6 +13,7 @@ from google.protobuf import duration_pb2
 from distop.commit.files.storage import without_secrets
 from distop.errors import ArgumentTooLarge, InvalidArgument, UnknownOperationType
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES
+from distop.metastore.operations.requests import REMEMBER_S
 from distop.metastore.operations.starting import StartRequest, digest_of
 from distop.metastore.records.keyspace import (
     check_name,
@@ -46,7 +47,9 @@ class StartBody:
     then: FollowUp | None = None
     digest: str
 
-    def request(self, request_id: str, kind: DistributedOperation) -> StartRequest:
+    def request(
+        self, request_id: str, kind: DistributedOperation, *, call: str = "", keep_s: float = REMEMBER_S
+    ) -> StartRequest:
         """The request for it under an id: the same id and the same body start one operation."""
         return StartRequest(
             table=self.table,
@@ -54,6 +57,8 @@ class StartBody:
             object=self.object,
             request_id=request_id,
             digest=self.digest,
+            call=call,
+            keep_s=keep_s,
             index=self.object if kind.builds_index else "",
             sees_active=kind.sees_active,
         )
@@ -152,9 +157,10 @@ def operation_arg(
     wanted: StartBody | FollowUp,
     *,
     instance: int,
-    request_id: str,
+    request: StartRequest,
     started_at: float,
     started_by: str,
+    retry_of: str = "",
     follows: str = "",
     batches: Sequence[str] = (),
 ) -> OperationArg:
@@ -183,7 +189,9 @@ def operation_arg(
         partitions=plan.partitions,
         watermarks=plan.watermarks,
         options=wanted.options,
-        request_id=request_id,
+        request_id=request.request_id,
+        request_note=request.note(started_at),
+        retry_of=retry_of,
         started_at=started_at,
         started_by=started_by,
         location=table.location,

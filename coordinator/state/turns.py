@@ -61,13 +61,18 @@ class Turn:
         key = self._keys.next_instance(arg.type)
         self._instances[key] = KeyValue(key, str(arg.instance + 1).encode(), revision, 0)
 
-    def guess(self, type_name: str) -> TableState | None:
+    def guess(self, type_name: str, request_id: str) -> TableState | None:
         """What the next start of a type would read, most likely; ``None``: no idea."""
         instance = self._instances.get(self._keys.next_instance(type_name))
         if self._state is None or self._run_ops is None or instance is None:
             return None
         return replace(
-            self._state, run_ops_kv=self._run_ops, next_instance_kv=instance, request=None, guessed=True
+            self._state,
+            run_ops_kv=self._run_ops,
+            next_instance_kv=instance,
+            request=None,
+            request_kv=KeyValue.missing(self._keys.request(request_id)),
+            guessed=True,
         )
 
     def guessed_wrong(self) -> None:

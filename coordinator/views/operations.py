@@ -12,7 +12,14 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import OperationId, TableKeys
 from distop.metastore.records.member import MemberRecord
-from distop.metastore.records.operation import ABORTING, COMMITTING, RUNNING, HistoryRecord, PauseRecord
+from distop.metastore.records.operation import (
+    ABORTING,
+    COMMITTING,
+    RUNNING,
+    HistoryRecord,
+    PauseRecord,
+    RequestRecord,
+)
 from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json
@@ -52,12 +59,29 @@ def from_history(operation: OperationId, record: HistoryRecord, revision: int) -
         facts_json=to_json(record.facts, "facts"),
         argument_json=record.argument,
         follows=record.follows,
+        retry_of=record.retry_of,
         cancel_requested=record.outcome == "cancelled",
         revision=revision,
     )
     if record.error_code:
         message.error.CopyFrom(pb.OperationError(code=record.error_code, message=record.error))
     return message
+
+
+def from_request(request: RequestRecord, request_id: str, revision: int) -> pb.Operation:
+    """What a request has made, once the history knows nothing of it any more."""
+    operation = OperationId.parse(request.operation)
+    return pb.Operation(
+        name=str(operation),
+        table=operation.table,
+        type=operation.type,
+        object=operation.object,
+        instance=operation.instance,
+        state=_ENDED.get(request.outcome, pb.OPERATION_STATE_UNSPECIFIED),
+        request_id=request_id,
+        started_at=timestamp(request.at),
+        revision=revision,
+    )
 
 
 def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
@@ -82,6 +106,7 @@ def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
         runner=tracked.runner,
         follows=arg.follows,
         argument_json=arg.asked,
+        retry_of=arg.retry_of,
         max_failed_partitions=arg.options.max_failed_partitions,
         cancel_requested=tracked.cancel_requested,
         revision=revision,

@@ -33,6 +33,7 @@ from distop.metastore.etcd.txn import (
 )
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.members.election import Epoch
+from distop.metastore.operations.requests import answered
 from distop.metastore.operations.runs import not_paused
 from distop.metastore.operations.starting import FollowUpStart, slots_with, slots_without
 from distop.metastore.records.keyspace import OperationKeys, TableKeys, prefix_end
@@ -43,6 +44,7 @@ from distop.metastore.records.operation import (
     CancelRecord,
     ErrorRecord,
     HistoryRecord,
+    OperationArg,
 )
 from distop.metastore.records.record import decode, encode
 
@@ -148,6 +150,8 @@ class Finish:
     run_ops: KeyValue
     """As read."""
     history: HistoryRecord
+    arg: OperationArg | None = None
+    """Of the operation, whose request gets its answer."""
     publication: Txn = Txn()
     """What the commit steps contribute: head, watermarks."""
     follow_up: FollowUpStart | None = None
@@ -192,8 +196,10 @@ def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: Finish)
         active = keys.keyspace.active_operation(op.operation)
         gone = (Delete(op.prefix, prefix_end(op.prefix)), Delete(active), Delete(paused))
     history = Put(keys.history(op.operation), encode(finish.history))
-    own = Txn(compares, (run_ops, history, *gone), (Get(op.state), Get(epoch.key), Get(history.key)))
-    return own + publication
+    said = finish.history
+    request = answered(keys, finish.arg, said.outcome, said.finished_at) if finish.arg is not None else ()
+    reads = (Get(op.state), Get(epoch.key), Get(history.key))
+    return Txn(compares, (run_ops, history, *request, *gone), reads) + publication
 
 
 async def finish(

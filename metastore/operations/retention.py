@@ -1,5 +1,5 @@
-"""How much of the past is kept: the newest operations of a table, and the requests that made them; and of
-the batches that are done with the highest ones."""
+"""How much of the past is kept: the newest operations of a table, of the batches that are done with the
+highest ones, and requests for a time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from distop.metastore.backlog.decisions import change_ordering
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Op, Txn
+from distop.metastore.operations import requests
 from distop.metastore.records.keyspace import TableKeys, escape
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode
 from distop.metastore.tables import audit
 
 KEEP = 1000
-"""Finished operations remembered per table. Within it a repeated request id gets its first answer."""
+"""Finished operations remembered per table."""
 
 EVERY = 64
 """A table is pruned when an instance number divisible by this finishes."""
@@ -25,13 +26,13 @@ EVERY = 64
 FORGET_BITE = 1000
 """Batches forgotten by one transaction, as one range of keys."""
 
-_BITE = 50
-"""Operations forgotten by one transaction: two deletes each, under etcd's 128."""
+_BITE = 100
+"""Operations forgotten by one transaction, under etcd's 128."""
 
 
-async def prune(client: EtcdClient, keys: TableKeys, *, keep: int = KEEP) -> int:
+async def prune(client: EtcdClient, keys: TableKeys, *, now: float, keep: int = KEEP) -> int:
     """Forget the oldest finished operations of a table beyond ``keep``; returns how many. Its audit trail and
-    the batches it remembers are cut too.
+    the batches and requests it remembers are cut too.
 
     Operations that still have keys are spared: their collector reads from the history how they ended.
     Deleting is idempotent, so a lost reply needs no answer; the next call goes on where this one stopped.
@@ -40,6 +41,7 @@ async def prune(client: EtcdClient, keys: TableKeys, *, keep: int = KEEP) -> int
     active = await client.scan(keyspace.active + escape(keys.name).encode() + b".", keys_only=True)
     await audit.prune(client, keys.audit_prefix)
     await forget_batches(client, keys)
+    await requests.forget(client, keys, now)
     spared = {keys.history(keyspace.parse_active(kv.key)) for kv in active.kvs}
     listing = await client.scan(keys.history_prefix)
     records = [
@@ -48,11 +50,7 @@ async def prune(client: EtcdClient, keys: TableKeys, *, keep: int = KEEP) -> int
     records.sort(key=lambda item: item[1].finished_at, reverse=True)
     victims = records[keep:]
     for start in range(0, len(victims), _BITE):
-        deletes: list[Op] = []
-        for key, record in victims[start : start + _BITE]:
-            deletes.append(Delete(key))
-            if record.request_id:
-                deletes.append(Delete(keys.request(record.request_id)))
+        deletes: list[Op] = [Delete(key) for key, _ in victims[start : start + _BITE]]
         try:
             reached("prune.before")
             await client.txn(Txn(then=tuple(deletes)))

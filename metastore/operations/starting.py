@@ -39,13 +39,16 @@ from distop.metastore.etcd.txn import (
     unchanged,
 )
 from distop.metastore.etcd.update import update
+from distop.metastore.operations.requests import BRIEFLY_S, FENCE_S, REMEMBER_S, remembered
 from distop.metastore.records.keyspace import OperationId, TableKeys
 from distop.metastore.records.operation import (
     RUNNING,
+    SUCCESS,
     ActiveRecord,
     CancelRecord,
     OperationArg,
     PauseRecord,
+    RequestNote,
     RequestRecord,
 )
 from distop.metastore.records.record import decode, encode, encode_plain
@@ -70,10 +73,23 @@ class StartRequest:
     request_id: str
     digest: str
     """Of the request's body, from :func:`digest_of`."""
+    call: str = ""
+    """The call that it comes with. Repeats of one call have one answer, whatever has become of it; another
+    call starts again what has failed. A call that is named as its request has made the id for itself. Empty:
+    all calls with this id are one."""
+    keep_s: float = REMEMBER_S
+    """How long its id is remembered, if it was not made for this call."""
     index: str = ""
     """The object whose published index the plan looks at; empty: none."""
     sees_active: bool = False
     """Whether the plan looks at what else runs on the table."""
+
+    def note(self, now: float) -> RequestNote:
+        """What is remembered of it from now on."""
+        keep_s = BRIEFLY_S if self.call == self.request_id else self.keep_s
+        if not self.call:
+            keep_s = max(keep_s, FENCE_S)
+        return RequestNote(digest=self.digest, call=self.call, forget_at=now + keep_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +103,7 @@ class TableState:
     run_ops_kv: KeyValue
     next_instance_kv: KeyValue
     request: RequestRecord | None
+    request_kv: KeyValue
     revision: int
     pause: PauseRecord | None = None
     """Why nothing may start."""
@@ -109,6 +126,8 @@ class Started:
     operation: OperationId
     arg: OperationArg | None = None
     """Its argument, when it was this call that started it."""
+    request: RequestRecord | None = None
+    """What stood of the request, when it was started before."""
     state: TableState | None = None
     """What it was started on, when it was this call that started it."""
     revision: int = 0
@@ -151,6 +170,7 @@ def table_state(keys: TableKeys, request: StartRequest, read: TxnResult) -> Tabl
         run_ops_kv=run_ops,
         next_instance_kv=next_instance,
         request=decode(known.value, RequestRecord, known.key) if known.exists else None,
+        request_kv=known,
         revision=read.revision,
         pause=decode(pause.value, PauseRecord, pause.key) if pause.exists else None,
         index=decode(index.value, IndexRecord, index.key) if index is not None else None,
@@ -176,13 +196,16 @@ def said_of(record: PauseRecord | CancelRecord) -> str:
 
 
 def answered_before(state: TableState, request: StartRequest) -> OperationId | None:
-    """The operation this request id has made before, if any.
+    """The operation this request id has made before, if any; not one that has failed or was cancelled, unless
+    this is a repeat of the very call that has started it.
 
     Raises :class:`~distop.errors.RequestIdReused` when it was another request.
     """
     if state.request is None:
         return None
     operation = OperationId.parse(state.request.operation)
+    if state.request.outcome not in ("", SUCCESS) and state.request.call != request.call:
+        return None
     if state.request.digest != request.digest:
         raise RequestIdReused(
             f"request id {request.request_id!r} was used for {operation} with another body",
@@ -228,36 +251,36 @@ class FollowUpStart:
         absent_request = absent(keys.request(self.request.request_id))
         stands = (unchanged(kv) for kv in self.planned_on)
         compares = (unchanged(self.next_instance_kv), absent_request, *stands)
-        return Txn(compares, _new_operation(keys, self.arg, self.request))
+        return Txn(compares, _new_operation(keys, self.arg))
 
 
-def start_txn(keys: TableKeys, state: TableState, arg: OperationArg, request: StartRequest) -> Txn:
+def start_txn(keys: TableKeys, state: TableState, arg: OperationArg) -> Txn:
     """The transaction itself, as a value."""
     return Txn(
         compares=(
             unchanged(state.run_ops_kv),
             unchanged(state.next_instance_kv),
-            absent(keys.request(request.request_id)),
+            unchanged(state.request_kv),
             absent(keys.pause),
             *(unchanged(kv) for kv in state.planned_on),
         ),
         then=(
             Put(keys.run_ops, slots_with(state.run_ops_kv.value, arg.id)),
-            *_new_operation(keys, arg, request),
+            *_new_operation(keys, arg, state.request),
         ),
     )
 
 
-def _new_operation(keys: TableKeys, arg: OperationArg, request: StartRequest) -> tuple[Op, ...]:
-    """All keys of a new operation, but ``runOps``."""
+def _new_operation(keys: TableKeys, arg: OperationArg, before: RequestRecord | None = None) -> tuple[Op, ...]:
+    """All keys of a new operation, but ``runOps``; ``before``: what stands of its request."""
     operation = arg.id
     op_keys = keys.operation(operation)
-    remembered = RequestRecord(operation=str(operation), digest=request.digest, at=arg.started_at)
+    reason = f"follows {arg.follows}" if arg.follows else f"again: {arg.retry_of}" if arg.retry_of else ""
     return (
         Put(keys.next_instance(operation.type), str(operation.instance + 1).encode()),
         Put(op_keys.arg, encode(arg)),
         Put(op_keys.state, RUNNING),
-        Put(keys.request(request.request_id), encode(remembered)),
+        *remembered(keys, arg, before),
         Put(keys.keyspace.active_operation(operation), encode(ActiveRecord(type=operation.type))),
         audit_put(
             keys,
@@ -265,8 +288,8 @@ def _new_operation(keys: TableKeys, arg: OperationArg, request: StartRequest) ->
             by=arg.started_by,
             target=str(operation),
             at=arg.started_at,
-            request_id=request.request_id,
-            reason=f"follows {arg.follows}" if arg.follows else "",
+            request_id=arg.request_id,
+            reason=reason,
             argument=arg.asked,
         ),
     )
@@ -307,7 +330,7 @@ async def start(
     async def decide(read: TxnResult) -> tuple[Txn | None, Started]:
         now = state if read is given else table_state(keys, request, read)
         if (known := answered_before(now, request)) is not None:
-            return None, Started(operation=known)
+            return None, Started(operation=known, request=now.request)
         check_not_paused(now)
         if (other := operation_in_the_way(now.run_ops_kv.value, request, compatible)) is not None:
             raise IncompatibleOperation(
@@ -315,7 +338,7 @@ async def start(
                 details={"operation": str(other), "table": request.table},
             )
         arg = await make_arg(now)
-        txn = start_txn(keys, now, arg, request)
+        txn = start_txn(keys, now, arg)
         if txn.size() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
                 f"the operation's argument takes {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}",

@@ -35,6 +35,7 @@ TABLE_WORDS = frozenset(
         "backlog",
         "applied",
         "request",
+        "requestExpiry",
         "history",
         "index",
         "pause",
@@ -251,6 +252,7 @@ class TableKeys:
         self.watermarks = base + b".watermarks"
         self.pause = base + b".pause"
         self.history_prefix = base + b".history."
+        self.request_expiry_prefix = base + b".requestExpiry."
         self.ordering = base + b".ordering"
         self.backlog_prefix = base + b".backlog."
         self.applied_prefix = base + b".applied."
@@ -264,6 +266,14 @@ class TableKeys:
 
     def request(self, request_id: str) -> bytes:
         return b"%s.request.%s" % (self._base, escape(request_id).encode())
+
+    def request_expiry(self, at_ms: int, request_id: str) -> bytes:
+        """Until when a request is remembered: thirteen digits of milliseconds sort as numbers do."""
+        return b"%s%013d.%s" % (self.request_expiry_prefix, at_ms, escape(request_id).encode())
+
+    def request_of_expiry(self, key: bytes) -> bytes:
+        """The key of the request that is remembered until then."""
+        return b"%s.request.%s" % (self._base, key[len(self.request_expiry_prefix) :].split(b".", 1)[1])
 
     def history(self, operation: OperationId) -> bytes:
         return b"%s.history.%s.%s" % (self._base, operation.type.encode(), operation.slot.encode())

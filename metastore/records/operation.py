@@ -33,6 +33,17 @@ class WatermarkMove(msgspec.Struct, kw_only=True, omit_defaults=True, rename="ca
     jobs; it moves only if all of them succeed. ``None``: all jobs of the operation."""
 
 
+class RequestNote(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """What is remembered of the request that started an operation, besides its id."""
+
+    digest: str = ""
+    """Of its body."""
+    call: str = ""
+    """The call that it came with."""
+    forget_at: float = 0.0
+    """Until when its id is remembered."""
+
+
 class OperationArg(Record, kw_only=True):
     """``<root>.arg``: the request, as accepted. Fixed from the start of the operation to its end.
 
@@ -58,6 +69,9 @@ class OperationArg(Record, kw_only=True):
     """source -> partition -> move, applied in the transaction that finishes the operation."""
     options: OperationOptions = msgspec.field(default_factory=OperationOptions)
     request_id: str = ""
+    request_note: RequestNote = msgspec.field(default_factory=RequestNote)
+    retry_of: str = ""
+    """The operation that this request had started before, and that ended without success."""
     started_at: float = 0.0
     started_by: str = ""
     location: str = ""
@@ -213,7 +227,17 @@ class RequestRecord(Record, kw_only=True):
     operation: str
     digest: str
     """Of the request's body; the same id with another body is an error."""
+    call: str = ""
+    """The call that it came with: a repeat of that call gets this answer whatever has become of it."""
     at: float = 0.0
+    forget_at: float = 0.0
+    """Until when it is remembered."""
+    outcome: str = ""
+    """How the operation has ended, as in the history; empty: it has not."""
+
+
+SUCCESS = "success"
+"""How an operation ended whose request has its answer: a repeat starts nothing."""
 
 
 class ActiveRecord(Record, kw_only=True):
@@ -241,5 +265,7 @@ class HistoryRecord(Record, kw_only=True):
     """What its commit steps report: snapshot id, rows, files."""
     argument: str = ""
     """What it was asked to do: :attr:`OperationArg.asked`."""
+    retry_of: str = ""
+    """The operation that its request had started before, and that ended without success."""
     follows: str = ""
     """The operation whose finish has started it."""

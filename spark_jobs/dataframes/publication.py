@@ -205,6 +205,7 @@ def _start(
                 argument,
                 object=target.write,
                 request_id=request_id,
+                once=True,
                 timeout_s=max(1.0, min(deadline.left, 30.0)),
             )
             return started, True

@@ -185,7 +185,12 @@ class Landing:
         for one in (f"batch:{name}", ""):
             try:
                 self._client.start(
-                    self._table, self._type, batch.argument, object=one, request_id=f"landing-{digest}"
+                    self._table,
+                    self._type,
+                    batch.argument,
+                    object=one,
+                    request_id=f"landing-{digest}",
+                    once=True,
                 )
             except DistopError as error:
                 if error.code in KNOWN_BEFORE:

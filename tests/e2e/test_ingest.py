@@ -25,7 +25,7 @@ from support.waiting import eventually
 
 AT_REST = re.compile(
     r"(_coordinators|_executors|_locations|_namespaces)\..+|t\.(table|head|watermarks|coordinator)"
-    r"|t\.(history|request|auditTrail)\..+|_audit\..+|t\.ingest\.nextInstanceId"
+    r"|t\.(history|request|requestExpiry|auditTrail)\..+|_audit\..+|t\.ingest\.nextInstanceId"
 )
 
 

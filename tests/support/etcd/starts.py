@@ -33,6 +33,7 @@ async def begin(
     kind: str = "noop",
     object: str = "",
     request_id: str = "",
+    call: str = "",
     body: Any = None,
     compatible: Callable[[str], bool] = lambda other: False,
     **arg: Any,
@@ -44,12 +45,19 @@ async def begin(
         object=object,
         request_id=request_id or secrets.token_hex(8),
         digest=digest_of([table, kind, object, body]),
+        call=call,
     )
     keys = client.keyspace.table(table)
     state = await read_table_state(client, keys, request)
 
     async def make_arg(now: TableState) -> OperationArg:
-        given = {"request_id": request.request_id, "uuid": secrets.token_hex(6), "started_at": 1.0, **arg}
+        given = {
+            "request_id": request.request_id,
+            "request_note": request.note(1.0),
+            "started_at": 1.0,
+            **arg,
+        }
+        given.setdefault("uuid", secrets.token_hex(6))
         return OperationArg(table=table, type=kind, object=object, instance=now.next_instance, **given)
 
     started = await start(client, keys, state, request, make_arg, compatible=compatible)

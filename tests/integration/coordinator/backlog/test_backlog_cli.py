@@ -94,6 +94,7 @@ async def test_publishing_order_gate_and_together(terminal: Terminal, client: Et
         "applied",
         "history",
         "request",
+        "requestExpiry",
         "auditTrail",
         "watermarks",
         "coordinator",

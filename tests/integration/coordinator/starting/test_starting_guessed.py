@@ -138,12 +138,14 @@ async def test_what_was_guessed_wrong_is_read_and_planned_again(client: LossyCli
     keys = client.keyspace.table("t")
     planned: list[dict[str, dict[str, str]]] = []
 
-    async def make_arg(now: TableState) -> OperationArg:
-        planned.append(now.watermarks)
-        return OperationArg(table="t", type="noop", instance=now.next_instance, uuid="u")
-
     async def guess(number: int) -> OperationId:
         request = StartRequest(table="t", type="noop", request_id=f"r{number}", digest=digest_of(number))
+
+        async def make_arg(now: TableState) -> OperationArg:
+            planned.append(now.watermarks)
+            named = {"request_id": request.request_id, "request_note": request.note(1.0)}
+            return OperationArg(table="t", type="noop", instance=now.next_instance, uuid="u", **named)
+
         state = replace(await read_table_state(client, keys, request), guessed=True)
         if number == 1:
             await client.put(keys.watermarks, json.dumps({"s": {"p": "1"}}).encode())
@@ -166,14 +168,14 @@ async def test_nothing_is_guessed_of_a_table_that_has_changed(client: EtcdClient
     for changed in (keys.table, keys.head, keys.watermarks, keys.pause):
         turn = Turn(keys)
         turn.started(state, arg, 7)
-        assert turn.guess("noop") is None, "what runs is not known"
+        assert turn.guess("noop", "r") is None, "what runs is not known"
         turn.seen(KeyValue(keys.run_ops, b'{"noop":["4"]}', 7, 7))
-        assert (guessed := turn.guess("noop")) is not None
+        assert (guessed := turn.guess("noop", "r")) is not None
         assert guessed.guessed
         assert (guessed.next_instance_kv.value, guessed.next_instance_kv.mod_revision) == (b"5", 7)
         turn.seen(KeyValue(keys.next_instance("noop"), b"6", 9, 1))
-        assert (seen := turn.guess("noop")) is not None
+        assert (seen := turn.guess("noop", "r")) is not None
         assert seen.next_instance_kv.value == b"6"
-        assert turn.guess("friend") is None
+        assert turn.guess("friend", "r") is None
         turn.seen(KeyValue(changed, b"{}", 10, 1))
-        assert turn.guess("noop") is None
+        assert turn.guess("noop", "r") is None

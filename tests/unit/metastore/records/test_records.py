@@ -23,6 +23,7 @@ from distop.metastore.records.operation import (
     JobRecord,
     OperationArg,
     PauseRecord,
+    RequestNote,
     RequestRecord,
     ResolveRecord,
     RunnerRecord,
@@ -98,6 +99,7 @@ FIELDS: dict[typing.Any, st.SearchStrategy[typing.Any]] = {
         TEXT, st.dictionaries(TEXT, MOVES, max_size=2), max_size=2
     ),
     OperationOptions: OPTIONS,
+    RequestNote: st.builds(RequestNote, digest=TEXT, call=TEXT, forget_at=FLOATS),
     FollowUp | None: st.one_of(st.none(), FOLLOW_UPS),
     list[int]: st.lists(INTEGERS, max_size=3),
     Block | None: st.one_of(st.none(), BLOCKS),

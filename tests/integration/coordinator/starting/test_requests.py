@@ -1,0 +1,202 @@
+"""Request ids: what a repeat gets, what is started again, and when an id is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from distop.client import AsyncClient, Operation, OperationState
+from distop.errors import RequestIdReused
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.operations import requests
+from distop.metastore.operations.requests import BRIEFLY_S, FENCE_S, REMEMBER_S, forget
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation import RequestRecord
+from distop.metastore.records.record import decode
+from distop.proto import distop_pb2 as pb
+from support.etcd.jobs import mark
+from support.etcd.lossy import Fault, LossyClient, puts
+from support.etcd.starts import begin, make_table
+from support.services.coordinators import Service, config_of, running
+
+
+@pytest_asyncio.fixture
+async def address(etcd_config: EtcdConfig) -> AsyncIterator[str]:
+    """Of a coordinator in this process."""
+    async with running(config_of(etcd_config)) as coordinator:
+        yield coordinator.address
+
+
+@pytest_asyncio.fixture
+async def sdk(address: str) -> AsyncIterator[AsyncClient]:
+    """A client of it, and a table ``t``."""
+    async with AsyncClient(address, timeout_s=20) as client:
+        await client.create_table("t", "/tmp/nowhere")
+        yield client
+
+
+async def failed(sdk: AsyncClient, client: LossyClient, request_id: str = "r") -> Operation:
+    """An operation that has failed."""
+    started = await sdk.start("t", "noop", {"partitions": 1}, request_id=request_id)
+    await mark(client, OperationId.parse(started.name), "0", error="no room")
+    ended = await sdk.wait(started.name)
+    assert ended.state is OperationState.FAILED
+    return ended
+
+
+async def request_of(client: LossyClient, request_id: str) -> RequestRecord:
+    kv = await client.get(client.keyspace.table("t").request(request_id))
+    return decode(kv.value, RequestRecord, kv.key)
+
+
+async def expiries(client: LossyClient) -> int:
+    listing = await client.scan(client.keyspace.table("t").request_expiry_prefix, keys_only=True)
+    return len(listing.kvs)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_what_has_failed_is_started_again_under_its_id(
+    sdk: AsyncClient, client: LossyClient, cancelled: bool
+) -> None:
+    """O7: a new instance, and the reply says of which one; what has succeeded stays the answer."""
+    if cancelled:
+        first = await sdk.start("t", "noop", {"partitions": 1}, request_id="r")
+        await sdk.cancel(first.name)
+        assert (await sdk.wait(first.name)).state is OperationState.CANCELLED
+    else:
+        first = await failed(sdk, client)
+    again = await sdk.start("t", "noop", {"partitions": 1}, request_id="r")
+    assert (again.name, again.retry_of, again.found) == ("t/noop/2", first.name, False)
+    running_ = await sdk.start("t", "noop", {"partitions": 1}, request_id="r")
+    assert (running_.name, running_.found) == (again.name, True)
+    await mark(client, OperationId.parse(again.name), "0")
+    ended = await sdk.wait(again.name)
+    assert (ended.state, ended.retry_of) == (OperationState.SUCCEEDED, first.name)
+    found = await sdk.start("t", "noop", {"partitions": 1}, request_id="r")
+    assert (found.name, found.state, found.found) == (again.name, OperationState.SUCCEEDED, True)
+    trail = [(entry.target, entry.reason) async for entry in sdk.audit("t") if entry.action == "start"]
+    assert trail == [(again.name, f"again: {first.name}"), (first.name, "")]
+    assert await expiries(client) == 1
+
+
+async def test_what_has_failed_may_be_started_again_with_what_was_wrong_put_right(
+    sdk: AsyncClient, client: LossyClient
+) -> None:
+    """O7: while it runs, and once it has succeeded, another body is an error."""
+    first = await failed(sdk, client)
+    again = await sdk.start("t", "noop", {"partitions": 2}, request_id="r")
+    assert again.retry_of == first.name
+    with pytest.raises(RequestIdReused):
+        await sdk.start("t", "noop", {"partitions": 1}, request_id="r")
+    for partition in ("0", "1"):
+        await mark(client, OperationId.parse(again.name), partition)
+    await sdk.wait(again.name)
+    with pytest.raises(RequestIdReused):
+        await sdk.start("t", "noop", {"partitions": 1}, request_id="r")
+
+
+async def test_repeats_of_one_call_have_one_answer(
+    sdk: AsyncClient, client: LossyClient, address: str
+) -> None:
+    """O7: a copy that comes late starts nothing again; nor does one of a call without a name."""
+    async with Service(address) as service:
+        named = {"table": "t", "type": "noop", "argument_json": '{"partitions": 1}', "request_id": "x"}
+
+        async def send(call: str) -> pb.Operation:
+            request = pb.StartOperationRequest(**named, call_id=call)
+            answer: pb.Operation = await service.operations.StartOperation(request, timeout=10)
+            return answer
+
+        for call, found in (("c", False), ("", True)):
+            first = await send(call)
+            await sdk.cancel(first.name)
+            await sdk.wait(first.name)
+            late = await send(call)
+            assert (late.name, late.state, late.found) == (first.name, pb.CANCELLED, found)
+            named["request_id"] = "y"
+
+
+async def test_an_id_that_is_to_be_used_once_stays_used(sdk: AsyncClient, client: LossyClient) -> None:
+    """P8: who gives a write up counts on it."""
+    started = await sdk.start("t", "noop", {"partitions": 1}, request_id="r", once=True)
+    await sdk.cancel(started.name)
+    await sdk.wait(started.name)
+    again = await sdk.start("t", "noop", {"partitions": 1}, request_id="r", once=True)
+    assert (again.name, again.found) == (started.name, True)
+    with pytest.raises(RequestIdReused):
+        await sdk.start("t", "noop", {"partitions": 2}, request_id="r", once=True)
+
+
+async def test_an_answer_outlives_the_history(sdk: AsyncClient, client: LossyClient) -> None:
+    """O7: requests are remembered apart from it."""
+    started = await sdk.start("t", "noop", {"partitions": 0}, request_id="r")
+    await sdk.wait(started.name)
+    await client.delete(client.keyspace.table("t").history(OperationId.parse(started.name)))
+    found = await sdk.start("t", "noop", {"partitions": 0}, request_id="r")
+    assert (found.name, found.state, found.found) == (started.name, OperationState.SUCCEEDED, True)
+    assert found.started_at is not None
+
+
+async def test_many_who_start_it_again_start_one(sdk: AsyncClient, client: LossyClient) -> None:
+    """O7: whoever comes first; the others find it."""
+    first = await failed(sdk, client)
+    answers = await asyncio.gather(
+        *(sdk.start("t", "noop", {"partitions": 1}, request_id="r") for _ in range(10))
+    )
+    assert {answer.name for answer in answers} == {"t/noop/2"}
+    assert sorted(answer.found for answer in answers) == [False] + 9 * [True]
+    assert {answer.retry_of for answer in answers} == {first.name}
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
+async def test_a_lost_reply_starts_nothing_again_twice(
+    sdk: AsyncClient, client: LossyClient, fault: Fault
+) -> None:
+    """O7"""
+    await failed(sdk, client)
+    keys = client.keyspace.table("t")
+    client.fail(fault, puts(keys.request("r")))
+    operation = await begin(client, request_id="r", call="other", argument={"partitions": 1})
+    assert operation == OperationId("t", "noop", 2)
+    assert int((await client.get(keys.next_instance("noop"))).value) == 3
+
+
+async def test_how_long_an_id_is_remembered(etcd_config: EtcdConfig, client: LossyClient) -> None:
+    """As is configured if its caller has chosen it; one made for a call, as long as the call may last."""
+    config = config_of(etcd_config, remember_requests_s=5000.0)
+    async with running(config) as coordinator, AsyncClient(coordinator.address) as sdk:
+        await sdk.create_table("t", "/tmp/nowhere")
+        for number, (named, kept) in enumerate([({}, BRIEFLY_S), ({"request_id": "r"}, 5000.0)]):
+            started = await sdk.start("t", "noop", {"partitions": number}, **named)
+            record = await request_of(client, started.request_id)
+            assert record.forget_at == pytest.approx(record.at + kept)
+            await sdk.cancel(started.name)
+            await sdk.wait(started.name)
+        used = await sdk.start("t", "noop", {"partitions": 0}, request_id="once", once=True)
+        record = await request_of(client, used.request_id)
+        assert record.forget_at == pytest.approx(record.at + FENCE_S)
+    assert BRIEFLY_S < FENCE_S < REMEMBER_S
+
+
+async def test_ids_are_forgotten_when_their_time_is_over(
+    client: LossyClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O7: the oldest first, so many at a time, without a look at those that are kept."""
+    await make_table(client)
+    keys = client.keyspace.table("t")
+    for number in range(10):
+        await begin(client, kind="noop", object=f"o{number}", request_id=f"a.b {number}", call="c")
+    begun = await request_of(client, "a.b 0")
+    assert await forget(client, keys, begun.forget_at) == 0
+    monkeypatch.setattr(requests, "FORGET_MOST", 4)
+    monkeypatch.setattr(requests, "_BITE", 3)
+    assert await expiries(client) == 10
+    for left in (6, 2, 0):
+        client.fail(Fault.LOST_REPLY)
+        assert await forget(client, keys, begun.forget_at + 1.0) == min(4, left + 4 if left else 2)
+        assert await expiries(client) == left
+        listing = await client.scan(keys.prefix + b"request.", keys_only=True)
+        assert len(listing.kvs) == left
