@@ -133,7 +133,8 @@ def remove_expired(operation: OperationArg, history: HistoryRecord) -> int:
         return 0
     retained = {snapshot.snapshot_id for snapshot in new.snapshots}
     gone = [snapshot for snapshot in old.snapshots if snapshot.snapshot_id not in retained]
-    victims = files_of(old, gone, io, torn=True).without(kept)
+    # What lies elsewhere may be another table's, which this one has taken in by name.
+    victims = files_of(old, gone, io, torn=True).without(kept).below(operation.location)
     reached("expire.before")
     removed = remove_files(victims.data | victims.others, operation.storage)
     reached("expire.middle")

@@ -5,6 +5,8 @@ folder of an operation that still has keys, and it is older than a grace period.
 whatever the grace period: their folders are known, and so are those of writes through Spark
 (:mod:`distop.commit.writing.prepared`). It is for programs that write data files first and commit later.
 
+Nothing is removed from a folder that is not the table's own (:mod:`distop.commit.layout.owner`).
+
 In three stages, so that dying, pausing or doing it twice anywhere harms nothing:
 
 - The *job* looks at the folders and writes down candidates.
@@ -27,6 +29,7 @@ from distop.commit.cleanup.reachable import files_of_table, path_of
 from distop.commit.files.listing import entries, remove_files
 from distop.commit.iceberg.content import recorded_properties
 from distop.commit.layout.model import file_io, load_metadata
+from distop.commit.layout.owner import owners
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.commit.writing.prepared import is_spared
 from distop.errors import CorruptRecord
@@ -164,6 +167,9 @@ def remove_orphans(operation: OperationArg, history: HistoryRecord) -> int:
     """
     facts = history.facts
     if history.outcome != "success" or REPORT not in facts or not facts.get("orphans"):
+        return 0
+    if operation.argument.get("owner") not in owners(operation.location, operation.storage):
+        log.warning("orphans_left", extra={"operation": str(operation.id), "error": "not the table's folder"})
         return 0
     try:
         orphans = _still_unknown(operation, facts[REPORT], str(facts.get(KNOWN_FROM) or ""))

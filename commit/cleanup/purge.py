@@ -28,8 +28,8 @@ def check_purge(location: str, uuid: str, storage: StorageOptions | None = None)
         raise LocationNotOwned(
             f"{location} held files before this table wrote to it, or another table has taken it: "
             "nothing says that all of them are its own",
-            hint="drop it without purging, and remove its files by hand",
-            details={"field": "purge"},
+            hint="remove those by hand that are not needed; a drop without purging leaves all of them",
+            details={"field": "location"},
         )
 
 

@@ -22,6 +22,8 @@ from distop.operations.job import JobContext, staging_folder
 A = TypeVar("A", bound=msgspec.Struct)
 
 DEFAULT_OLDER_THAN = "3d"
+MIN_ORPHAN_AGE_S = 86400.0
+"""Files younger than this are never taken for orphans: another program may be about to commit them."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -49,8 +51,8 @@ class OrphansArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Which files go."""
 
     older_than: str = DEFAULT_OLDER_THAN
-    """Age or time, as for ``expire_snapshots``. At least as long as the slowest program other than distop
-    takes from writing a data file to committing it."""
+    """Age or time, as for ``expire_snapshots``; a day at least. At least as long as the slowest program other
+    than distop takes from writing a data file to committing it."""
     dry_run: bool = True
     """Only say what would be removed."""
 
@@ -129,10 +131,19 @@ class RemoveOrphans(DistributedOperation):
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`."""
-        argument = parsed(request, self.type, OrphansArgument)
+        from distop.commit.cleanup.purge import check_purge
+        from distop.commit.files.storage import storage_of
+
+        argument, table = parsed(request, self.type, OrphansArgument), request.table
+        older_than = _older_than(argument.older_than)
+        if time.time() - older_than < MIN_ORPHAN_AGE_S - 1.0:
+            raise invalid("older_than", f"older_than must be at least {MIN_ORPHAN_AGE_S / 3600:.0f}h")
+        if not argument.dry_run:
+            check_purge(table.location, table.uuid, storage_of(table))
         recorded = {
+            "owner": table.uuid,
             "metadataLocation": None if request.head is None else request.head.metadata_location,
-            "olderThan": _older_than(argument.older_than),
+            "olderThan": older_than,
             "dryRun": argument.dry_run,
             "busy": [staging_folder(one).rpartition("/")[2] for one in request.active],
             "plannedAt": time.time(),

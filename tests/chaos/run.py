@@ -18,6 +18,7 @@ from chaos.workloads import ingest, workloads_for
 from distop.client import AsyncClient
 from distop.client.models.diagnosis import Severity
 from distop.errors import DistopError
+from support.tables.trees import age
 
 MOST_WORKLOADS = 8
 """How many workloads may pass by before a point is said to be out of reach."""
@@ -100,9 +101,10 @@ class Run:
     async def _ask_the_doctor(self, lab: Lab) -> None:
         """Once orphans are removed `distop doctor` must find nothing to say."""
         await lab.cluster.ready(coordinators=2)
-        argument = {"older_than": "0s", "dry_run": False}
+        argument = {"older_than": "1d", "dry_run": False}
         for book in [*lab.retired, *lab.books.values()]:
             if not book.plain:
+                await asyncio.to_thread(age, book.location)
                 cleaned = await lab.start(book, "remove_orphans", argument)
                 self.report.total.wrong += await lab.ended(cleaned)
         await lab.quiet()

@@ -25,6 +25,7 @@ from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.retention import EVERY, KEEP
 from distop.metastore.records.operation import CompletionRecord, HistoryRecord
 from distop.metastore.records.record import decode, encode
+from support.tables.trees import age
 
 Workload: TypeAlias = Callable[[Lab], Coroutine[Any, Any, list[str]]]
 
@@ -79,10 +80,11 @@ async def maintained(lab: Lab) -> list[str]:
     problems = await all_ended(lab, await lab.ingest(book))
     problems += await all_ended(lab, await lab.ingest(book))
     (book.location / "data" / "litter.parquet").write_text("of a process that was killed")
+    await asyncio.to_thread(age, book.location)
     meanwhile = await lab.ingest(book)
     expired = await lab.start(book, "expire_snapshots", {"older_than": "0s"})
     problems += await all_ended(lab, expired)
-    removed = await lab.start(book, "remove_orphans", {"older_than": "0s", "dry_run": False})
+    removed = await lab.start(book, "remove_orphans", {"older_than": "1d", "dry_run": False})
     problems += await all_ended(lab, removed, meanwhile)
     await lab.quiet()
     if (book.location / "data" / "litter.parquet").exists():

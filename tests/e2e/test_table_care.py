@@ -72,7 +72,7 @@ async def test_maintenance_leaves_a_running_operation_alone(
             ended = await service.client.wait(expired.name, timeout_s=90)
             assert ended.raise_for_outcome().facts["expiredSnapshots"] == 2
             await eventually(swept, 20.0)
-            argument = {"older_than": "1s", "dry_run": False}
+            argument = {"older_than": "1d", "dry_run": False}
             removed = await service.client.start("t", "remove_orphans", argument)
             found = (await service.client.wait(removed.name, timeout_s=90)).raise_for_outcome().facts
 

@@ -11,6 +11,7 @@ from distop.commit.cleanup.orphans import IcebergRemoveOrphans
 from distop.commit.cleanup.staged import sweep
 from distop.commit.iceberg.replace_files import IcebergReplace
 from distop.commit.iceberg.rollback import IcebergRollback
+from distop.commit.layout.owner import mark_folder
 from distop.commit.steps.contract import Contribution, TransactionalStep
 from distop.metastore.records.operation import JobRecord, OperationArg
 from distop.metastore.records.record import decode, encode
@@ -26,6 +27,8 @@ STEPS: dict[str, type[TransactionalStep]] = {
     "iceberg.remove_orphans": IcebergRemoveOrphans,
 }
 
+TABLE_UUID = "of-the-table"
+
 
 @dataclass
 class Run:
@@ -34,6 +37,7 @@ class Run:
     table: Table
     kind: DistributedOperation
     staged: Staged
+    request: PlanRequest
 
     @classmethod
     def of(
@@ -48,13 +52,19 @@ class Run:
         """Plan it; ``jobs``: and do its jobs."""
         head = decode(table.head.value, Head) if table.head.exists else None
         request = PlanRequest(
-            table=TableRecord(name=table.name, location=table.location, options={"storage": table.storage}),
+            table=TableRecord(
+                name=table.name,
+                location=table.location,
+                options={"storage": table.storage},
+                uuid=TABLE_UUID,
+            ),
             head=head,
             watermarks=decode_watermarks(table.watermarks.value),
             argument=argument,
             partitions=partitions,
             active=active,
         )
+        mark_folder(table.location, TABLE_UUID, table.storage)
         plan = kind.plan(request)
         staged = table.start(plan.partition_count)
         staged.arg.type, staged.arg.argument = kind.type, plan.argument
@@ -64,7 +74,7 @@ class Run:
         staged.arg.uuid = uuid4().hex[:12]
         # As it comes out of etcd again.
         staged.arg = decode(encode(staged.arg), OperationArg)
-        run = cls(table, kind, staged)
+        run = cls(table, kind, staged, request)
         if jobs:
             run.run_jobs()
         return run

@@ -27,6 +27,7 @@ from distop.spark_jobs.dataframes.publication import Outcome, Publication
 from distop.spark_jobs.dataframes.target import WriteTarget
 from support.etcd.lossy import LossyClient
 from support.services.whole import Whole, whole
+from support.tables.trees import age
 from support.tables.writing import abandon, begin, end, tasks
 from support.waiting import eventually
 
@@ -264,7 +265,8 @@ async def test_orphans_are_not_looked_for_among_young_writes_and_old_ones_are_no
     client = driver.service.client
 
     async def remove() -> int:
-        argument = {"older_than": "0s", "dry_run": False}
+        await asyncio.to_thread(age, driver.service.location)
+        argument = {"older_than": "1d", "dry_run": False}
         started = await client.start("t", "remove_orphans", argument)
         ended = await client.wait(started.name, timeout_s=90)
         return int(ended.raise_for_outcome().facts["orphans"])

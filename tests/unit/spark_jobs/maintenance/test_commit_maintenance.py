@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,16 @@ from distop.commit.cleanup.orphans import find_orphans
 from distop.commit.iceberg.append import IcebergAppend, IcebergOverwrite
 from distop.commit.iceberg.provenance import WATERMARKS_BEFORE
 from distop.commit.iceberg.watermarks import WatermarkStep
-from distop.errors import HeadConflict, InvalidArgument, PreconditionFailed
+from distop.commit.layout.owner import owner_file
+from distop.errors import HeadConflict, InvalidArgument, LocationNotOwned, PreconditionFailed
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.table import TableRecord, decode_watermarks
 from distop.operations.api import PlanRequest
 from distop.operations.registry import Registry
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
-from support.tables.maintaining import Run
+from support.tables.maintaining import TABLE_UUID, Run
 from support.tables.publishing import Table, new_table, rows
+from support.tables.trees import files_in
 
 
 def local(url: str) -> Path:
@@ -30,10 +33,10 @@ def local(url: str) -> Path:
 
 def files(table: Table) -> set[str]:
     root = local(table.location)
-    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    return {str(path.relative_to(root)) for path in files_in(root)}
 
 
-def age(table: Table, seconds: float = 3600) -> None:
+def age(table: Table, seconds: float = 10 * 86400) -> None:
     """Make all files look as if they had been written a while ago."""
     then = time.time() - seconds
     for name in files(table):
@@ -278,21 +281,21 @@ def test_orphans_go_and_nothing_else(tmp_path: Path) -> None:
     young = local(table.location) / "data" / "young.parquet"
     young.write_text("a program is about to commit this")
     before = files(table)
-    facts = Run.of(table, RemoveOrphans(), older_than="1m", dry_run=False).finish()
+    facts = Run.of(table, RemoveOrphans(), older_than="1d", dry_run=False).finish()
     assert before - files(table) == litter
     assert facts["orphans"] == len(litter)
     assert set(facts["examples"]) <= litter
     for snapshot in table.iceberg().metadata.snapshots:
         table.iceberg().scan(snapshot_id=snapshot.snapshot_id).to_arrow()
     assert table.ids() == [500, 501, 502]
-    assert Run.of(table, RemoveOrphans(), older_than="1m", dry_run=False).finish()["orphans"] == 0
+    assert Run.of(table, RemoveOrphans(), older_than="1d", dry_run=False).finish()["orphans"] == 0
 
 
 def test_a_dry_run_says_what_would_go(tmp_path: Path) -> None:
     """It is what one gets without asking."""
     table, litter = littered(tmp_path)
     before, head = files(table), table.head
-    facts = Run.of(table, RemoveOrphans(), older_than="1m").finish()
+    facts = Run.of(table, RemoveOrphans(), older_than="1d").finish()
     assert (facts["orphans"], facts["dryRun"]) == (len(litter), True)
     assert (files(table), table.head) == (before, head)
 
@@ -302,8 +305,8 @@ def test_files_of_running_operations_are_not_orphans(tmp_path: Path) -> None:
     table, litter = littered(tmp_path)
     running = table.staged([rows(700, 2)], [rows(710, 2)])
     age(table)
-    assert set(Run.of(table, RemoveOrphans(), running.arg, older_than="0s").finish()["examples"]) <= litter
-    Run.of(table, RemoveOrphans(), running.arg, older_than="0s", dry_run=False).finish()
+    assert set(Run.of(table, RemoveOrphans(), running.arg, older_than="1d").finish()["examples"]) <= litter
+    Run.of(table, RemoveOrphans(), running.arg, older_than="1d", dry_run=False).finish()
     table.publish(running)
     assert len(table.ids()) == 3 + 4
 
@@ -313,7 +316,7 @@ def test_what_is_published_between_the_look_and_the_commit_stays(tmp_path: Path)
     table, litter = littered(tmp_path)
     late = table.staged([rows(700, 2)])
     age(table)
-    run = Run.of(table, RemoveOrphans(), older_than="0s", dry_run=False)  # late was overlooked
+    run = Run.of(table, RemoveOrphans(), older_than="1d", dry_run=False)  # late was overlooked
     table.publish(late)
     facts = run.finish()
     assert facts["orphans"] == len(litter)
@@ -326,7 +329,7 @@ def test_what_was_prepared_before_the_decision_cannot_commit_after_it(tmp_path: 
     slow = table.staged([rows(700, 2)])
     prepared = IcebergAppend().prepare(table.context(slow))
     age(table)
-    run = Run.of(table, RemoveOrphans(), slow.arg, older_than="0s", dry_run=False)
+    run = Run.of(table, RemoveOrphans(), slow.arg, older_than="1d", dry_run=False)
     facts = run.commit().facts
     assert not table.apply(prepared.txn)
     run.sweep(facts)
@@ -338,7 +341,7 @@ def test_what_was_prepared_before_the_decision_cannot_commit_after_it(tmp_path: 
 def test_a_sweeper_that_wakes_up_late_removes_nothing_new(tmp_path: Path) -> None:
     """P13: a file of the same name, written since, is another file."""
     table, litter = littered(tmp_path)
-    run = Run.of(table, RemoveOrphans(), older_than="1m", dry_run=False)
+    run = Run.of(table, RemoveOrphans(), older_than="1d", dry_run=False)
     facts = run.commit().facts
     again = local(table.location) / "data" / "part-0.parquet"
     again.write_text("written anew")
@@ -353,8 +356,48 @@ def test_a_table_without_a_head_has_orphans_too(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     table.staged([rows(0, 2)])
     age(table)
-    assert Run.of(table, RemoveOrphans(), older_than="1m", dry_run=False).finish()["orphans"] == 2
+    assert Run.of(table, RemoveOrphans(), older_than="1d", dry_run=False).finish()["orphans"] == 2
     assert files(table) == set()
+
+
+@pytest.mark.parametrize("older_than", ["0s", "23h", "2999-01-01"])
+def test_young_files_are_never_taken_for_orphans(tmp_path: Path, older_than: str) -> None:
+    """P13: whatever is asked for; another program may be about to commit them."""
+    table, _ = littered(tmp_path)
+    for dry_run in (True, False):
+        with pytest.raises(InvalidArgument) as caught:
+            Run.of(table, RemoveOrphans(), older_than=older_than, dry_run=dry_run)
+        assert caught.value.details["field"] == "older_than"
+
+
+def test_nothing_is_removed_from_a_folder_that_is_not_the_tables_own(tmp_path: Path) -> None:
+    """S2: such as that of a table that was registered, or one that a link leads to another table from."""
+    table, litter = littered(tmp_path)
+    run = Run.of(table, RemoveOrphans(), older_than="1d", dry_run=False)
+    mark = local(owner_file(table.location, TABLE_UUID))
+    mark.rename(mark.with_name("table-other"))
+    assert run.finish()["orphans"] == len(litter)
+    assert litter <= files(table)
+    with pytest.raises(LocationNotOwned):
+        RemoveOrphans().plan(run.request)
+    assert RemoveOrphans().plan(replace(run.request, argument={"older_than": "1d"})).partition_count == 1
+
+
+def test_expiry_leaves_files_alone_that_lie_elsewhere(tmp_path: Path) -> None:
+    """S2: what a table has taken in by name may be another table's."""
+    table = new_table(tmp_path)
+    for start in range(3):
+        table.publish(table.staged([rows(start, 2)]), IcebergOverwrite())
+    before = {name for name in files(table) if name.startswith("data/")}
+    run = Run.of(table, ExpireSnapshots(), older_than="0s")
+    facts = run.commit().facts
+    its_own = run.staged.arg.location
+    run.staged.arg.location = f"{its_own}/elsewhere"
+    run.sweep(facts)
+    assert before <= files(table)
+    run.staged.arg.location = its_own
+    run.sweep(facts)
+    assert len(before & files(table)) == 1
 
 
 def test_the_same_place_under_another_scheme_is_the_same_file(tmp_path: Path) -> None:
