@@ -26,6 +26,8 @@ from distop.metastore.records.keyspace import (
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.operation import JobRecord, OperationArg
 from distop.metastore.records.record import decode
+from distop.metastore.records.table import TableRecord
+from distop.metastore.tables.locations import Claim
 
 PAGE = 5000
 MAX_BATCHES = 20
@@ -119,6 +121,8 @@ class TableSeen:
     pause: KeyValue
     ordering: KeyValue
     backlog_index: KeyValue
+    claims: list[list[KeyValue]] = field(default_factory=list)
+    """To its location, to folders above it, and the first in it."""
     batches: list[KeyValue] = field(default_factory=list)
     """The first of its backlog."""
     batches_limit: int = MAX_BATCHES
@@ -243,6 +247,7 @@ async def _read_table(client: EtcdClient, name: str) -> TableSeen:
     of_table = client.keyspace.paused_table(name)
     entry, below = await get(of_table), await client.scan(of_table + b".", revision=at)
     seen.paused_index = [kv for kv in (entry, *below.kvs) if kv.exists]
+    seen.claims = await _claims(client, seen)
     await _list_keys(client, seen)
     history = await client.scan(keys.history_prefix, revision=at)
     for kv in history.kvs:
@@ -256,6 +261,18 @@ async def _read_table(client: EtcdClient, name: str) -> TableSeen:
     for type_name in seen.next_instances:
         seen.next_instances[type_name] = await get(keys.next_instance(type_name))
     return seen
+
+
+async def _claims(client: EtcdClient, seen: TableSeen) -> list[list[KeyValue]]:
+    try:
+        record = decode(seen.table.value, TableRecord, seen.table.key) if seen.table.exists else None
+    except CorruptRecord:
+        return []  # reported among the records
+    found = []
+    for get in Claim.of(client.keyspace, record).reads() if record is not None else ():
+        end = get.end or get.key + b"\0"
+        found.append((await client.get_range(get.key, end, revision=seen.revision, limit=1)).kvs)
+    return found
 
 
 async def _list_keys(client: EtcdClient, seen: TableSeen) -> None:

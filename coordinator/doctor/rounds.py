@@ -21,6 +21,7 @@ from distop.coordinator.doctor.cluster import check_etcd, check_members
 from distop.coordinator.doctor.findings import Finding, Progress, RemoveFiles, Reported, worst
 from distop.coordinator.doctor.fixes import apply
 from distop.coordinator.doctor.liveness import Patience, check_progress
+from distop.coordinator.doctor.locations import check_claim, check_location, read_claims
 from distop.coordinator.doctor.reading import (
     TableSeen,
     indexed_tables,
@@ -186,7 +187,11 @@ class Doctor:
 
     async def _look_at_cluster(self, what: Examination) -> list[Finding]:
         health = await read_health(self._client.config)
-        return check_etcd(health) + check_members(await read_members(self._client), self._wall())
+        found = check_etcd(health) + check_members(await read_members(self._client), self._wall())
+        async with aclosing(read_claims(self._client)) as claims:
+            async for claim in claims:
+                found += check_claim(claim)
+        return found
 
     async def _look_at_table(self, name: str, what: Examination) -> tuple[TableSeen, list[Finding]]:
         record = await self._record(name)
@@ -194,7 +199,7 @@ class Doctor:
         folders = await self._staged_folders(record) if record is not None else []
         seen = await read_table(self._client, name)
         findings = check_table(seen) + check_progress(seen, self._wall(), what.patience)
-        findings += check_backlog(seen, what.patience) + check_pauses(seen)
+        findings += [*check_backlog(seen, what.patience), *check_pauses(seen), *check_location(seen)]
         if record is not None:
             findings += await self._look_at_files(seen, record, folders, what)
         return seen, findings

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.starting import (
     StartRequest,
     TableState,
@@ -18,12 +19,15 @@ from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import encode
 from distop.metastore.records.table import TableRecord
+from distop.metastore.tables.locations import Claim
 
 
 async def make_table(client: EtcdClient, name: str = "t") -> None:
-    """A table's record."""
-    record = TableRecord(name=name, location="file:///nowhere", uuid=secrets.token_hex(4))
-    await client.put(client.keyspace.table(name).table, encode(record))
+    """A table's record, and its claim."""
+    uuid = secrets.token_hex(4)
+    record = TableRecord(name=name, location=f"file:///nowhere/{uuid}", uuid=uuid)
+    claim = Claim.of(client.keyspace, record)
+    await client.txn(Txn(then=(Put(client.keyspace.table(name).table, encode(record)), claim.put)))
 
 
 async def begin(

@@ -1,0 +1,116 @@
+"""Whether each folder belongs to one table, and each claim to a table. Pure but for :func:`read_claims`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
+
+from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, text, unreadable_record
+from distop.coordinator.doctor.reading import TableSeen
+from distop.errors import CorruptRecord
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Txn, unchanged
+from distop.metastore.records.keyspace import prefix_end, unescape
+from distop.metastore.records.locations import place_of
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import LocationRecord, TableRecord
+from distop.metastore.tables.locations import Claim, owner_of
+
+PAGE = 1000
+AT_ONCE = 40
+"""Claims read by one transaction, each with its table and the tombstone of that."""
+
+
+@dataclass(frozen=True)
+class ClaimSeen:
+    """A claim at one revision, with what stands of the table that it names."""
+
+    claim: KeyValue
+    place: str
+    owner: LocationRecord | None
+    """``None``: it cannot be read."""
+    table: KeyValue
+    dropped: KeyValue
+
+
+async def read_claims(client: EtcdClient) -> AsyncGenerator[ClaimSeen, None]:
+    """All claims, in bounded pages."""
+    space = client.keyspace
+    start, end = space.locations, prefix_end(space.locations)
+    while True:
+        page = await client.get_range(start, end, limit=PAGE)
+        for first in range(0, len(page.kvs), AT_ONCE):
+            some = [(kv, owner_of(kv)) for kv in page.kvs[first : first + AT_ONCE]]
+            names = ["" if owner is None else owner.table for _, owner in some]
+            gets = [
+                get
+                for (kv, _), name in zip(some, names, strict=True)
+                for get in (Get(kv.key), Get(space.table(name).table), Get(space.dropped(name)))
+            ]
+            read = await client.read_at_once(gets)
+            for index in range(len(some)):
+                kvs = [read.one(3 * index + at, gets[3 * index + at].key) for at in range(3)]
+                if kvs[0].exists:
+                    place = unescape(kvs[0].key[len(space.locations) :].decode())
+                    yield ClaimSeen(kvs[0], place, owner_of(kvs[0]), kvs[1], kvs[2])
+        if not page.more:
+            return
+        start = page.kvs[-1].key + b"\0"
+
+
+def check_claim(seen: ClaimSeen) -> Iterator[Finding]:
+    """What is wrong with one claim."""
+    key, owner = text(seen.claim.key), seen.owner
+    if owner is None:
+        yield unreadable_record(seen.claim.key, "it names no table")
+        return
+    record = _record(seen.table)
+    if seen.dropped.exists or (seen.table.exists and record is None):
+        return  # its drop is not finished; or an unreadable record, which is told of with its table
+    if record is not None and record.uuid == owner.uuid and seen.place == place_of(record.location):
+        return
+    gone: Txn = Txn(
+        (unchanged(seen.claim), unchanged(seen.table), unchanged(seen.dropped)), (Delete(seen.claim.key),)
+    )
+    yield Finding(
+        code="CLAIM_WITHOUT_TABLE",
+        table=owner.table,
+        subject=key,
+        sentence=f"{key} says that the folder belongs to table {owner.table!r}, which does not live there",
+        remedy=f"{DOCTOR} removes the claim; until then no table can have the folder",
+        fix=Change("removed the claim", gone),
+    )
+
+
+def check_location(seen: TableSeen) -> Iterator[Finding]:
+    """Whether a table lives where no other does, and has claimed the place."""
+    record = _record(seen.table)
+    if record is None:
+        return
+    claim = Claim.of(seen.keys.keyspace, record)
+    rivals = claim.rivals(seen.claims)
+    for kv in rivals:
+        other = owner_of(kv)
+        yield seen.finding(
+            "LOCATION_SHARED",
+            subject=text(kv.key),
+            sentence=f"table {seen.name!r} lives at {record.location}, and {text(kv.key)} says "
+            f"that this folder, one above it or one in it belongs to table {other.table if other else '?'!r}",
+            remedy="remove no files of either; copy one of them into a folder of its own, and drop it here "
+            "without purging",
+        )
+    if not rivals and not any(claim.is_mine(kv) for kvs in seen.claims for kv in kvs):
+        txn = Txn((unchanged(seen.table), *claim.free()), (claim.put,))
+        yield seen.finding(
+            "LOCATION_NOT_CLAIMED",
+            sentence=f"table {seen.name!r} has no claim to {record.location}: another could be made there",
+            remedy=f"{DOCTOR} adds the claim",
+            fix=Change("added the claim", txn),
+        )
+
+
+def _record(kv: KeyValue) -> TableRecord | None:
+    try:
+        return decode(kv.value, TableRecord, kv.key) if kv.exists else None
+    except CorruptRecord:
+        return None  # reported among the records

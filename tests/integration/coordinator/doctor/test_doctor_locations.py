@@ -1,0 +1,93 @@
+"""What the doctor says of folders that two tables share, and of claims without a table."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+
+import pytest_asyncio
+
+from distop.coordinator.doctor.findings import Reported
+from distop.coordinator.doctor.rounds import Doctor, Examination
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.records.record import encode
+from distop.metastore.records.table import DropRecord, TableRecord
+from distop.metastore.tables.locations import Claim
+from support.etcd.lossy import LossyClient
+
+CODES = ("LOCATION_SHARED", "LOCATION_NOT_CLAIMED", "CLAIM_WITHOUT_TABLE")
+
+
+@pytest_asyncio.fixture
+async def doctor(client: LossyClient) -> AsyncIterator[Doctor]:
+    with ThreadPoolExecutor(2) as threads:
+        yield Doctor(client, threads)
+
+
+def record_of(name: str, location: str) -> TableRecord:
+    return TableRecord(name=name, location=location, format="files", uuid=f"uuid of {name}")
+
+
+async def put(client: EtcdClient, *records: TableRecord, claimed: bool = True) -> None:
+    """Tables, whatever stands in their way."""
+    for record in records:
+        claim = Claim.of(client.keyspace, record)
+        table = Put(client.keyspace.table(record.name).table, encode(record))
+        await client.txn(Txn(then=(table, claim.put) if claimed else (table,)))
+
+
+async def told(doctor: Doctor, *, fix: bool = False) -> dict[tuple[str, str], Reported]:
+    found: dict[tuple[str, str], Reported] = {}
+    async with aclosing(doctor.examine(Examination(fix=fix))) as examined:
+        async for progress in examined:
+            for one in progress.reported:
+                if one.finding.code in CODES:
+                    found[one.finding.code, one.finding.table] = one
+    return found
+
+
+async def test_tables_that_share_or_nest_are_told(doctor: Doctor, client: LossyClient) -> None:
+    """S2: each by the name of the other one; nothing is put right, since somebody has to choose."""
+    await put(client, record_of("alone", "file:///data/g"), record_of("outer", "file:///data/f"))
+    await put(client, record_of("inner", "file:///data/f/kind"))
+    await put(client, record_of("same", "file:///data/f"), claimed=False)
+    found = await told(doctor, fix=True)
+    assert found.keys() == {("LOCATION_SHARED", name) for name in ("outer", "inner", "same")}
+    assert "'inner'" in found["LOCATION_SHARED", "outer"].finding.sentence
+    assert "'outer'" in found["LOCATION_SHARED", "inner"].finding.sentence
+    assert not any(one.fixed for one in found.values())
+
+
+async def test_claims_that_lack_are_added_once(doctor: Doctor, client: LossyClient) -> None:
+    """S2: of two tables that live in one folder one gets it, and the other one is told."""
+    await put(client, record_of("a", "file:///data/a"), claimed=False)
+    await put(client, record_of("b", "file:///data/a/b"), record_of("c", "s3://bucket/c"), claimed=False)
+    found = await told(doctor, fix=True)
+    assert {name for code, name in found if code == "LOCATION_NOT_CLAIMED"} >= {"c"}
+    found = await told(doctor)
+    [(code, _)] = found
+    assert code == "LOCATION_SHARED"
+
+
+async def test_claims_of_no_table_are_removed(doctor: Doctor, client: LossyClient) -> None:
+    """S2: of one that never was, is another one now, or has moved; not while a drop is unfinished."""
+    claims: list[Callable[[], TableRecord]] = [
+        lambda: record_of("gone", "file:///data/gone"),
+        lambda: record_of("moved", "file:///data/before"),
+        lambda: TableRecord(name="again", location="file:///data/again", uuid="of the one before"),
+        lambda: record_of("dropped", "file:///data/dropped"),
+    ]
+    for made in claims:
+        await client.txn(Txn(then=(Claim.of(client.keyspace, made()).put,)))
+    await put(client, record_of("moved", "file:///data/now"))
+    await put(client, record_of("again", "file:///data/then"))
+    tombstone = DropRecord(name="dropped", location="file:///data/dropped", uuid="uuid of dropped")
+    await client.put(client.keyspace.dropped("dropped"), encode(tombstone))
+    found = await told(doctor, fix=True)
+    assert found.keys() == {("CLAIM_WITHOUT_TABLE", name) for name in ("gone", "moved", "again")}
+    assert all(one.fixed for one in found.values())
+    assert await told(doctor) == {}
+    left = await client.scan(client.keyspace.locations, keys_only=True)
+    assert [kv.key.rpartition(b"/")[2] for kv in left.kvs] == [b"dropped", b"now", b"then"]
