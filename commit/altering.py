@@ -87,6 +87,12 @@ def altered(record: TableRecord, head: Head | None, changes: Sequence[Change]) -
     if layout is None:
         return _unpublished(record, changes)
     _check_format_can(record, changes)
+    if record.format == DELTA:
+        # An earlier try may have added them before it lost a race.
+        there = {column.name: str(column.field_type).replace(" ", "") for column in layout.schema.columns}
+        changes = [
+            one for one in changes if not isinstance(one, AddColumn) or there.get(one.column) != one.type
+        ]
     schema = changed_columns(layout.schema, changes, layout.last_column_id)
     if "schema" in record.options:
         record.options["schema"] = _written(schema)
@@ -167,13 +173,12 @@ def _check_format_can(record: TableRecord, changes: Sequence[Change]) -> None:
 
 def _add_to_delta(record: TableRecord, present: Schema, wanted: Schema) -> None:
     """A version of the table with more columns. What is there already stays: so it may be done again."""
-    from distop.commit.delta.output import delta_columns, delta_table
+    from distop.commit.delta.output import add_columns
 
     known = {column.name for column in present.columns}
     added = [column for column in wanted.columns if column.name not in known]
     if added:
-        table = delta_table(record.location, storage_of(record))
-        table.alter.add_columns(delta_columns(Layout(Schema(*added), PartitionSpec())))
+        add_columns(record.location, Layout(Schema(*added), PartitionSpec()), storage_of(record))
 
 
 def _iceberg(record: TableRecord, head: Head, schema: Schema, changes: Sequence[Change]) -> Altered:

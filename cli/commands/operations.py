@@ -133,6 +133,14 @@ def ingest(
         Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"] | None,
         typer.Option(help="Default: append."),
     ] = None,
+    on_new_columns: Annotated[
+        Literal["fail", "add", "ignore"] | None,
+        typer.Option(help="Columns that the table does not have. Default: fail."),
+    ] = None,
+    on_wider_types: Annotated[
+        Literal["fail", "widen"] | None,
+        typer.Option(help="Values beyond the type of a column. Default: fail."),
+    ] = None,
     new_only: Annotated[
         bool, typer.Option("--new-only", help="Only files that were not ingested before.")
     ] = False,
@@ -163,7 +171,8 @@ def ingest(
     Example: distop ingest flights data/2013-01 data/2013-02 --wait
     """
     nulls = ["", *null_value] if null_value else None
-    chosen = {"format": format, "mode": mode, "new_only": new_only or None, "null_values": nulls}
+    chosen: dict[str, Any] = {"format": format, "mode": mode, "new_only": new_only or None}
+    chosen |= {"on_new_columns": on_new_columns, "on_wider_types": on_wider_types, "null_values": nulls}
     argument = {name: value for name, value in chosen.items() if value is not None}
     argument |= parse_assignments(arg or ())
     argument |= {"paths": [_absolute(path) for path in paths]}

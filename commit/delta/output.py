@@ -29,7 +29,7 @@ from distop.commit.steps.contract import FinishContext, StepPlan
 from distop.commit.steps.facts import IGNORED
 from distop.commit.steps.partial import counted, selection
 from distop.commit.writing.file_lists import FileList
-from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed, TableNotEmpty
+from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed, TableNotEmpty, Unavailable
 from distop.metastore.records.operation import JobRecord, StepRecord
 from distop.metastore.records.structs import convert
 from distop.operations.job import staging_folder
@@ -230,9 +230,18 @@ def delta_schema(layout: Layout) -> str:
     return text
 
 
-def delta_columns(layout: Layout) -> list[Any]:
-    """The columns as Delta has them."""
-    return list(_in_delta(layout).fields)
+def add_columns(location: str, added: Layout, storage: StorageOptions | None = None) -> None:
+    """Make a version of a table that has these columns more.
+
+    Raises :class:`~distop.errors.Unavailable` if others commit to the table all the time.
+    """
+    table = delta_table(location, storage)
+    from deltalake.exceptions import CommitFailedError
+
+    try:
+        table.alter.add_columns(list(_in_delta(added).fields))
+    except CommitFailedError as error:
+        raise Unavailable(f"{location} moves all the time: {error}") from error
 
 
 def _in_delta(layout: Layout) -> Any:

@@ -52,6 +52,16 @@ def data_at(
     return data_of(file, file_io(metadata.location, {**(properties or {}), **metadata.properties}, storage))
 
 
+def other_partitioning(head: Head, storage: StorageOptions | None = None) -> bool:
+    """Whether the table holds files of another partitioning than its present one."""
+    metadata = TableFile.read(head.metadata_location, storage=storage).metadata
+    snapshot = metadata.current_snapshot()
+    if snapshot is None or len(metadata.partition_specs) == 1:
+        return False
+    found = snapshot.manifests(file_io(metadata.location, metadata.properties, storage))
+    return any(is_live(one) and one.partition_spec_id != metadata.default_spec_id for one in found)
+
+
 def only_replaced(file: TableFile, snapshot: Snapshot | None, since: int | None) -> bool:
     """Whether the rows of a snapshot are those of an earlier one: nothing but replacements came after it.
 

@@ -105,6 +105,8 @@ async def test_everything_changes_in_one_transaction(whole: Whole) -> None:
     assert table.schema().find_field("fare").doc == "in euros"
     assert table.properties["owner"] == "ana"
     assert {file.file.spec_id for file in table.scan().plan_files()} == {0, 1}
+    with pytest.raises(PreconditionFailed, match="earlier partitioning"):
+        await started(whole, "1.csv", "id,who,fare\n5,b,1.50\n", mode="overwrite_partitions", reingest=True)
     broken = await started(whole, "2.csv", "id,who,fare\n-1,b,1.50\n")
     with pytest.raises(OperationFailed, match="rules is broken"):
         await ended(whole, broken)
@@ -223,7 +225,8 @@ async def test_other_formats_get_columns_and_refuse_the_rest(whole: Whole, table
     one = await started(whole, "1.csv", "id,name\n2,b\n")
     with pytest.raises(PreconditionFailed, match="for Iceberg tables"):
         await alter(whole, {"change": "rename", "column": "name", "to": "who"})
-    await alter(whole, {"change": "add", "column": "fare", "type": "double"})
+    for _ in range(2 if table_format == "delta" else 1):  # there, a try that lost a race has added it
+        await alter(whole, {"change": "add", "column": "fare", "type": "double"})
     await ended(whole, one)
     await ended(whole, await started(whole, "2.csv", "id,name,fare\n3,c,1.5\n"))
     await ended(whole, await started(whole, "3.csv", "id,more\n4,x\n", on_new_columns="add"))
