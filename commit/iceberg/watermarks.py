@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from distop.commit.layout.staging import branch_of
@@ -47,8 +49,9 @@ def moved(present: Watermarks, moves: dict[str, dict[str, WatermarkMove]]) -> Wa
     """The watermarks after the moves.
 
     Raises :class:`~distop.errors.WatermarkConflict` if one does not stand where its move begins, or would
-    go back (P16).
+    go back (P16); or if another operation has ingested a folder around or below a place meanwhile.
     """
+    _check_beside(present, moves)
     result = {source: dict(partitions) for source, partitions in present.items()}
     for source, partitions in moves.items():
         standing = result.setdefault(source, {})
@@ -68,6 +71,53 @@ def moved(present: Watermarks, moves: dict[str, dict[str, WatermarkMove]]) -> Wa
                 )
             standing[partition] = move.after
     return result
+
+
+def standing_by_url(standing: Watermarks) -> dict[str, tuple[str, str]]:
+    """Where something was ingested from -> its source and partition; of sources that are places."""
+    return {
+        f"{source}/{path}": (source, path)
+        for source, partitions in standing.items()
+        if "://" in source
+        for path in partitions
+    }
+
+
+def upwards(url: str) -> Iterator[str]:
+    """A URL, and those of the folders around it."""
+    while url:
+        yield url
+        url = url.rpartition("/")[0]
+
+
+def _check_beside(present: Watermarks, moves: dict[str, dict[str, WatermarkMove]]) -> None:
+    """What stands around and below each place must be what its move allows beside it."""
+    guarded = [
+        (source, path, move)
+        for source, paths in moves.items()
+        if "://" in source
+        for path, move in paths.items()
+        if move.beside
+    ]
+    if not guarded:
+        return
+    standing = standing_by_url(present)
+    urls = sorted(standing)
+    for source, path, move in guarded:
+        url = f"{source}/{path}"
+        others = [outer for outer in upwards(url) if standing.get(outer, (source, path)) != (source, path)]
+        if move.beside == "older":
+            marks = ((outer, present[at][name]) for outer in others for at, name in [standing[outer]])
+            others = [outer for outer, mark in marks if not is_after(move.after, mark)]
+        else:
+            below = bisect_left(urls, f"{url}/")
+            others += [other for other in urls[below : below + 1] if other.startswith(f"{url}/")]
+        if others:
+            raise WatermarkConflict(
+                f"{others[0]} was ingested while the operation read {url}: rows may be the same",
+                hint="start it again, for what is new",
+                details={"source": source, "partition": path, "present": others[0], "after": move.after},
+            )
 
 
 def check_size(table: str, watermarks: Watermarks) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -31,6 +31,9 @@ class WatermarkMove(msgspec.Struct, kw_only=True, omit_defaults=True, rename="ca
     jobs: list[tuple[int, int]] | None = None
     """The jobs that bring it there, as ranges (from, up to but without) of their places among the operation's
     jobs; it moves only if all of them succeed. ``None``: all jobs of the operation."""
+    beside: Literal["", "nothing", "older"] = ""
+    """Of a source that is a place: which other watermarks may stand around and below it at the finish. Empty:
+    any. ``nothing``: none. ``older``: any below it, and around it what is older than ``after``."""
 
 
 class RequestNote(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from distop.commit.iceberg.watermarks import MAX_WATERMARKS_BYTES, moved
+from distop.commit.iceberg.watermarks import MAX_WATERMARKS_BYTES, moved, standing_by_url, upwards
 from distop.errors import AlreadyIngested, ArgumentTooLarge
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.record import encode_plain
 from distop.metastore.records.table import Watermarks
 from distop.spark_jobs.formats.files import FoundSource, SourceFile
-from distop.spark_jobs.ingest.watermarks import newest, standing_by_url, upwards
+from distop.spark_jobs.ingest.watermarks import newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,8 @@ def new_files(found: FoundSource, standing: Watermarks, source: str | None = Non
         before |= {url: standing[at][path] for url, (at, path) in standing_by_url(standing).items()}
     new = {file.path: [file] for file in found.files if not _ingested(f"{name}/{file.path}", file, before)}
     moves = {
-        path: WatermarkMove(before=None, after=newest(path, files)) for path, files in sorted(new.items())
+        path: WatermarkMove(before=None, after=newest(path, files), beside="older")
+        for path, files in sorted(new.items())
     }
     return NewFiles(
         FoundSource(found.url, dict(sorted(new.items()))), {name: moves}, len(found.files) - len(new)

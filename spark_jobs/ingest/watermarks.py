@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
-from distop.commit.iceberg.watermarks import is_after
+from distop.commit.iceberg.watermarks import is_after, standing_by_url, upwards
 from distop.errors import AlreadyIngested
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.table import Watermarks
@@ -68,7 +68,7 @@ def _move(
             raise invalid(
                 "watermark", f"the watermark of {path!r} stands at {before!r}, {given!r} is not beyond it"
             )
-        return WatermarkMove(before=before, after=given)
+        return WatermarkMove(before=before, after=given, beside="" if reingest else "nothing")
     if before is not None and not reingest:
         raise AlreadyIngested(
             f"{path!r} was ingested already, up to {before!r}",
@@ -76,7 +76,8 @@ def _move(
             details={"field": "paths", "partition": path, "watermark": before},
         )
     time = newest(path, files)
-    return WatermarkMove(before=before, after=time if before is None or is_after(time, before) else before)
+    after = time if before is None or is_after(time, before) else before
+    return WatermarkMove(before=before, after=after, beside="" if reingest else "nothing")
 
 
 def newest(path: str, files: Iterable[SourceFile]) -> str:
@@ -131,20 +132,3 @@ def has_moved(moves: Mapping[str, Mapping[str, WatermarkMove]], before: Watermar
             if url in own or ("://" in source and (url in around or not own.isdisjoint(upwards(url)))):
                 return True
     return False
-
-
-def standing_by_url(standing: Watermarks) -> dict[str, tuple[str, str]]:
-    """Where something was ingested from -> its source and partition; of sources that are places."""
-    return {
-        f"{source}/{path}": (source, path)
-        for source, partitions in standing.items()
-        if "://" in source
-        for path in partitions
-    }
-
-
-def upwards(url: str) -> Iterator[str]:
-    """A URL, and those of the folders around it."""
-    while url:
-        yield url
-        url = url.rpartition("/")[0]

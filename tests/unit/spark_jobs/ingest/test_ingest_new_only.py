@@ -165,3 +165,28 @@ def test_what_does_not_go_together_is_refused(
     with pytest.raises(InvalidArgument) as caught:
         ingesting.start(paths=str(source), new_only=True, **other)
     assert caught.value.details["field"] == "new_only"
+
+
+@pytest.mark.parametrize("whole_first", [True, False])
+def test_a_folder_and_its_new_files_side_by_side_are_there_once(
+    ingesting: Ingesting, source: Path, whole_first: bool
+) -> None:
+    """P15: two watermarks that are about the same file; what is published first counts."""
+    put(source / "2024" / "a.csv", 1)
+    whole = ingesting.start(paths=str(source / "2024"))
+    files = ingesting.start(paths=str(source / "2024"), new_only=True)
+    first, second = (whole, files) if whole_first else (files, whole)
+    ingesting.finish(first, ingesting.run(first))
+    with pytest.raises(WatermarkConflict, match="was ingested while the operation read"):
+        ingesting.move_watermarks(second, ingesting.run(second))
+
+
+def test_an_older_watermark_of_the_folder_is_no_conflict(ingesting: Ingesting, source: Path) -> None:
+    put(source / "2024" / "a.csv", 1, at=1_000_000_000)
+    put(source / "2024" / "b.csv", 2, at=1_000_000_001)
+    files = ingesting.start(paths=str(source / "2024" / "b.csv"), new_only=True)
+    put(source / "2024" / "b.csv", 2, at=999_999_999)
+    whole = ingesting.start(paths=str(source / "2024"))
+    ingesting.move_watermarks(whole, {})
+    ingesting.move_watermarks(files, {})
+    assert ingesting.watermarks[f"file://{source}/2024"].keys() == {"b.csv"}
