@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -71,8 +72,10 @@ class Registry:
             if kind is None and name in self._entries:
                 kind = self._entries[name].load()
             if kind is None:
+                close = get_close_matches(name, self.names())
                 raise UnknownOperationType(
                     f"no operation type {name!r} is registered here, known are: {', '.join(self.names())}",
+                    hint=f"did you mean {' or '.join(close)}?" if close else "",
                     details={"field": "type"},
                 )
             check_type(kind.type)

@@ -27,6 +27,7 @@ def doctor(
     deep: Annotated[
         bool, typer.Option("--deep", help="Also read manifests, and see whether data files exist.")
     ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings make the exit code 22, too.")] = False,
     patience: Annotated[
         str, typer.Option(metavar="TIME", help="How long a table may be without a leader or a runner.")
     ] = "10s",
@@ -36,11 +37,11 @@ def doctor(
     Operations that nobody drives, keys and files without an owner, watermarks that do not match the rows,
     clocks, etcd without room. What may pass by itself is looked at again before it is reported.
 
-    Exit code 22 when something is wrong (and was not put right). Notices do not count, nor does an
-    etcd that might lose data when it is killed.
+    Exit code 22 when something is wrong (and was not put right); with --strict also when there are warnings:
+    of what does not go on before somebody does something, or may be lost.
     """
     found = session.client.diagnose(
         table, deep=deep, fix=fix, patience_s=parse_duration(patience, "patience")
     )
     session.out.show(found)
-    return SOMETHING_WRONG if found.wrong else 0
+    return SOMETHING_WRONG if found.wrong or (strict and found.warned) else 0

@@ -13,7 +13,7 @@ import typer
 from distop.cli.options.bundles import Bundle, command
 from distop.cli.options.common import JsonArgument, Limit, Reason, TableName, Wait
 from distop.cli.options.parsing import parse_assignments, parse_duration, parse_limit, parse_since
-from distop.cli.options.session import Connected, Session
+from distop.cli.options.session import Connected, Session, complete_operation
 from distop.errors import InvalidArgument, PreconditionFailed
 
 if TYPE_CHECKING:
@@ -35,7 +35,10 @@ class State(Enum):
     CANCELLED = "cancelled"
 
 
-Name = Annotated[str, typer.Argument(metavar="OPERATION", help="Such as flights/ingest/17.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="OPERATION", help="Such as flights/ingest/17.", autocompletion=complete_operation),
+]
 
 
 class StartOptions:

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import typer
 
+from distop.errors import DistopError
+
 F = TypeVar("F", bound=Callable[..., int | None])
 
 
@@ -61,7 +63,13 @@ def expanded(function: Callable[..., Any]) -> Callable[..., Any]:
             name: bundle.make(**{option: given[option] for option in bundle.parameters})
             for name, bundle in bundles.items()
         }
-        return function(**{option: given[option] for option in own}, **made)
+        try:
+            return function(**{option: given[option] for option in own}, **made)
+        except DistopError as error:
+            for value in made.values():
+                if hasattr(value, "suggest"):
+                    value.suggest(error)
+            raise
 
     run.__name__, run.__doc__, run.__module__ = function.__name__, function.__doc__, function.__module__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters.values()}

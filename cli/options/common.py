@@ -8,8 +8,9 @@ import typer
 
 from distop.cli.options.bundles import Bundle
 from distop.cli.options.parsing import parse_assignments, parse_object
+from distop.cli.options.session import complete_table
 
-TableName = Annotated[str, typer.Argument(metavar="TABLE")]
+TableName = Annotated[str, typer.Argument(metavar="TABLE", autocompletion=complete_table)]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many; 0: all.")]
 Reason = Annotated[str, typer.Option(help="Shown with it, and in the audit trail.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Show progress until it is over.")]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ import typer
 from distop.cli.options.bundles import Bundle
 from distop.cli.output import Format, Output, make_output
 from distop.cli.output.base import Listing
+from distop.errors import DistopError
 
 if TYPE_CHECKING:
     from distop.client import Client
@@ -21,6 +23,12 @@ DEFAULT_ADDRESS = "127.0.0.1:7070"
 """As in ``distop.client``, which is not imported for that: it takes gRPC along."""
 
 DEFAULT_TIMEOUT_S = 10.0
+
+COMPLETION_S = 1.0
+"""Longest wait of a shell for names."""
+
+MOST_NAMES = 500
+"""Names that are looked through for one that may have been meant."""
 
 ADDRESS_HELP = "A coordinator, or several: HOST:PORT[,HOST:PORT...]."
 OUTPUT_HELP = "For people (table) or for programs (json)."
@@ -57,6 +65,31 @@ class Session:
         more = bool(limit) and len(found) > limit
         self.out.listed(what, found[:limit] if limit else found, more)
 
+    def suggest(self, error: DistopError) -> None:
+        """Add to an error about a name what may have been meant."""
+        try:
+            if close := get_close_matches(*self._names(error)):
+                error.hint = f"did you mean {' or '.join(close)}?"
+        except DistopError:
+            return  # the error that there is says more
+
+    def _names(self, error: DistopError) -> tuple[str, list[str]]:
+        """The name that an error is about, and those that there are."""
+        match error.code:
+            case "TABLE_NOT_FOUND" if "table" in error.details:
+                listed_tables = islice(self.client.list_tables(), MOST_NAMES)
+                return error.details["table"], [table.name for table in listed_tables]
+            case "OPERATION_NOT_FOUND" if "operation" in error.details:
+                table, _, rest = (name := error.details["operation"]).partition("/")
+                tables = [one.name for one in islice(self.client.list_tables(), MOST_NAMES)]
+                if table not in tables:
+                    return name, [f"{known}/{rest}" for known in tables]
+                number = name.rpartition("/")[2]
+                listed = islice(self.client.list(table), MOST_NAMES)
+                known = {f"{one.name.rpartition('/')[0]}/{number}" for one in listed}
+                return name, [] if name in known else sorted(known)
+        return "", []
+
     def close(self) -> None:
         if "client" in vars(self):
             self.client.close()
@@ -91,6 +124,30 @@ def open_session(
     )
     ctx.call_on_close(session.close)
     return session
+
+
+def complete_table(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of tables, for the completion of a shell."""
+    return _complete(ctx, lambda client: (table.name for table in client.list_tables()), incomplete)
+
+
+def complete_operation(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of operations: of tables as long as none is written out."""
+    table, slash, _ = incomplete.partition("/")
+    if not slash:
+        return [f"{name}/" for name in complete_table(ctx, incomplete)]
+    return _complete(ctx, lambda client: (one.name for one in client.list(table)), incomplete)
+
+
+def _complete(ctx: typer.Context, names: Callable[[Client], Iterator[str]], incomplete: str) -> list[str]:
+    from distop.client import Client
+
+    address = ctx.params.get("address") or ctx.find_root().params.get("address") or DEFAULT_ADDRESS
+    try:
+        with Client(address, timeout_s=COMPLETION_S, connect_timeout_s=COMPLETION_S) as client:
+            return [name for name in islice(names(client), MOST_NAMES) if name.startswith(incomplete)]
+    except DistopError:
+        return []  # a shell that is asked to complete a name is no place for errors
 
 
 Connected = Annotated[Session, Bundle(open_session)]

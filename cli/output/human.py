@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -157,7 +158,7 @@ class HumanOutput(Output):
                 printable(operation.started_by),
                 printable(operation.error.code) if operation.error else "",
             )
-        self._list(grid, "no operations", more)
+        self._list(grid, "no operations", more, ("BY", "TOOK", "STARTED", "ROWS", "JOBS"))
 
     def updates(self, updates: Iterable[OperationUpdate]) -> Operation:
         return self.progress(updates)
@@ -211,7 +212,8 @@ class HumanOutput(Output):
                 printable(one.operation or "another program"),
                 printable(", ".join(filter(None, [state, *one.refs]))),
             )
-        self._list(grid, "no snapshot: nothing was published yet", more)
+        spare = ("ADDED", "CHANGE", "STATE", "COMMITTED")
+        self._list(grid, "no snapshot: nothing was published yet", more, spare)
 
     def _tables(self, tables: Sequence[Table], more: bool) -> None:
         grid = _grid("TABLE", "LOCATION", "FORMAT", "RUNNING", "LED BY", "SNAPSHOT")
@@ -224,7 +226,8 @@ class HumanOutput(Output):
                 printable(table.leader),
                 "" if table.snapshot_id is None else str(table.snapshot_id),
             )
-        self._list(grid, "no tables: distop tables create NAME --location URL", more)
+        spare = ("LED BY", "SNAPSHOT", "FORMAT")
+        self._list(grid, "no tables: distop tables create NAME --location URL", more, spare)
 
     def watermarks(self, watermarks: Watermarks) -> None:
         grid = _grid("SOURCE", "PARTITION", "WATERMARK")
@@ -250,7 +253,7 @@ class HumanOutput(Output):
                 printable(", ".join(member.types)),
                 leads,
             )
-        self._list(grid, "no members", more=False)
+        self._list(grid, "no members", False, ("SINCE", "PID", "HOST", "TYPES", "LEADS"))
 
     def _diagnosis(self, diagnosis: Diagnosis) -> None:
         for one in diagnosis.findings:
@@ -275,7 +278,7 @@ class HumanOutput(Output):
                 printable(_text(entry.argument)),
                 printable(entry.reason),
             )
-        self._list(grid, "nothing yet", more)
+        self._list(grid, "nothing yet", more, ("ASKED FOR", "WHY", "WHO"))
 
     def _enqueued(self, answer: Enqueued) -> None:
         self._out.print(f"{printable(answer.batch)}: {answer.became}")
@@ -297,7 +300,7 @@ class HumanOutput(Output):
                 str(batch.attempts or ""),
                 printable(batch.operation),
             )
-        self._list(grid, "no batch waits", more)
+        self._list(grid, "no batch waits", more, ("BY", "QUEUED", "TYPE"))
 
     def _ordering(self, ordering: Ordering) -> None:
         block = ordering.blocked
@@ -357,11 +360,23 @@ class HumanOutput(Output):
                 grid.add_row(printable(name), lines)
         self._out.print(grid)
 
-    def _list(self, grid: Grid, empty: str, more: bool) -> None:
+    def _list(self, grid: Grid, empty: str, more: bool, spare: Sequence[str] = ()) -> None:
+        """Print a list. Columns in ``spare`` are left out, one after the other, until it fits."""
         if not grid.rows:
             self.note(empty)
             return
+        left_out = []
+        for header in spare:
+            if (
+                Measurement.get(self._out, self._out.options.update(max_width=_WIDE), grid).maximum
+                <= self._out.width
+            ):
+                break
+            grid.columns = [column for column in grid.columns if column.header != header]
+            left_out.append(header)
         self._out.print(grid)
+        if left_out:
+            self.note(f"left out: {', '.join(left_out)}; --output json, or a wider terminal, has them")
         if more:
             self.note("there are more: --limit 0 shows all")
 

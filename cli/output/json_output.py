@@ -21,7 +21,8 @@ class JsonOutput(Output):
 
     def show(self, result: Any) -> None:
         shown = plain(result)
-        _print(shown | {"wrong": result.wrong} if hasattr(result, "wrong") else shown)
+        of = {"wrong": result.wrong, "warned": result.warned} if hasattr(result, "wrong") else {}
+        _print(shown | of)
 
     def listed(self, what: Listing, items: Sequence[Any], more: bool) -> None:
         _print(items)

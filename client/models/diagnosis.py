@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 
 from distop.client.models.model import Model, ModelEnum
 
-RISKS = frozenset({"ETCD_LOSSY_VERSION"})
-"""Warnings of what may happen one day: nothing is wrong yet."""
-
 
 class Severity(ModelEnum):
     """How bad a finding is."""
@@ -54,8 +51,10 @@ class Diagnosis:
 
     @property
     def wrong(self) -> bool:
-        """Whether something is wrong and has not been put right. Notices and mere risks do not count."""
-        return any(
-            not one.fixed and one.severity is not Severity.NOTICE and one.code not in RISKS
-            for one in self.findings
-        )
+        """Whether something that must always hold does not, and has not been put right."""
+        return any(not one.fixed and one.severity is Severity.ERROR for one in self.findings)
+
+    @property
+    def warned(self) -> bool:
+        """Whether there is a warning that has not been put right."""
+        return any(not one.fixed and one.severity is Severity.WARNING for one in self.findings)

@@ -202,7 +202,10 @@ class FakeService(
         await self._enter("drop_table", request, context)
         table = self.world.tables.pop(request.name, None)
         if table is None:
-            await abort(context, TableNotFound(f"table {request.name!r} does not exist"))
+            await abort(
+                context,
+                TableNotFound(f"table {request.name!r} does not exist", details={"table": request.name}),
+            )
             raise AssertionError("unreachable")
         await self._leave(context)
         return pb.DropTableResponse(location=table.location, purged=request.purge)
@@ -240,7 +243,10 @@ class FakeService(
     async def GetTable(self, request: pb.GetTableRequest, context: Context) -> pb.Table:
         await self._enter("get_table", request, context)
         if request.name not in self.world.tables:
-            await abort(context, TableNotFound(f"table {request.name!r} does not exist"))
+            await abort(
+                context,
+                TableNotFound(f"table {request.name!r} does not exist", details={"table": request.name}),
+            )
         return self.world.tables[request.name]
 
     async def ListTables(self, request: pb.ListTablesRequest, context: Context) -> pb.ListTablesResponse:

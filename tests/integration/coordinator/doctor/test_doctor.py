@@ -623,10 +623,11 @@ async def test_the_command_tells_puts_right_and_says_so_by_its_exit_code(
 
         assert await run() == (0, "")
         await client.put(entry, b'{"version":1,"type":"noop"}')
-        code, text = await run("-o", "json")
+        assert (await run())[0] == 0  # a warning
+        code, text = await run("--strict", "-o", "json")
         assert code == 22
         shown = json.loads(text)
-        assert shown["wrong"]
+        assert (shown["wrong"], shown["warned"]) == (False, True)
         assert [(one["code"], one["fixable"]) for one in shown["findings"]] == [
             ("INDEX_WITHOUT_OPERATION", True)
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,20 @@ from typer.testing import CliRunner, Result
 
 from distop.cli.main import app
 from distop.cli.output.base import Output
+from distop.cli.output.human import HumanOutput
 from distop.cli.output.json_output import JsonOutput
+from distop.client import JobCounts, Operation, OperationState
 from distop.errors import (
+    AlreadyIngested,
     ArgumentTooLarge,
     DistopError,
     EtcdUnavailable,
     IncompatibleOperation,
     Kind,
+    OperationNotFound,
+    PreconditionFailed,
     TableNotFound,
+    TablePaused,
 )
 from distop.metastore.etcd.embedded import free_port
 from distop.proto import distop_pb2 as pb
@@ -404,6 +411,63 @@ def test_rollback_sends_the_id_as_it_was_given(service: FakeService, address: st
     run("start", "flights", "rollback", "--arg", "snapshot=4216351713844670481", address=address)
     given = [json.loads(call.argument_json)["snapshot"] for call in service.calls["start"]]
     assert given == ["4216351713844670481", 4216351713844670481]
+
+
+def test_a_name_that_is_nearly_right_is_told(service: FakeService, address: str) -> None:
+    assert "hint: did you mean flights?" in run("tables", "show", "flihgts", address=address).stderr
+    service.world.add(RUNNING)
+    shown = []
+    for name in ("flight/noop/9", "flights/nop/9", "flights/noop/8"):
+        service.refuse = [OperationNotFound("it does not exist", details={"operation": name})]
+        shown.append(run("show", name, address=address).stderr)
+    assert "did you mean flights/noop/9?" in shown[0]
+    assert "did you mean flights/noop/9?" in shown[1]
+    assert "did you mean" not in shown[2]
+
+
+def test_a_shell_completes_names(service: FakeService, address: str) -> None:
+    service.world.add(RUNNING)
+    service.world.tables["planes"] = pb.Table(name="planes")
+
+    def completed(*words: str, at: str) -> list[str]:
+        line = " ".join(("distop", *words))
+        env = {"_DISTOP_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
+        result = run(address=at, **env)
+        return result.stdout.split()
+
+    assert completed("tables", "show", "fl", at=address) == ["flights"]
+    assert completed("why", "", at=address) == ["flights", "planes"]
+    assert completed("show", "fl", at=address) == ["flights/"]
+    assert completed("watch", "flights/", at=address) == ["flights/noop/9"]
+    assert completed("why", "", at=f"127.0.0.1:{free_port()}") == []
+
+
+def test_what_a_scheduler_asks_for_has_exit_codes_of_its_own(service: FakeService, address: str) -> None:
+    service.refuse = [AlreadyIngested(), TablePaused(), PreconditionFailed()]
+    codes = [run("start", "flights", "noop", address=address).exit_code for _ in range(3)]
+    assert codes == [24, 25, 5]
+
+
+def test_a_list_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names and states stay; through a pipe all columns are there."""
+    out = HumanOutput()
+    out._out.width = 80
+    operation = Operation(
+        name="warehouse.flights/ingest/1017",
+        table="warehouse.flights",
+        type="ingest",
+        state=OperationState.SUCCEEDED,
+        jobs=JobCounts(120_000, 120_000, 0),
+        started_by="somebody@a-host-with-a-long-name",
+        started_at=datetime(2024, 5, 1, tzinfo=UTC),
+        finished_at=datetime(2024, 5, 2, tzinfo=UTC),
+    )
+    out.listed("operations", [operation], more=False)
+    seen = capsys.readouterr()
+    assert max(map(len, seen.out.splitlines())) <= 80
+    assert len(seen.out.splitlines()) == 2
+    assert "warehouse.flights/ingest/1017" in seen.out
+    assert "left out: BY" in seen.err
 
 
 def test_indexes_of_a_table(service: FakeService, address: str) -> None:
