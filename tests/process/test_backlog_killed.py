@@ -35,7 +35,7 @@ async def test_the_string_is_whole_and_in_order_whichever_leader_is_killed(
             await one.member(client)
         addresses = ",".join(one.address for one in pair)
         sdk = await stack.enter_async_context(AsyncClient(addresses, timeout_s=40))
-        await sdk.create_table("t", "/nowhere")
+        await sdk.create_table("t", "/nowhere/t")
         published, killed = 0, 0
 
         async def publish() -> None:

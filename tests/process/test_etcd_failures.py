@@ -55,7 +55,7 @@ async def test_an_etcd_that_was_full_is_used_again(tmp_path: Path, prefix: str) 
             with pytest.raises(EtcdOutOfSpace):
                 await fill(stage.whole.store, filling)
             with pytest.raises(EtcdOutOfSpace):
-                await stage.whole.client.create_table("u", "/nowhere")
+                await stage.whole.client.create_table("u", "/nowhere/u")
             found = await stage.whole.client.diagnose()
             assert "ETCD_ALARM" in {one.code for one in found.findings}, "what to do is told"
             await asyncio.to_thread(etcdctl, etcd, "del", filling.decode())

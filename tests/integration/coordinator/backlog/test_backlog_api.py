@@ -17,7 +17,7 @@ from support.waiting import eventually
 @pytest_asyncio.fixture
 async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as client:
-        await client.create_table("t", "/nowhere")
+        await client.create_table("t", "/nowhere/t")
         yield client
 
 

@@ -271,7 +271,7 @@ async def test_batches_that_nobody_looks_for_are_reported(dock: Dock) -> None:
 
 async def test_a_table_that_is_paused_keeps_no_other_waiting(dock: Dock) -> None:
     """B12, B11, B13: and its control files are obeyed all the same."""
-    await dock.sdk.create_table("u", "/nowhere")
+    await dock.sdk.create_table("u", "/nowhere/u")
     for table in ("t", "u"):
         dock.control(f"{table}/_config/a.json", '{"partitions": 0}')
         dock.drop(f"{table}/1", data="x")
@@ -284,7 +284,7 @@ async def test_a_table_that_is_paused_keeps_no_other_waiting(dock: Dock) -> None
 
 async def test_a_folder_that_cannot_be_read_keeps_no_other(dock: Dock) -> None:
     """B12, U3."""
-    await dock.sdk.create_table("u", "/nowhere")
+    await dock.sdk.create_table("u", "/nowhere/u")
 
     class Locked(LocalFileSystem):
         def ls(self, path: str, detail: bool = False, **more: Any) -> Any:
@@ -368,7 +368,7 @@ async def test_a_folder_that_is_not_there_yet_is_waited_for(dock: Dock, missing:
 
 async def test_configuration_above_the_tables_holds_for_all_and_the_nearest_wins(dock: Dock) -> None:
     """B12."""
-    await dock.sdk.create_table("u", "/nowhere")
+    await dock.sdk.create_table("u", "/nowhere/u")
     dock.control("_config/ORDERME")
     dock.control("_config/base.json", '{"csv": {"delimiter": ",", "header": true}}')
     dock.control("u/_config/more.json", '{"csv": {"delimiter": ";"}}')
