@@ -62,6 +62,10 @@ test-etcd: setup ## the tests closest to etcd, against ETCD=3.6.16, any other th
 chaos: setup ## kill every process at every crash point, and count the rows: a quarter of an hour (docs/chaos.md)
 	PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
 
+.PHONY: explore
+explore: setup ## try every order of what the processes of a table say to etcd: a quarter of an hour (docs/explore.md)
+	PYTHONPATH=tests $(BIN)/python -m explore $(ARGS)
+
 .PHONY: lint
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -27,9 +27,8 @@ from distop.commit.layout.model import file_io, load_metadata
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.errors import CorruptRecord
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.operation import HistoryRecord, OperationArg
-from distop.metastore.records.record import decode, encode
+from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head
 
 log = logging.getLogger(__name__)
@@ -107,7 +106,7 @@ class IcebergExpire(TransactionalStep):
         head = Head(metadata_location=new, snapshot_id=metadata.current_snapshot_id, operation=str(arg.id))
         facts = {"expiredSnapshots": len(expired), EXPIRED_FROM: location, EXPIRED_TO: new}
         return Contribution(
-            txn=Txn((unchanged(context.head),), (Put(context.keys.head, encode(head)),)),
+            txn=context.head_moved(head),
             facts=facts | dropped_metadata(draft),
             discard=draft.discard,
         )

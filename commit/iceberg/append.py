@@ -42,9 +42,8 @@ from distop.commit.steps.contract import Contribution, FinishContext, Transactio
 from distop.commit.steps.facts import ADOPTED_FROM, DROPPED_METADATA
 from distop.commit.steps.partial import selection
 from distop.errors import CorruptRecord, HeadConflict
-from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.record import decode, encode
+from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, decode_watermarks
 
 MAX_DROPPED = 100
@@ -129,7 +128,7 @@ class IcebergStep(TransactionalStep):
             facts |= {"snapshotId": str(snapshot_id), **change.facts}
         facts |= dropped_metadata(draft)
         return Contribution(
-            txn=Txn((unchanged(context.head),), (Put(context.keys.head, encode(head)),)),
+            txn=context.head_moved(head),
             facts=facts,
             discard=draft.discard,
         )

@@ -21,7 +21,7 @@ from distop.commit.steps.contract import Contribution, FinishContext, Transactio
 from distop.errors import HeadConflict, PreconditionFailed
 from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.record import decode, encode, encode_plain
+from distop.metastore.records.record import decode, encode_plain
 from distop.metastore.records.table import Head, decode_watermarks
 
 
@@ -75,7 +75,7 @@ class _OfBranch(TransactionalStep):
             draft.discard()
             raise
         head = Head(metadata_location=location, snapshot_id=current, operation=str(arg.id))
-        moved = Txn((unchanged(context.head),), (Put(context.keys.head, encode(head)),))
+        moved = context.head_moved(head)
         return Contribution(txn=moved + also, facts=facts | dropped_metadata(draft), discard=draft.discard)
 
 

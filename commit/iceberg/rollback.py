@@ -18,7 +18,7 @@ from distop.commit.layout.model import file_io, load_metadata
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.errors import PreconditionFailed
 from distop.metastore.etcd.txn import Put, Txn, unchanged
-from distop.metastore.records.record import decode, encode, encode_plain
+from distop.metastore.records.record import decode, encode_plain
 from distop.metastore.records.table import Head, decode_watermarks
 
 
@@ -88,7 +88,7 @@ class IcebergRollback(TransactionalStep):
             raise
         new = Head(metadata_location=location, snapshot_id=target.snapshot_id, operation=str(arg.id))
         return Contribution(
-            txn=txn + Txn((unchanged(context.head),), (Put(context.keys.head, encode(new)),)),
+            txn=txn + context.head_moved(new),
             facts=facts | dropped_metadata(draft),
             discard=draft.discard,
         )

@@ -30,9 +30,8 @@ from distop.commit.steps.files import (
 )
 from distop.commit.steps.partial import counted
 from distop.errors import TableNotEmpty
-from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.operation import OperationArg, StepRecord
-from distop.metastore.records.record import decode, encode
+from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head
 from distop.operations.job import staging_folder
 
@@ -102,7 +101,7 @@ class FilesHead(TransactionalStep):
             schema = put_on(present.schema, planned.schema, evolution_of(arg))
             layout = replace(present, schema=schema).to_json()
         head = Head(metadata_location="", operation=str(arg.id), layout=layout)
-        return Contribution(txn=Txn((unchanged(context.head),), (Put(context.keys.head, encode(head)),)))
+        return Contribution(txn=context.head_moved(head))
 
 
 def target_name(arg: OperationArg, file: ListedFile) -> str:

@@ -24,11 +24,12 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import msgspec
 
 from distop.errors import InvalidArgument, PermanentStepError, UnknownCommitStep
-from distop.metastore.etcd.txn import KeyValue, Txn
+from distop.metastore.etcd.txn import KeyValue, Put, Txn, unchanged
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import OperationArg, StepRecord
+from distop.metastore.records.record import encode
 from distop.metastore.records.structs import convert
-from distop.metastore.records.table import TableRecord
+from distop.metastore.records.table import Head, TableRecord
 from distop.operations.api import OperationView
 
 GROUP = "distop.commit_steps"
@@ -58,6 +59,10 @@ class FinishContext:
     """The raw pointer of the operation's object; missing before anything of it was published."""
     now: Callable[[], float] = time.time
     """Seconds since the Unix epoch."""
+
+    def head_moved(self, head: Head) -> Txn:
+        """The share of a step that moves the head: only if it is still the one that the step builds on."""
+        return Txn((unchanged(self.head),), (Put(self.keys.head, encode(head)),))
 
 
 @dataclass(frozen=True, kw_only=True)

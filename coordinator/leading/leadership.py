@@ -210,7 +210,8 @@ class Leadership:
                 if epoch is None:
                     if not self._prefers_me(table):
                         return
-                    await until_absent(self._client, keys.coordinator)
+                    # A copy of the campaign may have come after the other leader's key was gone.
+                    await until_absent(self._client, keys.coordinator, ours=self._session.lease_id)
                     continue
                 await self._drive(table, epoch)
             except LeadershipLost as error:

@@ -146,16 +146,28 @@ async def follow(
             log.info("watch_compacted", extra={"prefix": prefix.decode(errors="replace")})
 
 
-async def until_absent(client: EtcdClient, key: bytes) -> None:
-    """Wait until nothing stands at ``key``; returns at once if nothing does."""
+async def until_absent(client: EtcdClient, key: bytes, *, ours: int = 0) -> None:
+    """Wait until nothing stands at ``key``; returns at once if nothing does.
+
+    Parameters
+    ----------
+    ours:
+        A lease of the caller. A key that is bound to it is as good as none: it comes of a request of the
+        caller's that was delayed, and nobody else would take it away.
+    """
+
+    def is_ours(kv: KeyValue) -> bool:
+        return ours != 0 and kv.lease == ours
+
     while True:
         try:
             async with aclosing(watch(client, key)) as changes:
                 await anext(changes)
-                if not (await client.get(key)).exists:
+                standing = await client.get(key)
+                if not standing.exists or is_ours(standing):
                     return
                 async for batch in changes:
-                    if any(event.kind == "delete" for event in batch.events):
+                    if any(event.kind == "delete" or is_ours(event.kv) for event in batch.events):
                         return
         except Compacted:
             continue

@@ -388,6 +388,20 @@ async def test_the_loss_of_the_leaders_own_key_is_noticed(
         assert await eventually(lambda: over(client, operation))
 
 
+async def test_a_campaign_that_arrives_late_is_not_waited_for(client: LossyClient) -> None:
+    """O25: its key comes when the member that has sent it waits for the leader's to go. It leads then."""
+    await make_table(client)
+    coordinator = client.keyspace.table("t").coordinator
+    await client.put(coordinator, encode(LeaderRecord(member="other")), lease=await client.lease_grant(60))
+    operation = await begin(client)
+    client.sent.clear()
+    async with leadership(client) as (_, member):
+        campaigns = await eventually(lambda: [txn for txn in client.sent if puts(coordinator)(txn)])
+        lease = next(op.lease for op in campaigns[0].then if isinstance(op, Put))
+        await client.put(coordinator, encode(LeaderRecord(member=member.id)), lease=lease)
+        assert await eventually(lambda: over(client, operation))
+
+
 async def test_an_etcd_that_is_away_for_longer_than_a_lease(
     etcd_config: EtcdConfig, etcd: EtcdProcess, client: EtcdClient
 ) -> None:

@@ -19,7 +19,7 @@ from distop.metastore.etcd.client import EtcdClient, Snapshot
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.txn import Put, Txn
-from distop.metastore.etcd.watch import Event, WatchBatch, follow, watch
+from distop.metastore.etcd.watch import Event, WatchBatch, follow, until_absent, watch
 from distop.metastore.records.keyspace import prefix_end
 from support.etcd.proxy import Proxy
 from support.waiting import eventually
@@ -293,3 +293,15 @@ def _watchers(etcd: EtcdProcess) -> int:
         found = re.search(r"^etcd_debugging_mvcc_watcher_total (\S+)", reply.read().decode(), re.MULTILINE)
     assert found
     return int(float(found[1]))
+
+
+async def test_who_waits_for_a_key_to_go_heeds_one_of_his_own(client: EtcdClient, prefix_key: bytes) -> None:
+    """O25: by a request of his that was delayed. He would wait for ever: nobody else takes it away."""
+    key, other, mine = prefix_key + b"k", await client.lease_grant(60), await client.lease_grant(60)
+    await client.put(key, b"", lease=other)
+    waiting = asyncio.create_task(until_absent(client, key, ours=mine))
+    await client.put(key, b"", lease=mine)
+    async with asyncio.timeout(20):
+        await waiting
+        await until_absent(client, key, ours=mine)
+    assert (await client.get(key)).lease == mine

@@ -1,0 +1,393 @@
+"""What the processes of the model do: the product's own code, from one thing to remember to the next.
+
+A phase is a coroutine; what it returns says how the process goes on, and with what it remembers. All else it
+knows it has read from etcd in this phase.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from distop.commit.catalog.pointers import FOREIGN, Pointers, Swap
+from distop.coordinator.api.operations import OperationService
+from distop.coordinator.completion.completion import Completion
+from distop.coordinator.completion.hooks import Hooks
+from distop.coordinator.completion.parking import Parking
+from distop.coordinator.leading.driver import TableDriver
+from distop.coordinator.starting.planner import Planner
+from distop.coordinator.state.actions import Wait, decide
+from distop.errors import DistopError, LeadershipLost, LeaseLost, OutcomeUnknown, Unavailable
+from distop.executor.ledger.batcher import MarkBatcher
+from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.members.election import Epoch, campaign
+from distop.metastore.operations.claims import Claimed, Occupied, claim
+from distop.metastore.operations.ending import request_cancel
+from distop.metastore.operations.jobs import Mark, Outcome, Verdict, success_record
+from distop.metastore.operations.runs import Run, release_runner, take_runner
+from distop.metastore.records.keyspace import OperationId, OperationKeys
+from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.operation import RUNNING, CancelRecord, ClaimRecord, OperationArg, RunnerRecord
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head
+from distop.metastore.tables.audit import audit_put
+from distop.proto import distop_pb2 as pb
+from distop.proto.json_text import to_json
+from explore.process import NOW, Env
+from explore.search import Actor, Next
+from explore.store import Store
+from explore.table import KEYS, TABLE, registry
+
+ACTIVE = KEYS.keyspace.active + f"{TABLE}.".encode()
+REMOVED = b"~removed."
+"""Keys outside of distop's: the files of an attempt are gone."""
+
+
+def operations(store: Store) -> list[OperationKeys]:
+    """Those of the table that still have keys, in key order."""
+    return [KEYS.operation(KEYS.keyspace.parse_active(kv.key)) for kv in store.under(ACTIVE)]
+
+
+# -- starting ----------------------------------------------------------------------------------------
+
+
+class _Call:
+    """As much of the context of a call as the service asks for."""
+
+    def time_remaining(self) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A request to start an operation."""
+
+    type: str
+    request_id: str
+    jobs: int = 0
+    watermark: bool = False
+    tries: int = 2
+    """How often it is sent while nobody knows what came of it."""
+
+
+async def starts(env: Env, wanted: Wanted, tried: int = 0) -> Any:
+    """A caller of ``StartOperation``, at a coordinator that does not lead the table."""
+    service = OperationService(env.client, Planner(registry(), None))  # type: ignore[arg-type]
+    try:
+        return (await service.StartOperation(_request(wanted), _Call())).name  # type: ignore[arg-type]
+    except (OutcomeUnknown, Unavailable):
+        if tried + 1 == wanted.tries:
+            raise
+        return Next(starts, (wanted, tried + 1))
+
+
+def _request(wanted: Wanted) -> pb.StartOperationRequest:
+    argument = {"jobs": wanted.jobs, "watermark": wanted.watermark, "uuid": wanted.request_id}
+    return pb.StartOperationRequest(
+        table=TABLE,
+        type=wanted.type,
+        argument_json=to_json(argument, "argument"),
+        request_id=wanted.request_id,
+        started_by="caller",
+    )
+
+
+# -- leading -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Session:
+    """A lease that its process believes in whatever happens: it wakes up and does not look at the clock."""
+
+    lease_id: int
+    ttl_s: int = 2
+
+    def check(self) -> None:
+        pass
+
+
+async def campaigns(env: Env, name: str, lease: int) -> Any:
+    """A coordinator, once the table has work."""
+    await env.until("the table has work", lambda store: True if operations(store) else None)
+    try:
+        epoch = await campaign(env.client, KEYS, _Session(lease), LeaderRecord(member=name))  # type: ignore[arg-type]
+    except LeaseLost:
+        return "lease lost"
+    except DistopError:
+        return Next(campaigns, (name, lease))
+    return Next(yields, (name, lease)) if epoch is None else Next(leads, (name, lease, epoch.revision))
+
+
+async def serves(env: Env, name: str, lease: int) -> Any:
+    """A coordinator that leads the table and starts two operations of it, the second one on what it
+    remembers of the first, instead of reading; and goes on leading."""
+    try:
+        epoch = await campaign(env.client, KEYS, _Session(lease), LeaderRecord(member=name))  # type: ignore[arg-type]
+    except DistopError as error:
+        return error.code
+    if epoch is None:
+        return "does not lead"
+    driver, completion = _driver(env, lease, epoch.revision)
+    planner = Planner(registry(), None)  # type: ignore[arg-type]
+    service = OperationService(env.client, planner, memory=completion.memory)
+    with contextlib.suppress(DistopError):
+        for number in (1, 2):
+            request = _request(Wanted("append", f"{name}/{number}", watermark=True))
+            await service.StartOperation(request, _Call())  # type: ignore[arg-type]
+            await driver._list()
+            await _act(env, driver)
+    return Next(leads, (name, lease, epoch.revision))
+
+
+async def yields(env: Env, name: str, lease: int) -> Any:
+    """As ``until_absent``: a look, and then the first change. A key of its own is as good as none."""
+    standing = await env.client.get(KEYS.coordinator)
+    if standing.exists and standing.lease != lease:
+        created = standing.create_revision
+
+        def gone(store: Store) -> bool | None:
+            return True if store.get(KEYS.coordinator).create_revision != created else None
+
+        await env.until("the leader's key is gone", gone)
+    return Next(campaigns, (name, lease))
+
+
+async def leads(env: Env, name: str, lease: int, epoch: int) -> Any:
+    """List the table, act on what stands there until nothing is left to do about it, and list it again."""
+    driver, _ = _driver(env, lease, epoch)
+    again = Next(leads, (name, lease, epoch))
+    try:
+        await driver._list()
+        seen = await env.look("the table", _of_interest)
+        acted = await _act(env, driver)
+    except (LeadershipLost, LeaseLost) as error:
+        return error.code
+    except DistopError:
+        return again  # as the driver does after a pause
+    if not acted:
+        await env.until("the table changes", lambda store: True if _of_interest(store) != seen else None)
+    return again
+
+
+def _driver(env: Env, lease: int, epoch: int) -> tuple[TableDriver, Completion]:
+    completion = Completion(
+        env.client,
+        registry(),
+        None,  # type: ignore[arg-type]
+        hooks=_hooks(),
+        parking=Parking(env.client, max_attempts=2, wall=lambda: NOW),
+        wall=lambda: NOW,
+    )
+    driver = TableDriver(
+        env.client,
+        KEYS,
+        Epoch(KEYS.coordinator, epoch),
+        _Session(lease),  # type: ignore[arg-type]
+        completion,
+        clock=lambda: 0.0,
+        wall=lambda: NOW,
+    )
+    return driver, completion
+
+
+async def _act(env: Env, driver: TableDriver) -> bool:
+    """Do what is due, by what was listed and what came of it; whether there was anything."""
+    acted = False
+    while True:
+        open_ = [one for one in driver.tracked() if not one.gone]
+        due = [(one, decide(one, deadline_passed=False)) for one in open_]
+        due = [(one, action) for one, action in due if not isinstance(action, Wait)]
+        if not due:
+            return acted
+        acted = True
+        tracked, action = due[await env.choose(len(due))]
+        await driver._perform(tracked, action)
+
+
+@functools.cache
+def _hooks() -> Hooks:
+    return Hooks()
+
+
+def _of_interest(store: Store) -> int:
+    """What a leader acts upon: its own key, and what stands of operations but for claims and checkpoints."""
+    found = [store.get(KEYS.coordinator).create_revision]
+    for keys in operations(store):
+        found += [
+            hash(kv) for kv in store.under(keys.prefix) if not kv.key.endswith((b".claim", b".progress"))
+        ]
+    return hash(tuple(found))
+
+
+# -- running -----------------------------------------------------------------------------------------
+
+
+async def takes(env: Env, name: str, lease: int) -> Any:
+    """A runner, once an operation runs that nobody runs."""
+
+    def free(store: Store) -> str | None:
+        for keys in operations(store):
+            standing = store.get(keys.runner)  # its own may stand there by a copy that came late
+            if store.get(keys.state).value == RUNNING and (not standing.exists or standing.lease == lease):
+                return str(keys.operation)
+        return None
+
+    operation = await env.until("an operation has no runner", free)
+    keys = KEYS.operation(OperationId.parse(operation))
+    try:
+        taken = await take_runner(env.client, keys, RunnerRecord(member=name), lease)
+    except LeaseLost:
+        return "lease lost"
+    except DistopError:
+        return Next(takes, (name, lease))
+    if taken is None:
+        return Next(takes, (name, lease))
+    return Next(holds, (name, lease, operation, taken.run.token))
+
+
+async def holds(env: Env, name: str, lease: int, operation: str, token: int) -> Any:
+    """A runner that has an operation, until that is over."""
+    keys = KEYS.operation(OperationId.parse(operation))
+
+    def over(store: Store) -> bool | None:
+        mine = store.get(keys.runner).create_revision == token
+        return True if not mine or store.get(keys.state).value != RUNNING else None
+
+    await env.until(f"{operation} does not run any more", over)
+    try:
+        await release_runner(env.client, Run(keys, token))
+    except DistopError:
+        return "not released"
+    return Next(takes, (name, lease))
+
+
+async def attempts(env: Env, name: str, partition: str, lease: int = 0) -> Any:
+    """A task slot: does one job of whatever operation runs, under the run that stands then."""
+
+    def open_(store: Store) -> tuple[str, int] | None:
+        for keys in operations(store):
+            runner = store.get(keys.runner)
+            taken = (keys.job_state(partition), keys.claim(partition))
+            if not runner.exists or any(store.get(key).exists for key in taken):
+                continue
+            arg = decode(store.get(keys.arg).value, OperationArg, keys.arg)
+            if partition in arg.partition_names() and store.get(keys.state).value == RUNNING:
+                return str(keys.operation), runner.create_revision
+        return None
+
+    operation, token = await env.until(f"job {partition} has a runner and no result", open_)
+    return Next(works, (name, partition, lease, operation, token))
+
+
+async def works(env: Env, name: str, partition: str, lease: int, operation: str, token: int) -> Any:
+    """One attempt: claim, mark, and remove the files if they count for nothing."""
+    run = Run(KEYS.operation(OperationId.parse(operation)), token)
+    attempt = f"{name}@{token}"
+    held = 0
+    if operation.split("/")[1] == "owned":
+        try:
+            got = await claim(env.client, run, partition, ClaimRecord(attempt=attempt), lease)
+        except LeaseLost:
+            return "lease lost"
+        except DistopError:
+            return "claim unknown"
+        if isinstance(got, Occupied):
+            return Next(waits, (name, partition, lease, operation, token, got.standing.create_revision))
+        if isinstance(got, Claimed):
+            held = got.claim
+        verdict = got
+    if held or not lease:
+        mark = Mark(partition, attempt, success_record(attempt, {}, NOW), claim=held)
+        try:
+            verdict = (await MarkBatcher(env.client)._answers(run, [mark]))[0]
+        except DistopError as error:
+            return f"{operation} {attempt} {error.code}"
+    assert isinstance(verdict, Verdict)
+    if verdict.outcome in (Outcome.LOST, Outcome.GONE):
+        await env.client.txn(Txn(then=(Put(REMOVED + f"{operation}.{attempt}".encode(), b""),)))
+        return Next(attempts, (name, partition, lease))
+    return f"{operation} {attempt} {verdict.outcome.value}"
+
+
+async def waits(
+    env: Env, name: str, partition: str, lease: int, operation: str, token: int, claimed: int
+) -> Any:
+    """An attempt at a job that another one has claimed: until that has changed, or the job is over."""
+    keys = KEYS.operation(OperationId.parse(operation))
+
+    def changed(store: Store) -> bool | None:
+        standing = store.get(keys.claim(partition)).create_revision == claimed
+        runs = store.get(keys.runner).create_revision == token and store.get(keys.state).value == RUNNING
+        return None if standing and runs and not store.get(keys.job_state(partition)).exists else True
+
+    await env.until("the claim is gone", changed)
+    return Next(works, (name, partition, lease, operation, token))
+
+
+# -- others ------------------------------------------------------------------------------------------
+
+
+async def commits(env: Env, name: str, tries: int = 3) -> Any:
+    """Another program that commits to the table through the catalog: reads the head, and moves it."""
+    entry = f"foreign/{name}"
+    base = await env.blocking(lambda etcd: Pointers(etcd).read(TABLE))
+    before = base.head.metadata_location if base.head is not None else ""
+    head = Head(metadata_location=f"{before} {entry}".strip(), operation=FOREIGN)
+
+    def landed(found: Head | None) -> bool:
+        return found is not None and entry in found.metadata_location.split()
+
+    swap = await env.blocking(lambda etcd: Pointers(etcd).move_head(base, head, landed))
+    if swap is Swap.LOST and tries > 1:
+        return Next(commits, (name, tries - 1))
+    return swap.value
+
+
+async def cancels(env: Env, name: str) -> Any:
+    """Somebody who cancels the first operation there is."""
+
+    def there(store: Store) -> str | None:
+        return next((str(keys.operation) for keys in operations(store)), None)
+
+    operation = await env.until("there is an operation", there)
+    keys = KEYS.operation(OperationId.parse(operation))
+    audit = audit_put(KEYS, "cancel", by=name, target=operation, at=NOW)
+    first = await request_cancel(env.client, keys, CancelRecord(by=name, at=NOW), audit)
+    return f"{operation} {'cancelled' if first else 'too late'}"
+
+
+# -- casts -------------------------------------------------------------------------------------------
+
+
+def starter(number: int, wanted: Wanted) -> Actor:
+    return Actor(f"starter-{number}", Next(starts, (wanted,)))
+
+
+def leader(number: int) -> Actor:
+    name, lease = f"leader-{number}", 100 + number
+    return Actor(name, Next(campaigns, (name, lease)), lease)
+
+
+def coordinator(number: int) -> Actor:
+    name, lease = f"coordinator-{number}", 400 + number
+    return Actor(name, Next(serves, (name, lease)), lease)
+
+
+def runner(number: int) -> Actor:
+    name, lease = f"runner-{number}", 200 + number
+    return Actor(name, Next(takes, (name, lease)), lease)
+
+
+def attempt(number: int, partition: int = 0, *, claims: bool = False) -> Actor:
+    name, lease = f"attempt-{number}", 300 + number if claims else 0
+    return Actor(name, Next(attempts, (name, str(partition), lease)), lease)
+
+
+def foreign(number: int) -> Actor:
+    return Actor(f"foreign-{number}", Next(commits, (str(number),)), mortal=False)
+
+
+def canceller() -> Actor:
+    return Actor("canceller", Next(cancels, ("canceller",)), mortal=False)

@@ -1,0 +1,310 @@
+"""What must hold whatever happens: the invariants of the design, as functions of what stands in etcd.
+
+- A job has at most one result; there is none after the seal, and none of a run that is over.
+- An operation has one end. What it publishes and its watermarks change together, in the transaction that ends
+  it, and consist of the results that stood then. An operation that was cancelled publishes nothing.
+- Each commit builds on the one before it: none is lost, none is there twice. Watermarks never go back.
+- Nothing starts beside what it is incompatible with, twice under one request id, or with a number that was
+  used before. A plan is never older than the state that its operation starts from.
+- Only who leads the table ends its operations; only who runs an operation, and owns the job if that can be
+  owned, adds results. What somebody has nobody else takes. Nothing is written of an operation that is over.
+- What somebody was told stays true.
+- Nothing rests without an end while somebody is there to bring it about.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.keyspace import OperationId, OperationKeys
+from distop.metastore.records.operation import (
+    ABORTING,
+    COMMITTING,
+    RUNNING,
+    ClaimRecord,
+    HistoryRecord,
+    JobRecord,
+    OperationArg,
+)
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import decode_run_ops, decode_watermarks
+from explore.actors import REMOVED, operations
+from explore.process import Write
+from explore.search import Actor
+from explore.store import Entry, Store
+from explore.table import KEYS, PARTITION, SOURCE, entry_of, line
+
+_OF_OPERATION = re.compile(rb"(distOp\.t\.([a-z]+)\.(\d+))\.(?:(\d+)\.)?([a-z]+)")
+_HISTORY = re.compile(rb"distOp\.t\.history\.([a-z]+)\.(\d+)")
+_ALLOWED = {
+    (b"", RUNNING),
+    (RUNNING, COMMITTING),
+    (RUNNING, ABORTING),
+    (COMMITTING, ABORTING),
+    (RUNNING, b""),
+    (COMMITTING, b""),
+    (ABORTING, b""),
+}
+_KINDS = {"coordinator": "leader"}
+
+
+class Broken(Exception):
+    """A law does not hold."""
+
+
+class TableLaws:
+    """The laws of the table, for these actors."""
+
+    def __init__(self, actors: list[Actor]) -> None:
+        self._leases = {actor.name: actor.lease for actor in actors}
+
+    def moved(self, before: Store, after: Store, who: str, request: Write) -> str | None:
+        changed = [
+            key
+            for key, entry in after.entries.items()
+            if (old := before.entries.get(key)) is not entry and old != entry
+        ]
+        try:
+            self._moved(_Change(before, after, who, changed))
+        except Broken as error:
+            return str(error)
+        return None
+
+    def _moved(self, change: _Change) -> None:
+        before, after = change.before, change.after
+        published: set[str] = set()
+        for key in change.changed:
+            if (found := _OF_OPERATION.fullmatch(key)) is not None:
+                keys = KEYS.operation(_operation(found[2], found[3]))
+                if after.get(key).exists and not after.get(keys.state).exists:
+                    raise Broken(f"{change.who} writes {_text(key)} of an operation that is over")
+                if found[4] is not None and found[5] == b"state":
+                    self._marked(change, keys, before.get(key), after.get(key))
+                elif found[4] is None and found[5] == b"state":
+                    self._state_moved(change, keys, before.get(key), after.get(key))
+                elif found[5] in (b"runner", b"claim") and before.get(key).exists and after.get(key).exists:
+                    if before.get(key).lease != after.get(key).lease:
+                        raise Broken(f"{change.who} takes {_text(key)}, which somebody has")
+                elif found[4] is None and found[5] == b"arg" and after.get(key).exists:
+                    self._started(change, keys, before.get(key), after.get(key))
+            elif (ended := _HISTORY.fullmatch(key)) is not None:
+                published |= self._ended(change, _operation(ended[1], ended[2]))
+            elif key.startswith(REMOVED):
+                operation, attempt = key[len(REMOVED) :].decode().rsplit(".", 1)
+                if _counts(after, operation, attempt):
+                    raise Broken(f"{change.who} removes the files of {attempt}, whose result counts")
+        self._published(change, published)
+
+    def _marked(self, change: _Change, keys: OperationKeys, old: KeyValue, new: KeyValue) -> None:
+        if not new.exists:
+            return
+        record = decode(new.value, JobRecord, new.key)
+        if old.exists:
+            raise Broken(f"{_text(new.key)} has a result, and gets another one, of {record.attempt}")
+        state = change.before.get(keys.state).value
+        if state != RUNNING:
+            raise Broken(
+                f"{record.attempt} marks a job of {keys.operation}, which is {state.decode() or 'over'}"
+            )
+        token = int(record.attempt.partition("@")[2])
+        if change.before.get(keys.runner).create_revision != token:
+            raise Broken(f"{record.attempt} marks a job of {keys.operation} under a run that is over")
+        arg = decode(change.before.get(keys.arg).value, OperationArg, keys.arg)
+        if arg.exclusive:
+            claim = change.before.get(new.key.removesuffix(b"state") + b"claim")
+            if not claim.exists or decode(claim.value, ClaimRecord, claim.key).attempt != record.attempt:
+                raise Broken(f"{record.attempt} marks a job of {keys.operation} that it does not own")
+
+    def _state_moved(self, change: _Change, keys: OperationKeys, old: KeyValue, new: KeyValue) -> None:
+        if (old.value, new.value) not in _ALLOWED:
+            raise Broken(f"the state of {keys.operation} goes from {old.value!r} to {new.value!r}")
+        if old.exists:
+            self._leads(change, f"moves {keys.operation} from {old.value.decode()}")
+        if not new.exists and not change.after.get(KEYS.history(keys.operation)).exists:
+            raise Broken(f"{keys.operation} vanishes without an end")
+
+    def _leads(self, change: _Change, what: str) -> None:
+        leader = change.before.get(KEYS.coordinator)
+        if leader.lease != self._leases.get(change.who) or not leader.exists:
+            raise Broken(f"{change.who} {what}, and does not lead the table")
+
+    def _started(self, change: _Change, keys: OperationKeys, old: KeyValue, new: KeyValue) -> None:
+        before, operation = change.before, keys.operation
+        if keys.arg in before.entries:
+            raise Broken(f"{operation} starts, and was there before")
+        arg = decode(new.value, OperationArg, new.key)
+        standing, now = arg.argument["on"], line(before.get(KEYS.head).value)
+        if standing != now:
+            raise Broken(f"{operation} starts with a plan that was made on {standing!r}, and finds {now!r}")
+        marks = decode_watermarks(before.get(KEYS.watermarks).value)
+        for source, moves in arg.watermarks.items():
+            for partition, move in moves.items():
+                if move.before != marks.get(source, {}).get(partition):
+                    raise Broken(f"{operation} starts with a plan from a watermark that has moved")
+        for kv in change.after.under(KEYS.prefix + b"history."):
+            if decode(kv.value, HistoryRecord, kv.key).request_id == arg.request_id:
+                raise Broken(f"request {arg.request_id} makes {operation}, and has made {_text(kv.key)}")
+
+    def _ended(self, change: _Change, operation: OperationId) -> set[str]:
+        """The entry that it adds to the line, if it does."""
+        before, after = change.before, change.after
+        keys, key = KEYS.operation(operation), KEYS.history(operation)
+        if not after.get(key).exists:
+            return set()
+        if before.get(key).exists:
+            raise Broken(f"{operation} ends twice")
+        self._leads(change, f"ends {operation}")
+        record = decode(after.get(key).value, HistoryRecord, key)
+        if record.outcome != "success":
+            return set()
+        if before.get(keys.cancel).exists:
+            raise Broken(f"{operation} was cancelled, and succeeds")
+        if before.get(keys.state).value != COMMITTING:
+            raise Broken(f"{operation} is published without a seal")
+        arg = decode(before.get(keys.arg).value, OperationArg, keys.arg)
+        jobs = {
+            name: decode(kv.value, JobRecord, kv.key)
+            for name in arg.partition_names()
+            if (kv := before.get(keys.job_state(name))).exists
+        }
+        if len(jobs) != arg.partition_count:
+            raise Broken(f"{operation} succeeds with {len(jobs)} of {arg.partition_count} results")
+        for name, job in jobs.items():
+            if after.get(REMOVED + f"{operation}.{job.attempt}".encode()).exists:
+                raise Broken(f"{operation} publishes {name} by {job.attempt}, whose files are gone")
+        moved = arg.watermarks.get(SOURCE, {}).get(PARTITION)
+        if moved is not None and _watermark(after) != moved.after:
+            raise Broken(f"{operation} succeeds, and its watermark is not {moved.after}")
+        return {entry_of(str(operation), jobs)}
+
+    def _published(self, change: _Change, published: set[str]) -> None:
+        before, after = change.before, change.after
+        old, new = (line(store.get(KEYS.head).value).split() for store in (before, after))
+        if new[: len(old)] != old:
+            raise Broken(f"{change.who} loses a commit: {' '.join(old)!r} becomes {' '.join(new)!r}")
+        added = new[len(old) :]
+        if change.who.startswith("foreign"):
+            allowed = {f"foreign/{change.who.partition('-')[2]}"}
+        else:
+            allowed = published
+            if set(added) != published:
+                raise Broken(f"{change.who} ends {published or 'nothing'}, and publishes {added}")
+        if len(added) > 1 or set(added) - allowed or set(added) & set(old):
+            raise Broken(f"{change.who} adds {added} to {old}")
+        marks = [_watermark(store) for store in (before, after)]
+        if marks[0] != marks[1]:
+            if not published:
+                raise Broken(f"{change.who} moves a watermark and publishes nothing")
+            if int(marks[1] or 0) != int(marks[0] or 0) + 1:
+                raise Broken(f"the watermark goes from {marks[0]} to {marks[1]}")
+
+    # -- at any time ---------------------------------------------------------------------------------
+
+    def stands(self, store: Store) -> str | None:
+        listed = {
+            str(OperationId.from_slot(KEYS.name, kind, slot))
+            for kind, slots in decode_run_ops(store.get(KEYS.run_ops).value).items()
+            for slot in slots
+        }
+        living = {str(keys.operation) for keys in operations(store) if store.get(keys.state).exists}
+        if listed != living:
+            return f"runOps names {sorted(listed)}, and {sorted(living)} have a state"
+        if sum("/overwrite/" in name for name in listed) > 1:
+            return f"two run that may not run together: {sorted(listed)}"
+        return None
+
+    # -- at the end ----------------------------------------------------------------------------------
+
+    def rests(self, store: Store, told: dict[str, Any]) -> str | None:
+        try:
+            self._rests(store, told)
+        except Broken as error:
+            return str(error)
+        return None
+
+    def _rests(self, store: Store, told: dict[str, Any]) -> None:
+        entries = line(store.get(KEYS.head).value).split()
+        left = operations(store)
+        for who, outcome in told.items():
+            kind, _, number = who.partition("-")
+            if kind == "foreign" and outcome in ("done", "lost"):
+                times = entries.count(f"foreign/{number}")
+                if times != (outcome == "done"):
+                    raise Broken(f"{who} was told {outcome!r}, and is there {times} times")
+            elif kind == "starter" and isinstance(outcome, str) and outcome.startswith("t/"):
+                operation = OperationId.parse(outcome)
+                ended = store.get(KEYS.history(operation)).exists
+                if not ended and operation not in [keys.operation for keys in left]:
+                    raise Broken(f"{who} was told that {outcome} runs, which never did")
+            elif kind == "canceller" and isinstance(outcome, str) and outcome.endswith(" cancelled"):
+                kv = store.get(KEYS.history(OperationId.parse(outcome.split()[0])))
+                if kv.exists and decode(kv.value, HistoryRecord, kv.key).outcome != "cancelled":
+                    raise Broken(f"{outcome}, and it ended otherwise")
+            elif kind == "attempt" and isinstance(outcome, str) and outcome.endswith(" won"):
+                name, attempt, _ = outcome.split()
+                kv = store.get(KEYS.history(OperationId.parse(name)))
+                if not kv.exists or decode(kv.value, HistoryRecord, kv.key).outcome != "success":
+                    continue
+                begins = name.removeprefix(f"{KEYS.name}/") + "["
+                if not any(one.startswith(begins) and f":{attempt}" in one for one in entries):
+                    raise Broken(f"{who} was told that it has won, and {name} is published without it")
+        waiting = {
+            who.partition("-")[0] for who, at in told.items() if at is None and self._alive(store, who)
+        }
+        for keys in left:
+            jobs_done = self._jobs_done(store, keys)
+            needed = {"leader"} if jobs_done or self._aborts(store, keys) else {"leader", "runner", "attempt"}
+            if needed <= waiting and not self._waits_for_a_slot(store, keys, told):
+                raise Broken(f"nothing moves, and {keys.operation} has no end")
+
+    def _alive(self, store: Store, who: str) -> bool:
+        lease = self._leases[who]
+        return not lease or lease in store.leases
+
+    @staticmethod
+    def _aborts(store: Store, keys: OperationKeys) -> bool:
+        return store.get(keys.state).value in (ABORTING, b"") or store.get(keys.cancel).exists
+
+    @staticmethod
+    def _jobs_done(store: Store, keys: OperationKeys) -> bool:
+        arg = decode(store.get(keys.arg).value, OperationArg, keys.arg)
+        return all(store.get(keys.job_state(name)).exists for name in arg.partition_names())
+
+    @staticmethod
+    def _waits_for_a_slot(store: Store, keys: OperationKeys, told: dict[str, Any]) -> bool:
+        """Whether the slots for one of its open jobs have all come to an end."""
+        open_ = [who for who, at in told.items() if who.startswith("attempt") and at is not None]
+        return bool(open_)
+
+
+class _Change:
+    def __init__(self, before: Store, after: Store, who: str, changed: list[bytes]) -> None:
+        self.before, self.after, self.who, self.changed = before, after, who, changed
+
+
+def _operation(kind: bytes, number: bytes) -> OperationId:
+    return OperationId(KEYS.name, kind.decode(), int(number))
+
+
+def _watermark(store: Store) -> str | None:
+    return decode_watermarks(store.get(KEYS.watermarks).value).get(SOURCE, {}).get(PARTITION)
+
+
+def _counts(store: Store, operation: str, attempt: str) -> bool:
+    if f":{attempt}" in line(store.get(KEYS.head).value):
+        return f"{operation.removeprefix('t/')}[" in line(store.get(KEYS.head).value)
+    keys = KEYS.operation(OperationId.parse(operation))
+    return any(
+        decode(kv.value, JobRecord, kv.key).attempt == attempt
+        for kv in store.under(keys.prefix)
+        if kv.key.endswith(b".state") and kv.key != keys.state
+    )
+
+
+def _text(key: bytes) -> str:
+    return key.decode()
+
+
+__all__ = ["Broken", "Entry", "TableLaws"]

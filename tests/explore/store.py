@@ -1,0 +1,236 @@
+"""A model of etcd: what its keys hold, as a value, and what a transaction makes of it.
+
+A :class:`Store` is never changed; a transaction makes another one. So a search can keep thousands of them, go
+back to any, and tell equal ones by their hash. It knows what the product uses of etcd: compares of value,
+create and mod revision, nested transactions, ranges, leases.
+
+Two ways to number changes. *Exact*: as etcd does, one number for each transaction that writes. *Causal*: one
+more than the highest revision of the keys that the transaction has compared, read or written. Then two
+transactions that have no key in common lead to the same store in either order, and a search meets far fewer
+different ones. What the product may tell from revisions is the same, as long as it compares only revisions of
+keys that have met in a transaction: it does (fences, tokens and "is this as I read it" are of one key).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from distop.errors import InvalidArgument, LeaseLost
+from distop.metastore.etcd.client import RangePage
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, OpResult, Put, Txn, TxnResult
+
+
+class Entry(NamedTuple):
+    """What stands at a key. Without a value: it was deleted at ``mod``, which only its next writer sees."""
+
+    value: bytes | None
+    create: int
+    mod: int
+    lease: int
+
+
+_NOTHING = Entry(None, 0, 0, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """All keys at one moment."""
+
+    entries: dict[bytes, Entry] = field(default_factory=dict)
+    revision: int = 1
+    leases: frozenset[int] = frozenset()
+    """Those that live."""
+    causal: bool = False
+
+    @cached_property
+    def key(self) -> int:
+        """Equal for equal stores: 64 bits, of which two different ones are not equal by chance."""
+        number = 0 if self.causal else self.revision
+        return hash((number, self.leases, frozenset(self.entries.items())))
+
+    @cached_property
+    def _sorted(self) -> list[bytes]:
+        return sorted(key for key, entry in self.entries.items() if entry.value is not None)
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> KeyValue:
+        """One key; :meth:`KeyValue.missing` if nothing stands there."""
+        entry = self.entries.get(key, _NOTHING)
+        return KeyValue.missing(key) if entry.value is None else _key_value(key, entry)
+
+    def under(self, prefix: bytes) -> Iterator[KeyValue]:
+        """Everything that begins so, in key order."""
+        return (self.get(key) for key in self._sorted if key.startswith(prefix))
+
+    def page(self, get: Get, *, newest_first: bool = False, backwards: bool = False) -> RangePage:
+        """What a read of a key or range finds."""
+        found = [self.get(key) for key in self._keys(get.key, get.end)]
+        if newest_first:
+            found.sort(key=lambda kv: kv.mod_revision, reverse=True)
+        elif backwards:
+            found.reverse()
+        some = found[: get.limit] if get.limit else found
+        if get.keys_only:
+            some = [KeyValue(kv.key, b"", kv.mod_revision, kv.create_revision, kv.lease) for kv in some]
+        revision = self._latest([(get.key, get.end)]) if self.causal else self.revision
+        return RangePage(some, revision, len(some) < len(found))
+
+    def _keys(self, start: bytes, end: bytes) -> list[bytes]:
+        if not end:
+            entry = self.entries.get(start)
+            return [start] if entry is not None and entry.value is not None else []
+        return [key for key in self._sorted if start <= key < end]
+
+    def _latest(self, ranges: list[tuple[bytes, bytes]]) -> int:
+        latest = 1
+        for start, end in ranges:
+            if not end:
+                latest = max(latest, self.entries.get(start, _NOTHING).mod)
+            else:
+                latest = max(latest, *(one.mod for key, one in self.entries.items() if start <= key < end), 1)
+        return latest
+
+    # -- changing --------------------------------------------------------------------------------------
+
+    def apply(self, txn: Txn) -> tuple[Store, TxnResult]:
+        """What stands after a transaction, and what it answers.
+
+        Raises
+        ------
+        InvalidArgument
+            It may write a key twice.
+        LeaseLost
+            It puts under a lease that has ended.
+        """
+        check_written_once(txn)
+        taken, touched = _chosen(txn, self)
+        revision = (self._latest(touched) if self.causal else self.revision) + 1
+        after = Store(dict(self.entries), self.revision, self.leases, self.causal)
+        result, changed = _done(txn, taken, after, revision)
+        if not changed:
+            return self, _at(result, revision - 1)
+        return self._with(after.entries, revision), _at(result, revision)
+
+    def apply_put(self, key: bytes, value: bytes) -> Store:
+        """The same with one key more, or another value of it."""
+        return self.apply(Txn(then=(Put(key, value),)))[0]
+
+    def grant(self, lease: int) -> Store:
+        """The same with one lease more."""
+        return Store(self.entries, self.revision, self.leases | {lease}, self.causal)
+
+    def expire(self, lease: int) -> Store:
+        """A lease ends: what was put under it is gone."""
+        ended = [kv.key for kv in map(self.get, self._sorted) if kv.lease == lease]
+        left = Store(self.entries, self.revision, self.leases - {lease}, self.causal)
+        if not ended:
+            return left
+        revision = (self._latest([(key, b"") for key in ended]) if self.causal else self.revision) + 1
+        gone = Entry(None, 0, revision, 0)
+        return left._with({**self.entries, **dict.fromkeys(ended, gone)}, revision)
+
+    def _with(self, entries: dict[bytes, Entry], revision: int) -> Store:
+        if not self.causal:
+            entries = {key: entry for key, entry in entries.items() if entry.value is not None}
+        return Store(entries, max(self.revision, revision), self.leases, self.causal)
+
+
+_Taken = dict[int, bool]
+"""Whether the compares of a transaction hold, by its ``id``."""
+
+
+def _chosen(txn: Txn, store: Store) -> tuple[_Taken, list[tuple[bytes, bytes]]]:
+    """Which branches are taken: all compares, also those of nested transactions, look at what stood before
+    any of it. And the keys and ranges that it looks at or writes."""
+    holds = all(compare.holds(store.get(compare.key)) for compare in txn.compares)
+    taken, touched = {id(txn): holds}, [(compare.key, b"") for compare in txn.compares]
+    for op in txn.then if holds else txn.otherwise:
+        if isinstance(op, Txn):
+            inner_taken, inner_touched = _chosen(op, store)
+            taken |= inner_taken
+            touched += inner_touched
+            continue
+        if isinstance(op, Put) and op.lease and op.lease not in store.leases:
+            raise LeaseLost()
+        touched.append((op.key, b"" if isinstance(op, Put) else op.end))
+    return taken, touched
+
+
+def _done(txn: Txn, taken: _Taken, after: Store, revision: int) -> tuple[TxnResult, bool]:
+    """Its answer, and whether it has written; ``after`` is written in place."""
+    results: list[OpResult] = []
+    changed = False
+    for op in txn.then if taken[id(txn)] else txn.otherwise:
+        match op:
+            case Txn():
+                inner, wrote = _done(op, taken, after, revision)
+                results.append(inner)
+                changed |= wrote
+            case Put():
+                before = after.entries.get(op.key, _NOTHING)
+                create = revision if before.value is None else before.create
+                after.entries[op.key] = Entry(op.value, create, revision, op.lease)
+                results.append(None)
+                changed = True
+            case Delete():
+                victims = after._keys(op.key, op.end)
+                after.entries.update(dict.fromkeys(victims, Entry(None, 0, revision, 0)))
+                results.append(len(victims))
+                changed |= bool(victims)
+            case Get():
+                results.append(after.page(op).kvs)
+        after.__dict__.pop("_sorted", None)
+    return TxnResult(taken[id(txn)], revision, tuple(results)), changed
+
+
+def _at(result: TxnResult, revision: int) -> TxnResult:
+    results = tuple(_at(one, revision) if isinstance(one, TxnResult) else one for one in result.results)
+    return TxnResult(result.succeeded, revision, results)
+
+
+def _key_value(key: bytes, entry: Entry) -> KeyValue:
+    return KeyValue(key, entry.value or b"", entry.mod, entry.create, entry.lease)
+
+
+def check_written_once(txn: Txn) -> None:
+    """etcd refuses a transaction of which one branch may write a key twice.
+
+    Two deletes of one key are fine. Branches of one transaction exclude each other.
+    """
+    _written(txn)
+
+
+def _written(txn: Txn) -> tuple[set[bytes], list[Delete]]:
+    """What either of its branches may put and delete."""
+    all_puts: set[bytes] = set()
+    all_deletes: list[Delete] = []
+    for branch in (txn.then, txn.otherwise):
+        puts: set[bytes] = set()
+        deletes = [op for op in branch if isinstance(op, Delete)]
+        for op in branch:
+            if isinstance(op, Txn):
+                inner_puts, inner_deletes = _written(op)
+                if puts & inner_puts or _hit(puts, inner_deletes) or _hit(inner_puts, deletes):
+                    raise _twice()
+                puts |= inner_puts
+                deletes += inner_deletes
+        for op in branch:
+            if isinstance(op, Put):
+                if op.key in puts or _hit({op.key}, deletes):
+                    raise _twice()
+                puts.add(op.key)
+        all_puts |= puts
+        all_deletes += deletes
+    return all_puts, all_deletes
+
+
+def _hit(puts: set[bytes], deletes: list[Delete]) -> bool:
+    return any(one.key == key if not one.end else one.key <= key < one.end for one in deletes for key in puts)
+
+
+def _twice() -> InvalidArgument:
+    return InvalidArgument("etcd refuses a transaction that may write a key twice")

@@ -1,0 +1,123 @@
+"""The table of the model: operation types without data, whose results show in the head what was published.
+
+The head's ``metadata_location`` is a line of entries, one for each commit, oldest first: ``append/1[0:a@5]``
+is an operation with the attempts whose results it has published, ``foreign/0`` a commit of another program.
+So whoever compares two heads sees which commits were lost or made twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+from unittest import mock
+
+from distop.commit.steps.contract import (
+    VARIABLE,
+    Contribution,
+    FinishContext,
+    TransactionalStep,
+    default_registry,
+)
+from distop.errors import HeadConflict
+from distop.metastore.records.effects import Effect
+from distop.metastore.records.keyspace import Keyspace
+from distop.metastore.records.operation import JobRecord, OperationArg, StepRecord, WatermarkMove
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import Head, TableRecord
+from distop.operations.api import DistributedOperation, Plan, PlanRequest
+from distop.operations.registry import Registry
+from explore.store import Store
+
+TABLE = "t"
+KEYS = Keyspace().table(TABLE)
+SOURCE, PARTITION = "source", "p"
+
+
+def table() -> Store:
+    """A store with the table and nothing else, whose changes are numbered causally."""
+    record = TableRecord(name=TABLE, location="file:///nowhere", uuid="u")
+    return Store(causal=True).apply_put(KEYS.table, encode(record))
+
+
+def line(head: bytes) -> str:
+    """What a head (empty: none) says was committed."""
+    return decode(head, Head, KEYS.head).metadata_location if head else ""
+
+
+def entry_of(operation: str, jobs: dict[str, JobRecord]) -> str:
+    """What an operation adds to the line."""
+    done = ",".join(f"{name}:{job.attempt}" for name, job in sorted(jobs.items()) if job.state == "success")
+    return f"{operation.removeprefix(TABLE + '/')}[{done}]"
+
+
+class ExploreHead(TransactionalStep):
+    """Moves the head; with ``on``: only if it stands as it did when the operation was planned."""
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        standing = line(context.head.value)
+        if "on" in self.argument and self.argument["on"] != standing:
+            raise HeadConflict(f"planned on {self.argument['on']!r}, found {standing!r}")
+        entry = entry_of(str(context.view.arg.id), dict(context.view.jobs))
+        head = Head(metadata_location=f"{standing} {entry}".strip(), operation=str(context.view.arg.id))
+        return Contribution(txn=context.head_moved(head))
+
+
+class Append(DistributedOperation):
+    """Rows of a source; with ``watermark`` in its argument they are those after the watermark that stands."""
+
+    type = "append"
+    effect = Effect.APPENDS
+    must_stand: ClassVar[bool] = False
+
+    def plan(self, request: PlanRequest) -> Plan:
+        on = request.head.metadata_location if request.head is not None else ""
+        marks = {}
+        if request.argument.get("watermark"):
+            before = request.watermarks.get(SOURCE, {}).get(PARTITION)
+            marks = {SOURCE: {PARTITION: WatermarkMove(before=before, after=str(int(before or "0") + 1))}}
+        return Plan(
+            argument={"on": on},
+            partition_count=request.argument.get("jobs", 0),
+            watermarks=marks,
+            uuid=request.argument["uuid"],
+        )
+
+    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
+        on = {"on": operation.argument["on"]} if self.must_stand else {}
+        return [StepRecord(step="explore_head", argument=on)]
+
+    def start_or_resume_job(self, job: Any) -> None:
+        raise NotImplementedError("attempts of the model do nothing but mark")
+
+
+class Overwrite(Append):
+    """Replaces what it has read: refused if that has changed. One at a time."""
+
+    type = "overwrite"
+    effect = Effect.WRITES
+    must_stand = True
+
+
+class Owned(Append):
+    """An append whose jobs are claimed."""
+
+    type = "owned"
+    exclusive = True
+
+
+def registry() -> Registry:
+    """The types of the model."""
+    return Registry([f"{kind.__module__}:{kind.__name__}" for kind in (Append, Overwrite, Owned)])
+
+
+@contextlib.contextmanager
+def steps_known() -> Iterator[None]:
+    """Let the commit steps of the model be found."""
+    with mock.patch.dict(os.environ, {VARIABLE: f"explore_head={__name__}:ExploreHead"}):
+        default_registry.cache_clear()
+        try:
+            yield
+        finally:
+            default_registry.cache_clear()
