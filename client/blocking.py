@@ -77,6 +77,7 @@ class Client:
     ordering = _blocking(AsyncClient.ordering)
     set_ordering = _blocking(AsyncClient.set_ordering)
     open_gate = _blocking(AsyncClient.open_gate)
+    take_back = _blocking(AsyncClient.take_back)
     approve = _blocking(AsyncClient.approve)
     retry_batch = _blocking(AsyncClient.retry_batch)
     skip_batch = _blocking(AsyncClient.skip_batch)

@@ -784,7 +784,7 @@ class ListIndexesResponse(_message.Message):
     def __init__(self, indexes: _Optional[_Iterable[_Union[Index, _Mapping]]] = ...) -> None: ...
 
 class Batch(_message.Message):
-    __slots__ = ("name", "type", "argument_json", "queued_by", "queued_at", "attempts", "operation", "error")
+    __slots__ = ("name", "type", "argument_json", "queued_by", "queued_at", "attempts", "operation", "error", "state", "finished_at")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     ARGUMENT_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -793,6 +793,8 @@ class Batch(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_AT_FIELD_NUMBER: _ClassVar[int]
     name: str
     type: str
     argument_json: str
@@ -801,7 +803,9 @@ class Batch(_message.Message):
     attempts: int
     operation: str
     error: OperationError
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., argument_json: _Optional[str] = ..., queued_by: _Optional[str] = ..., queued_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., attempts: _Optional[int] = ..., operation: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ...) -> None: ...
+    state: str
+    finished_at: _timestamp_pb2.Timestamp
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., argument_json: _Optional[str] = ..., queued_by: _Optional[str] = ..., queued_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., attempts: _Optional[int] = ..., operation: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., state: _Optional[str] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Block(_message.Message):
     __slots__ = ("batch", "error", "operation", "at")
@@ -816,7 +820,7 @@ class Block(_message.Message):
     def __init__(self, batch: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., operation: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Ordering(_message.Message):
-    __slots__ = ("table", "gate", "validation", "late", "together", "max_attempts", "last", "running", "awaiting", "blocked", "revision", "remember", "forgotten", "signals")
+    __slots__ = ("table", "gate", "validation", "late", "together", "max_attempts", "last", "running", "awaiting", "blocked", "revision", "remember", "forgotten", "signals", "failed")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GATE_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_FIELD_NUMBER: _ClassVar[int]
@@ -831,6 +835,7 @@ class Ordering(_message.Message):
     REMEMBER_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
     SIGNALS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
     table: str
     gate: str
     validation: bool
@@ -845,10 +850,11 @@ class Ordering(_message.Message):
     remember: int
     forgotten: str
     signals: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., last: _Optional[str] = ..., running: _Optional[str] = ..., awaiting: _Optional[str] = ..., blocked: _Optional[_Union[Block, _Mapping]] = ..., revision: _Optional[int] = ..., remember: _Optional[int] = ..., forgotten: _Optional[str] = ..., signals: _Optional[_Iterable[str]] = ...) -> None: ...
+    failed: _containers.RepeatedCompositeFieldContainer[Block]
+    def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., last: _Optional[str] = ..., running: _Optional[str] = ..., awaiting: _Optional[str] = ..., blocked: _Optional[_Union[Block, _Mapping]] = ..., revision: _Optional[int] = ..., remember: _Optional[int] = ..., forgotten: _Optional[str] = ..., signals: _Optional[_Iterable[str]] = ..., failed: _Optional[_Iterable[_Union[Block, _Mapping]]] = ...) -> None: ...
 
 class EnqueueBatchRequest(_message.Message):
-    __slots__ = ("table", "batch", "type", "argument_json", "options", "republish", "requested_by", "request_id")
+    __slots__ = ("table", "batch", "type", "argument_json", "options", "republish", "requested_by", "request_id", "unordered")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -857,6 +863,7 @@ class EnqueueBatchRequest(_message.Message):
     REPUBLISH_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    UNORDERED_FIELD_NUMBER: _ClassVar[int]
     table: str
     batch: str
     type: str
@@ -865,7 +872,8 @@ class EnqueueBatchRequest(_message.Message):
     republish: bool
     requested_by: str
     request_id: str
-    def __init__(self, table: _Optional[str] = ..., batch: _Optional[str] = ..., type: _Optional[str] = ..., argument_json: _Optional[str] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., republish: _Optional[bool] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    unordered: bool
+    def __init__(self, table: _Optional[str] = ..., batch: _Optional[str] = ..., type: _Optional[str] = ..., argument_json: _Optional[str] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., republish: _Optional[bool] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ..., unordered: _Optional[bool] = ...) -> None: ...
 
 class EnqueueBatchResponse(_message.Message):
     __slots__ = ("became", "operation", "late")
@@ -878,14 +886,18 @@ class EnqueueBatchResponse(_message.Message):
     def __init__(self, became: _Optional[str] = ..., operation: _Optional[str] = ..., late: _Optional[bool] = ...) -> None: ...
 
 class ListBacklogRequest(_message.Message):
-    __slots__ = ("table", "page_size", "page_token")
+    __slots__ = ("table", "page_size", "page_token", "applied", "unordered")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    UNORDERED_FIELD_NUMBER: _ClassVar[int]
     table: str
     page_size: int
     page_token: str
-    def __init__(self, table: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    applied: bool
+    unordered: bool
+    def __init__(self, table: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., applied: _Optional[bool] = ..., unordered: _Optional[bool] = ...) -> None: ...
 
 class ListBacklogResponse(_message.Message):
     __slots__ = ("batches", "next_page_token", "ordering")

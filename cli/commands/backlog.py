@@ -31,22 +31,49 @@ def add(
     republish: Annotated[
         bool, typer.Option("--republish", help="Also if it was applied before, or is queued otherwise.")
     ] = False,
+    unordered: Annotated[
+        bool, typer.Option("--unordered", help="It waits for no other batch, and no gate.")
+    ] = False,
 ) -> None:
     """Publish a batch: it is applied once all that sort before it are. Twice is once.
 
     Example: distop backlog add flights 2013-01-02 --arg paths='["/landing/2013-01-02"]'
     """
-    session.out.show(session.client.enqueue(table, batch, type, argument, republish=republish))
+    session.out.show(
+        session.client.enqueue(table, batch, type, argument, republish=republish, ordered=not unordered)
+    )
 
 
 @command(group)
 def ls(
     session: Connected,
     table: TableName,
+    applied: Annotated[
+        bool, typer.Option("--applied", help="Those that were applied or skipped, as far as it is known.")
+    ] = False,
+    unordered: Annotated[
+        bool, typer.Option("--unordered", help="Those without an order, failed ones too.")
+    ] = False,
     limit: Limit = 100,
 ) -> None:
     """List the batches that wait, in the order in which they will be applied."""
-    session.listed("backlog", session.client.backlog(table), limit)
+    listed = session.client.backlog(table, applied=applied, ordered=not unordered)
+    session.listed("backlog", listed, limit)
+
+
+@command(group)
+def rm(
+    session: Connected,
+    table: TableName,
+    batch: Annotated[str, typer.Argument(metavar="BATCH", help="One that is not applied yet.")],
+    reason: Reason = "",
+) -> None:
+    """Take a batch back, as if it had never been published.
+
+    What lies in a landing folder is published again by a feed that starts anew: remove its _SUCCESS, too, or
+    skip the batch.
+    """
+    session.out.show(session.client.take_back(table, batch, reason))
 
 
 @command(group)
@@ -108,11 +135,11 @@ def approve(session: Connected, table: TableName, batch: Meant = "", reason: Rea
 
 @command(group)
 def retry(session: Connected, table: TableName, batch: Meant = "", reason: Reason = "") -> None:
-    """Try the batch again that blocks the table."""
+    """Try the batch again that blocks the table; or the named one without an order that has failed."""
     session.out.show(session.client.retry_batch(table, batch, reason))
 
 
 @command(group)
 def skip(session: Connected, table: TableName, batch: Meant = "", reason: Reason = "") -> None:
-    """Leave the batch out that blocks the table, for good."""
+    """Leave the batch out that blocks the table, for good; or a failed one without an order."""
     session.out.show(session.client.skip_batch(table, batch, reason))

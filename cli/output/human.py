@@ -290,21 +290,23 @@ class HumanOutput(Output):
             )
 
     def _backlog(self, batches: Sequence[Batch], more: bool) -> None:
-        grid = _grid("BATCH", "TYPE", "QUEUED", "BY", "FAILED", "OPERATION")
+        grid = _grid("BATCH", "STATE", "TYPE", "SINCE", "BY", "FAILED", "OPERATION")
         for batch in batches:
             grid.add_row(
                 printable(batch.name),
+                batch.state,
                 printable(batch.type),
-                _when(batch.queued_at),
+                _when(batch.finished_at or batch.queued_at),
                 printable(batch.queued_by),
                 str(batch.attempts or ""),
                 printable(batch.operation),
             )
-        self._list(grid, "no batch waits", more, ("BY", "QUEUED", "TYPE"))
+        self._list(grid, "no batch is there", more, ("BY", "SINCE", "TYPE"))
 
     def _ordering(self, ordering: Ordering) -> None:
         block = ordering.blocked
         blocked = f"batch {block.batch}: {block.error.code}: {block.error.message}" if block else ""
+        failed = [f"{one.batch}: {one.error.code}: {one.error.message}" for one in ordering.failed]
         self._pairs(
             [
                 ("table", ordering.table),
@@ -319,6 +321,7 @@ class HumanOutput(Output):
                 ("running", ordering.running),
                 ("waits for approval of", ordering.awaiting),
                 ("blocked by", Text(printable(blocked), "red") if blocked else ""),
+                ("failed", Text(printable("; ".join(failed)), "red") if failed else ""),
             ]
         )
 

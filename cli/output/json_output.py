@@ -26,6 +26,9 @@ class JsonOutput(Output):
 
     def listed(self, what: Listing, items: Sequence[Any], more: bool) -> None:
         _print(items)
+        if more:
+            # The list itself is the result: that it was cut short is said where errors are.
+            print(json.dumps({"more": True, "hint": "there is more: --limit 0 shows all"}), file=sys.stderr)
 
     def started(self, operation: Operation) -> None:
         _print(operation)

@@ -22,6 +22,7 @@ class BacklogCalls(Calls):
         argument: Mapping[str, Any] | None = None,
         *,
         republish: bool = False,
+        ordered: bool = True,
     ) -> Enqueued:
         """Queue a batch; it is applied once all batches that sort before it are.
 
@@ -35,6 +36,8 @@ class BacklogCalls(Calls):
             The operation that applies it.
         republish:
             Apply it again if it was applied before; replace it if it is queued with another content.
+        ordered:
+            ``False``: it waits for no other, and no gate: it is applied as soon as it can be, beside others.
 
         Raises
         ------
@@ -50,15 +53,27 @@ class BacklogCalls(Calls):
             type=type,
             argument_json=to_json(argument or {}, "argument"),
             republish=republish,
+            unordered=not ordered,
             request_id=uuid.uuid4().hex,
         )
         return Enqueued(
             table=table, batch=batch, became=answer.became, operation=answer.operation, late=answer.late
         )
 
-    def backlog(self, table: str, *, page_size: int = PAGE_SIZE) -> AsyncGenerator[Batch, None]:
-        """The batches of a table that wait, in the order in which they will be applied."""
-        return models(self._listed("ListBacklog", "batches", table=table, page_size=page_size), Batch)
+    def backlog(
+        self, table: str, *, applied: bool = False, ordered: bool = True, page_size: int = PAGE_SIZE
+    ) -> AsyncGenerator[Batch, None]:
+        """The batches of a table that wait, in the order in which they will be applied.
+
+        Parameters
+        ----------
+        applied:
+            Those that were applied or skipped, as far as the table remembers them, instead.
+        ordered:
+            ``False``: those without an order; also the ones that are being applied, or have failed.
+        """
+        asked = {"table": table, "applied": applied, "unordered": not ordered, "page_size": page_size}
+        return models(self._listed("ListBacklog", "batches", **asked), Batch)
 
     async def ordering(self, table: str) -> Ordering:
         """How a table is fed, and what it waits for."""
@@ -101,12 +116,17 @@ class BacklogCalls(Calls):
         return await self._control_backlog(table, "approve", batch, reason)
 
     async def retry_batch(self, table: str, batch: str = "", reason: str = "") -> Ordering:
-        """Try the batch again that blocks the table. ``batch``: no other is meant then."""
+        """Try the batch again that blocks the table. ``batch``: no other is meant then; it may also be one
+        without an order that has failed."""
         return await self._control_backlog(table, "retry", batch, reason)
 
     async def skip_batch(self, table: str, batch: str = "", reason: str = "") -> Ordering:
-        """Leave the batch out that blocks the table, for good. ``batch``: no other is meant then."""
+        """Leave the batch out that blocks the table, for good. ``batch``: as of :meth:`retry_batch`."""
         return await self._control_backlog(table, "skip", batch, reason)
+
+    async def take_back(self, table: str, batch: str, reason: str = "") -> Ordering:
+        """Remove a batch that is not applied yet, as if it had never been published."""
+        return await self._control_backlog(table, "remove", batch, reason)
 
     async def _control_backlog(
         self, table: str, action: str, batch: str, reason: str, signal: str = ""

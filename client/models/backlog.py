@@ -15,8 +15,8 @@ class Batch(Model):
     """A batch that waits to be applied."""
 
     name: str
-    type: str
-    """The operation type that applies it."""
+    type: str = ""
+    """The operation type that applies it. What is applied or skipped is known by name alone."""
     argument: dict[str, Any] = field(default_factory=dict)
     queued_by: str = ""
     queued_at: datetime | None = None
@@ -25,7 +25,11 @@ class Batch(Model):
     error: OperationError | None = None
     """Of the last of them."""
     operation: str = ""
-    """The operation that applies it at present."""
+    """The operation that applies it at present, or has applied it."""
+    state: str = ""
+    """``waiting``, ``running``; ``failed``: somebody has to decide about it; ``applied`` or ``skipped``."""
+    finished_at: datetime | None = None
+    """When it was applied or skipped."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +67,8 @@ class Ordering(Model):
     awaiting: str = ""
     """The batch that waits for approval."""
     blocked: Block | None = None
+    failed: tuple[Block, ...] = ()
+    """Batches without an order that have failed: somebody has to decide about each."""
     signals: tuple[str, ...] = ()
     """What has opened the gate last, once each: see :meth:`~distop.client.aio.AsyncClient.open_gate`."""
 
@@ -74,7 +80,8 @@ class Enqueued(Model):
     table: str
     batch: str
     became: str
-    """``queued``, ``already queued``, ``already applied`` or ``skipped before``."""
+    """``queued``, ``already queued``, ``already applied``, ``skipped before`` or, without an order, ``failed
+    before``."""
     operation: str = ""
     """That applies it at present, or has applied it."""
     late: bool = False

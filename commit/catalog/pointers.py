@@ -266,7 +266,7 @@ class Pointers:
         # Written with every batch: one that comes after this look makes the transaction lose.
         looked_at = self.etcd.get(old.backlog_index)
         details = {"table": old.name}
-        for prefix in (old.backlog_prefix, old.applied_prefix):
+        for prefix in (old.backlog_prefix, old.applied_prefix, old.unordered_prefix):
             if self.etcd.get_range(prefix, prefix_end(prefix), keys_only=True, limit=1).kvs:
                 raise BacklogInUse(f"table {old.name!r} has batches in its backlog", details=details)
         if self.etcd.get(old.pause).exists:

@@ -14,11 +14,20 @@ from distop.coordinator.views.listing import PageToken, check_table, continued_l
 from distop.coordinator.views.operations import timestamp
 from distop.coordinator.views.tables import ordering_message
 from distop.errors import ArgumentTooLarge, InvalidArgument
-from distop.metastore.backlog.batches import BatchRecord, check_batch, ordering_of
-from distop.metastore.backlog.decisions import approve, open_gate, set_ordering, unblock
+from distop.metastore.backlog.batches import (
+    DONE,
+    RUNNING,
+    WAITING,
+    AppliedRecord,
+    BatchRecord,
+    check_batch,
+    ordering_of,
+)
+from distop.metastore.backlog.decisions import approve, open_gate, set_ordering, take_back, unblock
 from distop.metastore.backlog.queue import enqueue
+from distop.metastore.backlog.unordered import add
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Put
+from distop.metastore.etcd.txn import KeyValue, Put
 from distop.metastore.operations.starting import digest_of
 from distop.metastore.records.keyspace import TableKeys, check_table_name, check_type, prefix_end
 from distop.metastore.records.record import decode, encode
@@ -48,7 +57,8 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
     ) -> pb.EnqueueBatchResponse:
         keys = self._keys(request.table)
         kind = self._registry.get(check_type(request.type))
-        check_scope(kind, "")
+        if not request.unordered:
+            check_scope(kind, "")
         argument, options = from_json(request.argument_json, "argument"), options_of(request.options)
         now = time.time()
         record = BatchRecord(
@@ -66,7 +76,8 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
                 details={"field": "argument"},
             )
         audit = self._audit(keys, "enqueue", request.batch, request.requested_by, now, record.uid)
-        answer = await enqueue(
+        publish = add if request.unordered else enqueue
+        answer = await publish(
             self._client, keys, request.batch, record, republish=request.republish, beside=(audit,)
         )
         fields = {"table": keys.name, "batch": request.batch, "became": answer.became.value}
@@ -80,22 +91,21 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
     ) -> pb.ListBacklogResponse:
         keys = self._keys(request.table)
         size, token = await page_of(self._client, request)
-        prefix = keys.backlog_prefix
-        start = prefix + token.after.encode() + b"\0" if token.after else prefix
+        prefix, first = _range_of(keys, request)
+        start = prefix + token.after.encode() + b"\0" if token.after else first
         with continued_listing():
             await check_table(self._client, keys.name, token.revision)
             ordering = await self._client.get(keys.ordering, revision=token.revision)
             page = await self._client.get_range(
                 start, prefix_end(prefix), revision=token.revision, limit=size
             )
-        batches = [
-            _batch(kv.key[len(prefix) :].decode(), decode(kv.value, BatchRecord, kv.key)) for kv in page.kvs
-        ]
+        batches = [_batch(kv.key[len(prefix) :].decode(), kv, request) for kv in page.kvs]
         response = pb.ListBacklogResponse(
             batches=batches, ordering=ordering_message(keys.name, ordering_of(ordering), token.revision)
         )
         if page.more:
-            response.next_page_token = PageToken(token.revision, batches[-1].name).encode()
+            last = page.kvs[-1].key[len(prefix) :].decode()
+            response.next_page_token = PageToken(token.revision, last).encode()
         return response
 
     async def SetOrdering(  # noqa: N802
@@ -127,10 +137,12 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
             case "retry" | "skip":
                 skip = request.action == "skip"
                 record = await unblock(self._client, keys, batch, skip=skip, now=now, **once)
+            case "remove":
+                record = await take_back(self._client, keys, batch, **once)
             case other:
                 raise InvalidArgument(
                     f"{other!r} is nothing that can be done about a backlog",
-                    hint="choose open, approve, retry or skip",
+                    hint="choose open, approve, retry, skip or remove",
                     details={"field": "action"},
                 )
         log.info("backlog_controlled", extra={"table": keys.name, "action": request.action, "batch": batch})
@@ -146,9 +158,30 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         return audit_put(keys, action, by=by, target=target, at=at, reason=reason, request_id=call)
 
 
-def _batch(name: str, record: BatchRecord) -> pb.Batch:
+def _range_of(keys: TableKeys, request: pb.ListBacklogRequest) -> tuple[bytes, bytes]:
+    """What the keys of the listed batches begin with, and the first of them."""
+    if not request.unordered:
+        prefix = keys.applied_prefix if request.applied else keys.backlog_prefix
+        return prefix, prefix
+    if request.applied:
+        return keys.unordered(DONE), keys.unordered(DONE)
+    # In the order of the words: "done" comes first, and the others behind it.
+    return keys.unordered_prefix, prefix_end(keys.unordered(DONE))
+
+
+def _batch(name: str, kv: KeyValue, request: pb.ListBacklogRequest) -> pb.Batch:
+    if request.applied:
+        done = decode(kv.value, AppliedRecord, kv.key)
+        return pb.Batch(
+            name=name, state=done.outcome, operation=done.operation, finished_at=timestamp(done.at)
+        )
+    record = decode(kv.value, BatchRecord, kv.key)
+    state = RUNNING if record.operation else WAITING
+    if request.unordered:
+        state, _, name = name.partition(".")
     return pb.Batch(
         name=name,
+        state=state,
         type=record.type,
         argument_json=to_json(record.argument, "argument"),
         queued_by=record.queued_by,

@@ -1,1 +1,1 @@
-"""Applying the backlog of a table: which batch is next, and the operation that applies it."""
+"""Applying the backlog of a table: which batch is next, those without an order, and their operations."""

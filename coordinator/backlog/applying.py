@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from distop.coordinator.backlog.policy import Failure
+from distop.coordinator.backlog.unordered import share_of_unordered
 from distop.errors import Cancelled, shortened
 from distop.metastore.backlog.batches import (
     MAX_ERROR_LENGTH,
@@ -34,6 +35,8 @@ async def share_of(
     client: EtcdClient, keys: TableKeys, arg: OperationArg, *, failure: Failure | None, now: float
 ) -> Txn:
     """What the finishing transaction does about the batches of an operation; of one without any: nothing."""
+    if arg.unordered:
+        return await share_of_unordered(client, keys, arg, failure=failure, now=now)
     if not arg.batches:
         return Txn()
     wanted = [keys.ordering, *(keys.backlog(batch) for batch in arg.batches)]

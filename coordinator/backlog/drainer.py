@@ -14,42 +14,31 @@ from contextlib import suppress
 
 import msgspec
 
-from distop.coordinator.backlog.policy import Apply, Backlog, InFlight, Rest, Stop, Waiting, decide
-from distop.coordinator.starting.body import StartBody, operation_arg
-from distop.coordinator.starting.planner import Planner, Planning
-from distop.errors import (
-    OF_THE_WORLD,
-    ArgumentTooLarge,
-    DistopError,
-    LeadershipLost,
-    LeaseLost,
-    Unavailable,
-    as_distop,
-    shortened,
+from distop.coordinator.backlog.launching import Launched, Launcher
+from distop.coordinator.backlog.policy import Apply, Backlog, Failure, InFlight, Rest, Stop, Waiting, decide
+from distop.coordinator.backlog.unordered import UnorderedBatches
+from distop.coordinator.starting.body import StartBody
+from distop.coordinator.starting.planner import Planner
+from distop.errors import OF_THE_WORLD, DistopError, LeadershipLost, LeaseLost, shortened
+from distop.metastore.backlog.batches import (
+    LATE,
+    MAX_ERROR_LENGTH,
+    WAITING,
+    BatchRecord,
+    Block,
+    ordering_of,
 )
-from distop.metastore.backlog.batches import LATE, MAX_ERROR_LENGTH, BatchRecord, Block, ordering_of
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Delete, Get, Put, Txn, absent, unchanged
-from distop.metastore.etcd.update import settle
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, absent, unchanged
 from distop.metastore.members.election import Epoch
-from distop.metastore.operations.starting import (
-    TableState,
-    answered_before,
-    digest_of,
-    operation_in_the_way,
-    read_table_state,
-    start_txn,
-)
+from distop.metastore.operations.starting import digest_of
 from distop.metastore.records.keyspace import OperationId, TableKeys, prefix_end
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import decode, encode
 from distop.operations.api import DistributedOperation
 
 log = logging.getLogger(__name__)
-
-PLANNING_S = 300.0
-"""Longest time that planning a batch may take."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 15.0
 """Pause before a batch that has failed is tried again, doubled each time."""
@@ -80,14 +69,14 @@ class Drainer:
         rested: Callable[[], None],
         wall: Callable[[], float],
     ) -> None:
-        self._client, self._keys, self._epoch, self._planner = client, keys, epoch, planner
+        self._client, self._keys, self._planner = client, keys, planner
         self._check, self._rested, self._wall = check, rested, wall
+        self._launcher = Launcher(client, keys, epoch, planner, check=check, wall=wall)
+        self._unordered = UnorderedBatches(client, keys, planner, self._launcher, wall=wall)
         self._news = asyncio.Event()
         self._news.set()
         self._stood_back = 0
         """The revision of a batch that has failed, after which it was waited."""
-        self._planning: tuple[str, Planning] | None = None
-        """Of batches that could not be started on what their plan was made on, by their request."""
         self._flying = False
         """Batches were being applied when it looked last."""
         self.resting = False
@@ -128,6 +117,11 @@ class Drainer:
         """Do what is to be done next; seconds after which to look again, 0 to wait for news."""
         backlog = await self._read()
         self._flying = bool(backlog.ordering.running)
+        beside = await self._unordered.look(backlog)
+        ordered = await self._look_at_first(backlog, rests=beside is None)
+        return min((pause for pause in (ordered, beside) if pause), default=0.0)
+
+    async def _look_at_first(self, backlog: Backlog, *, rests: bool) -> float:
         match decide(backlog):
             case InFlight(operation):
                 await self._check_flight(backlog, operation)
@@ -137,7 +131,8 @@ class Drainer:
                 await self._note(backlog, late, late.record, LATE, error)
                 return 0.0
             case Rest():
-                await self._rest(backlog)
+                if rests:
+                    await self._rest(backlog)
                 return 0.0
             case Apply(batches):
                 first = batches[0]
@@ -171,22 +166,16 @@ class Drainer:
             Get(keys.backlog_index),
             Get(keys.pause),
             Get(keys.backlog_prefix, prefix_end(keys.backlog_prefix), limit=20),
+            Get(keys.unordered(WAITING), prefix_end(keys.unordered(WAITING)), limit=20),
         ]
         read = await self._client.read_at_once(wanted)
         ordering_kv = read.one(0, keys.ordering)
-        heads = [
-            Waiting(
-                name=kv.key[len(keys.backlog_prefix) :].decode(),
-                record=decode(kv.value, BatchRecord, kv.key),
-                kv=kv,
-            )
-            for kv in read.got(3)
-        ]
         return Backlog(
             ordering=ordering_of(ordering_kv),
             ordering_kv=ordering_kv,
             index_kv=read.one(1, keys.backlog_index),
-            heads=heads,
+            heads=[_waiting(keys.backlog_prefix, kv) for kv in read.got(3)],
+            unordered=[_waiting(keys.unordered(WAITING), kv) for kv in read.got(4)],
             paused=bool(read.got(2)),
         )
 
@@ -224,84 +213,50 @@ class Drainer:
         batches: Sequence[Waiting],
         argument: dict[str, object],
     ) -> float:
-        """Plan and start the operation that applies these batches."""
+        """Start the operation that applies these batches."""
         keys, first = self._keys, batches[0]
-        # The same as long as nothing about the batch or the table's ordering has changed: whoever starts it
-        # again after a crash or a lost reply finds the operation that was made.
-        unique = f"batch.{first.kv.mod_revision}.{backlog.ordering_kv.mod_revision}"
         names = [waiting.name for waiting in batches]
-        body = StartBody(
-            table=keys.name,
-            type=kind.type,
-            argument=argument,
-            options=first.record.options,
-            digest=digest_of([kind.type, argument, names]),
-        )
-        request = body.request(unique, kind, call=unique)
-        state = await read_table_state(self._client, keys, request)
-        if answered_before(state, request) is not None:
-            return FIRST_PAUSE_S
-        registry, run_ops = self._planner.registry, state.run_ops_kv.value
-        if other := operation_in_the_way(run_ops, request, lambda name: registry.compatible(kind, name)):
-            log.info("batch_waits", extra={"table": keys.name, "batch": first.name, "operation": str(other)})
-            return 0.0  # its end brings the next look
-        if self._planning is None or self._planning[0] != unique:
-            self._planning = unique, Planning(self._planner, self._client, keys, body, PLANNING_S)
-        plan = await self._planning[1].on(state)
-        arg = operation_arg(
+
+        def share(arg: OperationArg) -> Txn:
+            operation = str(arg.id)
+            ordering = msgspec.structs.replace(backlog.ordering, running=operation)
+            own = (
+                Put(keys.ordering, encode(ordering)),
+                *(
+                    Put(waiting.kv.key, encode(msgspec.structs.replace(waiting.record, operation=operation)))
+                    for waiting in batches
+                ),
+            )
+            return Txn((unchanged(backlog.ordering_kv), *(unchanged(waiting.kv) for waiting in batches)), own)
+
+        launched = await self._launcher.launch(
             kind,
-            plan,
-            state.record,
-            body,
-            instance=state.next_instance,
-            request=request,
-            started_at=self._wall(),
+            StartBody(
+                table=keys.name,
+                type=kind.type,
+                argument=argument,
+                options=first.record.options,
+                digest=digest_of([kind.type, argument, names]),
+            ),
+            # The same as long as nothing about the batch or the table's ordering has changed: whoever starts
+            # it again after a crash or a lost reply finds the operation that was made.
+            f"batch.{first.kv.mod_revision}.{backlog.ordering_kv.mod_revision}",
+            share,
             started_by=first.record.queued_by,
             batches=names,
         )
-        self._check()
-        txn = self._start_txn(backlog, batches, state, arg)
-        if txn.size() > MAX_REQUEST_BYTES:
-            raise ArgumentTooLarge(
-                f"the plan of batch {first.name!r} takes {txn.size():,} bytes, "
-                f"etcd holds {MAX_REQUEST_BYTES:,}"
-            )
-        reached("batch.start.before")
-        if await self._settled(txn, lambda: reached("batch.start.after")):
-            self._planning = None
-            log.info("batches_taken", extra={"table": keys.name, "batches": names})
-            self._flying = True
-            return 0.0
-        return FIRST_PAUSE_S * random.uniform(0.1, 1.0)  # something it stands on has moved: look again
-
-    def _start_txn(
-        self,
-        backlog: Backlog,
-        batches: Sequence[Waiting],
-        state: TableState,
-        arg: OperationArg,
-    ) -> Txn:
-        operation = str(arg.id)
-        ordering = msgspec.structs.replace(backlog.ordering, running=operation)
-        own = (
-            Put(self._keys.ordering, encode(ordering)),
-            *(
-                Put(waiting.kv.key, encode(msgspec.structs.replace(waiting.record, operation=operation)))
-                for waiting in batches
-            ),
-        )
-        compares = (unchanged(backlog.ordering_kv), *(unchanged(waiting.kv) for waiting in batches))
-        return Txn(compares, own) + start_txn(self._keys, state, arg)
+        self._flying = self._flying or launched is Launched.STARTED
+        # What is in the way ends, and its end brings the next look.
+        return FIRST_PAUSE_S * random.uniform(0.1, 1.0) if launched is Launched.LOST else 0.0
 
     async def _failed(self, backlog: Backlog, first: Waiting, error: Exception) -> float:
         """A batch whose operation could not even be started: counted, or the table is blocked by it."""
-        passes = error.retryable if isinstance(error, DistopError) else True
-        passes = passes or isinstance(error, Unavailable)
-        code, message = as_distop(error).code, shortened(str(as_distop(error)), MAX_ERROR_LENGTH)
+        failure = Failure.of(error)
+        message = shortened(failure.message, MAX_ERROR_LENGTH)
         attempts = first.record.attempts + 1
-        record = msgspec.structs.replace(first.record, attempts=attempts, code=code, error=message)
-        spent = not passes or attempts >= backlog.ordering.max_attempts
-        await self._note(backlog, first, record, code if spent else "", message)
+        record = msgspec.structs.replace(first.record, attempts=attempts, code=failure.code, error=message)
+        spent = not failure.passes or attempts >= backlog.ordering.max_attempts
+        await self._note(backlog, first, record, failure.code if spent else "", message)
         return 0.0
 
     async def _note(
@@ -321,17 +276,7 @@ class Drainer:
         self._news.set()
 
     async def _settled(self, txn: Txn, replied: Callable[[], None]) -> bool:
-        """Send a transaction under the epoch; whether it happened, as far as the last answer says.
-
-        One whose reply was lost is refused when it is sent again, and the next look tells what it did. Raises
-        :class:`~distop.errors.LeadershipLost` if it was refused because the epoch is over.
-        """
-        epoch = self._epoch
-        fenced = Txn((epoch.held(),), (), (Get(epoch.key),)) + txn
-        result = await settle(self._client, fenced, replied=replied)
-        if not result.succeeded and result.one(0, epoch.key).create_revision != epoch.revision:
-            raise LeadershipLost(f"table {self._keys.name!r}: epoch {epoch.revision} is over")
-        return result.succeeded
+        return await self._launcher.settled(txn, replied)
 
     async def _part(self, backlog: Backlog, batches: Sequence[Waiting], error: Exception) -> float:
         """Batches that cannot be applied together: each is by itself, which shows whose the error is."""
@@ -346,6 +291,11 @@ class Drainer:
         log.info("batches_parted", extra={"table": self._keys.name, "batches": names, "error": str(error)})
         self._news.set()
         return 0.0
+
+
+def _waiting(prefix: bytes, kv: KeyValue) -> Waiting:
+    record = decode(kv.value, BatchRecord, kv.key)
+    return Waiting(name=kv.key[len(prefix) :].decode(), record=record, kv=kv)
 
 
 def _combined(

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from distop.errors import Unavailable, as_distop
 from distop.errors.base import error_class
 from distop.metastore.backlog.batches import BatchRecord, OrderingRecord
 from distop.metastore.etcd.txn import KeyValue, Put
@@ -37,6 +38,8 @@ class Backlog:
     index_kv: KeyValue
     heads: Sequence[Waiting] = ()
     """The first batches, in order: as many as one operation may apply."""
+    unordered: Sequence[Waiting] = ()
+    """The first of the batches without an order."""
     paused: bool = False
 
 
@@ -111,6 +114,13 @@ class Failure:
     message: str
     passes: bool = False
     """Whether another attempt may succeed (B9)."""
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """Of a batch whose operation could not be started: what is not of distop may pass."""
+        known = as_distop(error)
+        passes = known is not error or known.retryable or isinstance(error, Unavailable)
+        return cls(known.code, str(known), passes=passes)
 
 
 _MISHAPS = frozenset({"LAUNCH_FAILED", "ATTEMPT_TIMEOUT", "DEADLINE_EXCEEDED"})

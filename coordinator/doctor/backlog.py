@@ -15,7 +15,14 @@ from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, text
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.reading import TableSeen
 from distop.errors import CorruptRecord, InvalidName
-from distop.metastore.backlog.batches import BatchRecord, OrderingRecord, ordering_of
+from distop.metastore.backlog.batches import (
+    MAX_FAILED,
+    RUNNING,
+    WAITING,
+    BatchRecord,
+    OrderingRecord,
+    ordering_of,
+)
 from distop.metastore.etcd.txn import Compare, Delete, KeyValue, Op, Put, Txn, absent, unchanged
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.record import decode, encode
@@ -40,6 +47,7 @@ def check_backlog(seen: TableSeen, patience: Patience) -> list[Finding]:
     if found:
         return found
     found += _marks(seen, ordering, heads)
+    found += _unordered(seen, ordering)
     found += _flight(seen, ordering, heads, patience)
     found += _index(seen, ordering, heads)
     found += _blocked(seen, ordering, {waiting.name for waiting in heads})
@@ -182,6 +190,63 @@ def _marks(seen: TableSeen, ordering: OrderingRecord, heads: list[Waiting]) -> I
             fix=_looked_at(
                 seen, "it waits again", (unchanged(waiting.kv), unchanged(seen.ordering)), waiting.freed()
             ),
+        )
+
+
+def _unordered(seen: TableSeen, ordering: OrderingRecord) -> Iterator[Finding]:
+    """Batches without an order: those that have failed, and those whose operation does not run."""
+    for block in ordering.failed:
+        yield seen.finding(
+            "BATCH_FAILED",
+            subject=block.batch,
+            sentence=f"batch {block.batch!r} of table {seen.name!r} has failed: {block.code}: {block.error}",
+            remedy="remove the cause, then: "
+            f"distop backlog retry {seen.name} {block.batch}; or leave it out with skip",
+        )
+    prefix, waits = seen.keys.unordered(RUNNING), False
+    for kv in seen.unordered:
+        if kv.key.startswith(seen.keys.unordered(WAITING)):
+            waits = True
+        if not kv.key.startswith(prefix):
+            continue
+        batch = kv.key[len(prefix) :].decode(errors="replace")
+        try:
+            record = decode(kv.value, BatchRecord, kv.key)
+            one = seen.operations.get(OperationId.parse(record.operation))
+        except (CorruptRecord, InvalidName) as error:
+            yield seen.unreadable(kv.key, error.message)
+            continue
+        if one is not None and one.state.exists:
+            continue
+        state = seen.keys.operation(OperationId.parse(record.operation)).state
+        again = encode(msgspec.structs.replace(record, operation=""))
+        yield seen.finding(
+            "BATCH_WITHOUT_FLIGHT",
+            operation=record.operation,
+            subject=batch,
+            sentence=f"batch {batch!r} is said to be applied by {record.operation}, which does not run: its "
+            "keys were removed by hand, or etcd was restored from a backup",
+            remedy=f"{DOCTOR} lets it be applied again",
+            fix=_looked_at(
+                seen,
+                "it waits again",
+                (unchanged(kv), absent(state)),
+                Delete(kv.key),
+                Put(seen.keys.unordered(WAITING, batch), again),
+            ),
+        )
+    if (
+        waits
+        and not seen.backlog_index.exists
+        and not seen.pause.exists
+        and len(ordering.failed) < MAX_FAILED
+    ):
+        yield seen.finding(
+            "BACKLOG_NOT_INDEXED",
+            sentence=f"batches without an order wait, and {text(seen.backlog_index.key)} does not stand: "
+            f"nobody looks at the backlog of table {seen.name!r}",
+            remedy=f"{DOCTOR} adds the entry; the table's leader does the rest",
+            fix=_looked_at(seen, "added the entry", (absent(seen.backlog_index.key),)),
         )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from distop.coordinator.doctor.findings import Finding, Fix, unreadable_record
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import Compacted, CorruptRecord
+from distop.metastore.backlog.batches import DONE
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import (
@@ -126,6 +127,8 @@ class TableSeen:
     batches: list[KeyValue] = field(default_factory=list)
     """The first of its backlog."""
     batches_limit: int = MAX_BATCHES
+    unordered: list[KeyValue] = field(default_factory=list)
+    """The first batches without an order that are not done with."""
     paused_index: list[KeyValue] = field(default_factory=list)
     """What the index of paused things says of the table and its operations."""
     next_instances: dict[str, KeyValue] = field(default_factory=dict)
@@ -244,6 +247,8 @@ async def _read_table(client: EtcdClient, name: str) -> TableSeen:
     backlog = keys.backlog_prefix
     page = await client.get_range(backlog, prefix_end(backlog), revision=at, limit=MAX_BATCHES)
     seen.batches = page.kvs
+    first, end = prefix_end(keys.unordered(DONE)), prefix_end(keys.unordered_prefix)
+    seen.unordered = (await client.get_range(first, end, revision=at, limit=MAX_BATCHES)).kvs
     of_table = client.keyspace.paused_table(name)
     entry, below = await get(of_table), await client.scan(of_table + b".", revision=at)
     seen.paused_index = [kv for kv in (entry, *below.kvs) if kv.exists]

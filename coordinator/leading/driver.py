@@ -28,6 +28,7 @@ from distop.errors import (
     OperationPaused,
     Unavailable,
 )
+from distop.metastore.backlog.batches import WAITING
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.etcd.watch import until_absent, watch
@@ -267,7 +268,9 @@ class TableDriver:
             slot.tracked.apply_put(kv)
             if kv.key in slot.tracked.unreadable:
                 self._report_unreadable(str(slot.tracked.arg.id), slot.tracked.unreadable[kv.key])
-        elif kv.key.startswith((self._keys.backlog_prefix, self._keys.applied_prefix)):
+        elif kv.key.startswith(
+            (self._keys.backlog_prefix, self._keys.applied_prefix, self._keys.unordered_prefix)
+        ):
             pass  # whatever a batch is called
         elif kv.key.endswith(b".arg") and kv.create_revision == kv.mod_revision:
             # An operation not known yet: it has just been started, and its other keys come behind this one,
@@ -280,8 +283,9 @@ class TableDriver:
             self._ends.told(kv)
         else:
             self._turn.seen(kv)
-        if kv.key == self._keys.ordering:
+        if kv.key == self._keys.ordering or kv.key.startswith(self._keys.unordered(WAITING)):
             self._heed_backlog()
+            self.idle_since = None
         elif self._drainer is not None and kv.key.startswith(self._keys.backlog_prefix):
             self._drainer.arrived()
             self.idle_since = None

@@ -163,6 +163,7 @@ def operation_arg(
     retry_of: str = "",
     follows: str = "",
     batches: Sequence[str] = (),
+    unordered: str = "",
 ) -> OperationArg:
     """The record of an operation that is to be started.
 
@@ -205,6 +206,7 @@ def operation_arg(
         then=wanted.then,
         follows=follows,
         batches=list(batches),
+        unordered=unordered,
     )
 
 

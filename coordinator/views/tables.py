@@ -12,7 +12,7 @@ from distop.coordinator.views.operations import (
 )
 from distop.coordinator.views.why import Reason, why
 from distop.errors import CorruptRecord, OperationNotFound, TableNotFound
-from distop.metastore.backlog.batches import BatchRecord, OrderingRecord, ordering_of
+from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord, ordering_of
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Txn
 from distop.metastore.records.keyspace import OperationId, prefix_end
@@ -100,12 +100,15 @@ def ordering_message(table: str, record: OrderingRecord, revision: int = 0) -> p
         signals=record.signals,
         revision=revision,
     )
-    if (block := record.blocked) is not None:
-        error = pb.OperationError(code=block.code, message=block.error)
-        message.blocked.CopyFrom(
-            pb.Block(batch=block.batch, error=error, operation=block.operation, at=timestamp(block.at))
-        )
+    if record.blocked is not None:
+        message.blocked.CopyFrom(_block(record.blocked))
+    message.failed.extend(map(_block, record.failed))
     return message
+
+
+def _block(block: Block) -> pb.Block:
+    error = pb.OperationError(code=block.code, message=block.error)
+    return pb.Block(batch=block.batch, error=error, operation=block.operation, at=timestamp(block.at))
 
 
 async def explain(client: EtcdClient, table: pb.Table, *, now: float) -> Reason:

@@ -155,8 +155,9 @@ def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason |
             f"batch {block.batch} blocks the table: {block.error.code}: {_cut(block.error.message)}; "
             f"distop backlog retry|skip {name} {block.batch}",
         )
+    lost = _failed_batches(table)
     if not first:
-        return None
+        return lost
     if ordering.awaiting:
         return Reason(
             Mood.STUCK,
@@ -168,6 +169,8 @@ def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason |
             Mood.STUCK,
             f"its gate is closed, and batches are collected from {first} on; distop backlog open {name}",
         )
+    if lost:
+        return lost
     if ordering.running:
         return _led(f"batch {first} is being applied", "end it", leader, members)
     error, failed = table.next_batch_error, table.next_batch_attempts
@@ -178,6 +181,20 @@ def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason |
         what = f"batch {first} is tried again after {tries}: {error.code}: {_cut(error.message)}"
         return Reason(Mood.WAITING, what) if leader else _led(what, "apply it", leader, members)
     return _led(f"batch {first} is next", "apply it", leader, members)
+
+
+def _failed_batches(table: pb.Table) -> Reason | None:
+    """What batches without an order say of it that have failed."""
+    failed = table.ordering.failed
+    if not failed:
+        return None
+    block = failed[0]
+    others = f", and {_many(len(failed) - 1, 'other batch', 'other batches')}" if len(failed) > 1 else ""
+    return Reason(
+        Mood.STUCK,
+        f"batch {block.batch} has failed{others}: {block.error.code}: {_cut(block.error.message)}; "
+        f"distop backlog retry|skip {table.name} {block.batch}",
+    )
 
 
 # -- something runs ----------------------------------------------------------------------------------
@@ -289,5 +306,5 @@ def _failing(operation: pb.Operation) -> str:
     return f" after {_many(completion.attempts, 'failed attempt')}{step}: {error}"
 
 
-def _many(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def _many(count: int, noun: str, several: str = "") -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {several or noun + 's'}"

@@ -21,6 +21,13 @@ MAX_DECIDED = 16
 
 MAX_ERROR_LENGTH = 1000
 
+MAX_FAILED = 50
+"""Batches without an order that have failed for good: with so many the table starts no more of them before
+somebody decides."""
+
+WAITING, RUNNING, FAILED, DONE = "waiting", "running", "failed", "done"
+"""States of a batch without an order."""
+
 LATE_POLICIES = ("block", "apply", "reject")
 
 LATE = "BATCH_LATE"
@@ -62,6 +69,9 @@ class OrderingRecord(Record, kw_only=True):
     awaiting: str = ""
     """The batch that somebody has to approve before the next one."""
     blocked: Block | None = None
+    failed: list[Block] = msgspec.field(default_factory=list)
+    """Batches without an order that wait for somebody's decision, since they have failed. They keep no others
+    from being applied."""
     signals: list[str] = msgspec.field(default_factory=list)
     """The files that have opened the gate last, each once, the newest at the end."""
     decided: list[str] = msgspec.field(default_factory=list)

@@ -12,16 +12,21 @@ from typing import TypeAlias
 
 import msgspec
 
-from distop.errors import PreconditionFailed, TableNotFound
+from distop.errors import NotFound, PreconditionFailed, TableNotFound
 from distop.metastore.backlog.batches import (
+    DONE,
+    FAILED,
     LATE,
     MAX_DECIDED,
+    RUNNING,
+    WAITING,
     AppliedRecord,
     BatchRecord,
     Block,
     OrderingRecord,
     ordering_of,
 )
+from distop.metastore.backlog.unordered import without_failed
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, Op, Put, Txn, TxnResult, unchanged
@@ -160,7 +165,8 @@ async def unblock(
     Parameters
     ----------
     batch:
-        The one that blocks, or, being late, is about to; empty: whichever does.
+        The one that blocks, or, being late, is about to; empty: whichever does. Or one without an order that
+        has failed.
 
     Raises
     ------
@@ -168,7 +174,20 @@ async def unblock(
         The table is not blocked, or by another batch.
     """
 
+    async def of_unordered(ordering: OrderingRecord) -> tuple[OrderingRecord, Txn]:
+        entry = await client.get(keys.unordered(FAILED, batch))
+        ops: tuple[Op, ...] = ()
+        if entry.exists:
+            failed = decode(entry.value, BatchRecord, entry.key)
+            skipped = AppliedRecord(outcome="skipped", digest=failed.digest, uid=failed.uid, at=now)
+            again = msgspec.structs.replace(failed, attempts=0, code="", error="")
+            left, value = (DONE, encode(skipped)) if skip else (WAITING, encode(again))
+            ops = (Delete(entry.key), Put(keys.unordered(left, batch), value))
+        return without_failed(ordering, batch), Txn((unchanged(entry),), ops)
+
     async def change(ordering: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
+        if batch and any(one.batch == batch for one in ordering.failed):
+            return await of_unordered(ordering)
         block = ordering.blocked
         entry = await client.get(keys.backlog(batch or (block.batch if block is not None else "")))
         if block is None and entry.exists and ordering.stops_at(batch):
@@ -193,5 +212,44 @@ async def unblock(
         if skip:
             record = msgspec.structs.replace(record, last=max(record.last, block.batch, key=str.encode))
         return record, Txn((unchanged(entry),), ops)
+
+    return await change_ordering(client, keys, change, request=request, beside=beside)
+
+
+async def take_back(
+    client: EtcdClient, keys: TableKeys, batch: str, *, request: str, beside: tuple[Op, ...] = ()
+) -> OrderingRecord:
+    """Remove a batch that is not applied yet, as if it had never been published. Safe to repeat.
+
+    Raises
+    ------
+    NotFound
+        No such batch waits.
+    PreconditionFailed
+        It is being applied.
+    """
+    places = (keys.backlog(batch), *(keys.unordered(state, batch) for state in (WAITING, FAILED, RUNNING)))
+
+    async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
+        read = await client.read_at_once([Get(key) for key in places])
+        found = [read.one(index, key) for index, key in enumerate(places)]
+        standing = [(kv, decode(kv.value, BatchRecord, kv.key)) for kv in found if kv.exists]
+        if not standing:
+            raise NotFound(
+                f"no batch {batch!r} of table {keys.name!r} waits",
+                hint=f"those that do: distop backlog ls {keys.name}",
+                details={"table": keys.name, "batch": batch},
+            )
+        operation = next((record.operation for _, record in standing if record.operation), "")
+        if operation:
+            raise PreconditionFailed(
+                f"batch {batch!r} of table {keys.name!r} is being applied by {operation}",
+                hint=f"cancel that first: distop cancel {operation}",
+                details={"table": keys.name, "batch": batch, "operation": operation},
+            )
+        blocks = now.blocked is not None and now.blocked.batch == batch
+        left = msgspec.structs.replace(without_failed(now, batch), blocked=None if blocks else now.blocked)
+        deletes = tuple(Delete(kv.key) for kv, _ in standing)
+        return left, Txn(tuple(unchanged(kv) for kv in found), deletes)
 
     return await change_ordering(client, keys, change, request=request, beside=beside)

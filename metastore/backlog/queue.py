@@ -34,6 +34,7 @@ class Queued(Enum):
     ALREADY_QUEUED = "already queued"
     ALREADY_APPLIED = "already applied"
     SKIPPED = "skipped before"
+    FAILED = "failed before"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,12 @@ highest ones, and requests for a time."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from distop.errors import OutcomeUnknown
-from distop.metastore.backlog.batches import OrderingRecord, ordering_of
+from distop.metastore.backlog.batches import DONE, OrderingRecord, ordering_of
 from distop.metastore.backlog.decisions import change_ordering
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
@@ -73,7 +75,17 @@ async def forget_batches(client: EtcdClient, keys: TableKeys) -> int:
     for start in range(0, len(victims), FORGET_BITE):
         bite = victims[start : start + FORGET_BITE]
         await _forget(client, keys, bite[0], bite[-1])
-    return len(victims)
+    return len(victims) + await _forget_unordered(client, keys, keep)
+
+
+async def _forget_unordered(client: EtcdClient, keys: TableKeys, keep: int) -> int:
+    """Of batches without an order the ones that were applied last are remembered."""
+    listing = await client.scan(keys.unordered(DONE), keys_only=True)
+    oldest = sorted(listing.kvs, key=lambda kv: kv.mod_revision)[: max(0, len(listing.kvs) - keep)]
+    for start in range(0, len(oldest), _BITE):
+        with suppress(OutcomeUnknown):
+            await client.txn(Txn(then=tuple(Delete(kv.key) for kv in oldest[start : start + _BITE])))
+    return len(oldest)
 
 
 async def _forget(client: EtcdClient, keys: TableKeys, first: bytes, last: bytes) -> None:

@@ -34,6 +34,7 @@ TABLE_WORDS = frozenset(
         "ordering",
         "backlog",
         "applied",
+        "unordered",
         "request",
         "requestExpiry",
         "history",
@@ -256,6 +257,7 @@ class TableKeys:
         self.ordering = base + b".ordering"
         self.backlog_prefix = base + b".backlog."
         self.applied_prefix = base + b".applied."
+        self.unordered_prefix = base + b".unordered."
         self.backlog_index = keyspace.backlog_tables + escape(table).encode()
         self.audit_prefix = base + b".auditTrail."
         self.index_prefix = base + b".index."
@@ -288,6 +290,10 @@ class TableKeys:
 
     def applied(self, batch: str) -> bytes:
         return self.applied_prefix + batch.encode()
+
+    def unordered(self, state: str, batch: str = "") -> bytes:
+        """A batch without an order, in this state; without a name: what the keys of all begin with."""
+        return b"%s%s.%s" % (self.unordered_prefix, state.encode(), batch.encode())
 
     def operation(self, operation: OperationId) -> OperationKeys:
         root = b"%s.%s.%s" % (self._base, operation.type.encode(), operation.slot.encode())

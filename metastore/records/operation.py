@@ -93,6 +93,8 @@ class OperationArg(Record, kw_only=True):
     """What the operation does to the table."""
     batches: list[str] = []
     """The batches of the table's backlog that it applies; finishing it takes them out."""
+    unordered: str = ""
+    """The batch without an order that it applies."""
     distop: str = ""
     """The version that started it."""
     then: FollowUp | None = None

@@ -53,20 +53,13 @@ from distop.spark_jobs.landing.walk import (
 
 log = logging.getLogger(__name__)
 
-IN_THE_WAY = "INCOMPATIBLE_OPERATION"
-KNOWN_BEFORE = frozenset({"REQUEST_ID_REUSED", "ALREADY_INGESTED"})
-"""What is answered when an unordered batch comes again: with another configuration, or long after it was
-applied."""
-
-MAX_OBJECT_BYTES = 400
-
 
 @dataclass
 class Report:
     """What one look at a folder came to."""
 
     published: list[str] = field(default_factory=list)
-    """Batches that were queued or started, or had been before."""
+    """Batches that were queued, or had been before."""
     passed_over: list[str] = field(default_factory=list)
     """Batches of which the table does not know any more whether it has applied them. They are left alone."""
     problems: dict[str, str] = field(default_factory=dict)
@@ -136,6 +129,7 @@ class Landing:
         found = sorted(walk.batches(outer or Scope()), key=lambda one: one.name.encode())
         try:
             ordering = self._client.ordering(self._table)
+            self._tell_failed(ordering, report)
             for batch in found:
                 if batch.ordered and batch.name.encode() <= ordering.forgotten.encode():
                     report.passed_over.append(batch.name)
@@ -168,41 +162,25 @@ class Landing:
     # -- batches ---------------------------------------------------------------------------------------
 
     def _publish(self, batch: Found, report: Report) -> None:
-        if batch.ordered:
-            self._client.enqueue(self._table, batch.name, self._type, batch.argument)
-        elif not self._start(batch):
+        answer = self._client.enqueue(
+            self._table, batch.name, self._type, batch.argument, ordered=batch.ordered
+        )
+        if answer.became == "failed before":
             return
         self._done.add(batch.name)
         report.published.append(batch.name)
         fields = {"table": self._table, "batch": batch.name, "ordered": batch.ordered}
         log.info("batch_published", extra=fields)
 
-    def _start(self, batch: Found) -> bool:
-        """Start the operation of an unordered batch, beside those of others where the type can do that."""
-        # The request id makes it one operation, however often it is found, and by whom.
-        digest = sha256(f"{self._root}\n{batch.name}".encode()).hexdigest()[:32]
-        name = batch.name if len(batch.name.encode()) <= MAX_OBJECT_BYTES else digest
-        for one in (f"batch:{name}", ""):
-            try:
-                self._client.start(
-                    self._table,
-                    self._type,
-                    batch.argument,
-                    object=one,
-                    request_id=f"landing-{digest}",
-                    once=True,
-                )
-            except DistopError as error:
-                if error.code in KNOWN_BEFORE:
-                    return True
-                if error.code == IN_THE_WAY:
-                    return False  # its type runs once at a time: its turn comes with a later look
-                if not one or error.details.get("field") != "object":
-                    raise
-                # One at a time, then: this type takes no objects, or this argument does not allow it.
-            else:
-                return True
-        return False
+    def _tell_failed(self, ordering: Ordering, report: Report) -> None:
+        """Batches without an order that have failed: their folders are looked into again, since another
+        configuration may be what they need."""
+        for block in ordering.failed:
+            self._done.discard(block.batch)
+            report.problems[block.batch] = (
+                f"{block.error.code}: {block.error.message}; remove the cause, then: "
+                f"distop backlog retry {self._table} {block.batch}; or leave it out with skip"
+            )
 
     # -- control files ---------------------------------------------------------------------------------
 

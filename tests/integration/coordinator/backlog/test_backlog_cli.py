@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 from typer.testing import CliRunner
 
@@ -56,11 +57,14 @@ class Terminal:
 
 
 @pytest_asyncio.fixture
-async def terminal(etcd_config: EtcdConfig) -> AsyncIterator[Terminal]:
+async def terminal(
+    etcd_config: EtcdConfig, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Terminal]:
+    folder = tmp_path_factory.mktemp("tables")
     async with running(config_of(etcd_config)) as coordinator:
         typed = Terminal(coordinator.address)
         for table in ("t", "u"):
-            await typed.run("tables", "create", table, "--location", f"/nowhere/{table}")
+            await typed.run("tables", "create", table, "--location", str(folder / table))
         yield typed
 
 
@@ -168,7 +172,7 @@ async def test_failed_batches_block_and_are_decided_about(
     async with running(config_of(etcd_config)) as other:
         await terminal.run("drain", terminal.address)
         second = Terminal(other.address)
-        await second.why("u", "batch x blocks the table: ZeroDivisionError")
+        await second.why("u", "batch x blocks the table: CRASHED: ZeroDivisionError")
         [batch] = await second.run("backlog", "ls", "u")
         assert batch["attempts"] == 5
 
@@ -184,6 +188,30 @@ async def test_a_drain_goes_on_under_another_coordinator(etcd_config: EtcdConfig
         await typed.run("backlog", "open", "t")
     async with running(config_of(etcd_config)) as second:
         await Terminal(second.address).reads("t", "ab")
+
+
+async def test_a_list_that_is_cut_short_says_so(terminal: Terminal) -> None:
+    """U3: the list stays one document, and what was cut is told where errors are."""
+    await terminal.run("backlog", "set", "t", "--gate", "closed")
+    for batch in "abc":
+        await terminal.add("t", batch)
+    runner = CliRunner(env={"DISTOP_ADDRESS": terminal.address})
+    words = ["backlog", "ls", "t", "--limit", "2", "-o", "json"]
+    done = await asyncio.to_thread(runner.invoke, app, words, prog_name="distop")
+    assert [batch["name"] for batch in json.loads(done.stdout)] == ["a", "b"]
+    assert json.loads(done.stderr)["more"] is True
+    done = await asyncio.to_thread(runner.invoke, app, [*words, "--limit", "3"], prog_name="distop")
+    assert (len(json.loads(done.stdout)), done.stderr) == (3, "")
+    await terminal.run("backlog", "rm", "t", "b", "--reason", "a mistake")
+    assert await terminal.waiting("t") == ["a", "c"]
+    await terminal.run("backlog", "open", "t")
+    await terminal.reads("t", "ac")
+    applied = await terminal.run("backlog", "ls", "t", "--applied")
+    assert [(batch["name"], batch["state"]) for batch in applied] == [("a", "applied"), ("c", "applied")]
+    await terminal.run("backlog", "add", "t", "0", "--type", "letters", "--arg", "letters=!", "--unordered")
+    await terminal.why("t", "distop backlog retry|skip t 0")
+    [failed] = await terminal.run("backlog", "ls", "t", "--unordered")
+    assert (failed["state"], failed["error"]["code"]) == ("failed", "INVALID_ARGUMENT")
 
 
 async def test_landing_once_tells_of_problems_by_its_exit_code_and_in_the_log(

@@ -7,7 +7,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 from fsspec.implementations.local import LocalFileSystem
 
-from distop.client import AsyncClient, Client, OperationState
+from distop.client import AsyncClient, Client, Operation, OperationState
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.spark_jobs.landing.folder import Landing, Report
@@ -319,7 +319,44 @@ async def test_unordered_batches_start_at_once_and_once(dock: Dock) -> None:
     dock.drop("1", data="x")
     assert (await dock.look(landing)).published == ["1"]
     assert (await dock.look(again)).published == ["1"]
+
+    async def applied() -> list[str]:
+        listed = dock.sdk.backlog("t", applied=True, ordered=False)
+        return [batch.operation async for batch in listed]
+
+    assert await eventually(lambda: _equal(applied, ["t/friend/1"]))
+    assert (await dock.look(dock.fresh())).published == ["1"]
     assert [operation.name async for operation in dock.sdk.list("t")] == ["t/friend/1"]
+
+
+async def _equal(read: Callable[[], Awaitable[list[str]]], expected: list[str]) -> bool:
+    return await read() == expected
+
+
+async def test_an_unordered_batch_that_failed_is_told_until_somebody_decides(dock: Dock) -> None:
+    """B13, B8, U1: by whoever looks; another configuration is another try."""
+    dock.control("_config/a.json", '{"letters": "!"}')
+    dock.drop("1", data="x")
+    feed = Landing(dock.client, "t", str(dock.folder), type="letters")
+    assert (await dock.look(feed)).published == ["1"]
+
+    async def failed() -> bool:
+        return bool((await dock.sdk.ordering("t")).failed)
+
+    assert await eventually(failed)
+    for one in (feed, Landing(dock.client, "t", str(dock.folder), type="letters")):
+        report = await dock.look(one)
+        assert report.published == []
+        assert "INVALID_ARGUMENT: no letter: !" in report.problems["1"]
+        assert "distop backlog retry t 1" in report.problems["1"]
+    dock.control("_config/a.json", '{"letters": "y"}')
+    await dock.look(feed)
+
+    async def applied() -> list[str]:
+        return [batch.name async for batch in dock.sdk.backlog("t", applied=True, ordered=False)]
+
+    assert await eventually(lambda: _equal(applied, ["1"]))
+    assert (await dock.look(feed)).problems == {}
 
 
 async def test_unordered_batches_are_applied_side_by_side(
@@ -337,15 +374,23 @@ async def test_unordered_batches_are_applied_side_by_side(
         try:
             assert (await blocking(feed.poll)).published == ["0", "1", "2", "3"]
             # There is nobody to do any job: all of them are in flight.
-            running = [one for one in await service.operations() if one.state is OperationState.RUNNING]
-            assert {one.object for one in running} == {f"batch:{number}" for number in range(4)}
+
+            async def in_flight(objects: set[str]) -> list[Operation] | None:
+                running = [one for one in await service.operations() if one.state is OperationState.RUNNING]
+                return running if {one.object for one in running} == objects else None
+
+            objects = {f"batch:{number}" for number in range(4)}
+            running = await eventually(lambda: in_flight(objects))
+            assert running is not None
             # What replaces rows has to be alone, and takes its turn.
             late = write_csv(landed / "late", "a.csv", 100, 1)
             (late / "_SUCCESS").touch()
             (late / "_config").mkdir()
             (late / "_config" / "mode.json").write_text('{"mode": "overwrite"}')
             assert (await blocking(feed.poll)).published == ["late"]
-            alone = [one for one in await service.operations() if not one.object]
+            beside = await eventually(lambda: in_flight({*objects, ""}))
+            assert beside is not None
+            alone = [one for one in beside if not one.object]
             assert [one.name for one in alone] == ["t/ingest/5"]
             await service.client.cancel(alone[0].name)
             async with runner(client):
@@ -354,7 +399,8 @@ async def test_unordered_batches_are_applied_side_by_side(
             assert await asyncio.to_thread(service.ids) == ids
             # Another process finds them again, and starts nothing.
             fresh = Landing(blocking_client, "t", str(landed))
-            assert len((await blocking(fresh.poll)).published) == 5
+            report = await blocking(fresh.poll)
+            assert (len(report.published), list(report.problems)) == (4, ["late"])
             assert len(await service.operations()) == 5
         finally:
             await blocking(blocking_client.close)

@@ -1,0 +1,189 @@
+"""Applies batches that need no order: each by an operation of its own, as soon as nothing is in its way.
+
+What is in flight and how often a batch has failed stands in etcd, as of those in order.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from hashlib import sha256
+
+import msgspec
+
+from distop.coordinator.backlog.launching import Launched, Launcher
+from distop.coordinator.backlog.policy import Backlog, Failure, Waiting
+from distop.coordinator.starting.body import StartBody, check_scope
+from distop.coordinator.starting.planner import Planner
+from distop.errors import OF_THE_WORLD, InvalidArgument, shortened
+from distop.metastore.backlog.batches import (
+    DONE,
+    MAX_ERROR_LENGTH,
+    MAX_FAILED,
+    RUNNING,
+    WAITING,
+    AppliedRecord,
+    BatchRecord,
+    Block,
+    ordering_of,
+)
+from distop.metastore.backlog.unordered import gave_up
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, absent, unchanged
+from distop.metastore.operations.starting import digest_of
+from distop.metastore.records.keyspace import TableKeys, prefix_end
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.record import decode, encode
+
+log = logging.getLogger(__name__)
+
+MAX_RUNNING = 100
+"""Batches of a table that are applied side by side."""
+
+MAX_OBJECT_BYTES = 400
+"""Longest name of a batch that also names the object of its operation."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 15.0
+"""Pause before a batch that has failed is tried again, doubled each time."""
+
+
+class UnorderedBatches:
+    """Starts those of one table for one epoch."""
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        keys: TableKeys,
+        planner: Planner,
+        launcher: Launcher,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float],
+    ) -> None:
+        self._client, self._keys, self._planner, self._launcher = client, keys, planner, launcher
+        self._clock, self._wall = clock, wall
+        self._due: dict[int, float] = {}
+        """When batches that have failed are tried again, by their revision."""
+
+    async def look(self, backlog: Backlog) -> float | None:
+        """Start what can be; seconds after which to look again, 0 to wait for news, ``None``: there are none
+        that could ever be started as things stand."""
+        if not backlog.unordered or backlog.paused or len(backlog.ordering.failed) >= MAX_FAILED:
+            return None
+        running = self._keys.unordered(RUNNING)
+        page = await self._client.get_range(
+            running, prefix_end(running), keys_only=True, limit=MAX_RUNNING + 1
+        )
+        free, pauses, now = MAX_RUNNING - len(page.kvs), [0.0], self._clock()
+        revisions = {waiting.kv.mod_revision for waiting in backlog.unordered}
+        self._due = {revision: due for revision, due in self._due.items() if revision in revisions}
+        for waiting in backlog.unordered[: max(0, free)]:
+            record, revision = waiting.record, waiting.kv.mod_revision
+            if record.attempts:
+                pause = min(FIRST_PAUSE_S * 2.0**record.attempts, LONGEST_PAUSE_S)
+                if (left := self._due.setdefault(revision, now + pause) - now) > 0:
+                    pauses.append(left)
+                    continue
+            try:
+                started = await self._start(waiting)
+            except OF_THE_WORLD:
+                raise
+            except Exception as error:
+                await self._failed(waiting, error)
+                started = Launched.LOST
+            if started is not Launched.IN_THE_WAY:
+                pauses.append(FIRST_PAUSE_S)  # for the batches behind the ones that were looked at
+        return min((pause for pause in pauses if pause), default=0.0)
+
+    async def _start(self, waiting: Waiting) -> Launched:
+        record, name = waiting.record, waiting.name
+        kind = self._planner.registry.get(record.type)
+        short = len(name.encode()) <= MAX_OBJECT_BYTES
+        of_batch = f"batch:{name if short else sha256(name.encode()).hexdigest()[:32]}"
+
+        def share(arg: OperationArg) -> Txn:
+            taken = self._keys.unordered(RUNNING, name)
+            running = msgspec.structs.replace(record, operation=str(arg.id))
+            return Txn(
+                (unchanged(waiting.kv), absent(taken)), (Delete(waiting.kv.key), Put(taken, encode(running)))
+            )
+
+        for obj in (of_batch, ""):
+            body = StartBody(
+                table=self._keys.name,
+                type=kind.type,
+                object=obj,
+                argument=record.argument,
+                options=record.options,
+                digest=digest_of([kind.type, obj, record.argument, name]),
+            )
+            try:
+                check_scope(kind, obj)
+                return await self._launcher.launch(
+                    kind,
+                    body,
+                    f"unordered.{waiting.kv.mod_revision}",
+                    share,
+                    started_by=record.queued_by,
+                    unordered=name,
+                )
+            except InvalidArgument as error:
+                if not obj or error.details.get("field") != "object":
+                    raise
+                # One at a time, then: this type takes no objects, or this argument does not allow it.
+        raise AssertionError("it is started, or says why not")
+
+    async def _failed(self, waiting: Waiting, error: Exception) -> None:
+        """One whose operation could not even be started."""
+        ordering_kv = await self._client.get(self._keys.ordering)
+        failure = Failure.of(error)
+        txn = after_failure(
+            self._keys, ordering_kv, waiting.kv, waiting.name, waiting.record, failure, self._wall()
+        )
+        reached("batch.note.before")
+        await self._launcher.settled(txn, lambda: reached("batch.note.after"))
+        fields = {"table": self._keys.name, "batch": waiting.name, "error": failure.message}
+        log.warning("batch_not_started", extra={**fields, "attempts": waiting.record.attempts + 1})
+
+
+def after_failure(
+    keys: TableKeys,
+    ordering_kv: KeyValue,
+    at: KeyValue,
+    batch: str,
+    record: BatchRecord,
+    failure: Failure,
+    now: float,
+) -> Txn:
+    """One failed attempt more at a batch, which stands at this key: it waits for the next, or for somebody's
+    decision."""
+    message, attempts = shortened(failure.message, MAX_ERROR_LENGTH), record.attempts + 1
+    left = msgspec.structs.replace(record, operation="", attempts=attempts, code=failure.code, error=message)
+    looked_at = Txn((), (Put(keys.backlog_index, b"{}"),))
+    if failure.passes and attempts < ordering_of(ordering_kv).max_attempts:
+        waits = Put(keys.unordered(WAITING, batch), encode(left))
+        moved = () if at.key == waits.key else (Delete(at.key),)
+        return looked_at + Txn((unchanged(at),), (*moved, waits))
+    block = Block(batch=batch, code=failure.code, error=message, operation=record.operation, at=now)
+    return looked_at + gave_up(keys, ordering_kv, at, batch, left, block)
+
+
+async def share_of_unordered(
+    client: EtcdClient, keys: TableKeys, arg: OperationArg, *, failure: Failure | None, now: float
+) -> Txn:
+    """What the finishing transaction does about the batch without an order that the operation applies."""
+    key = keys.unordered(RUNNING, arg.unordered)
+    read = await client.read_at_once([Get(keys.ordering), Get(key)])
+    ordering_kv, kv = read.one(0, keys.ordering), read.one(1, key)
+    record = decode(kv.value, BatchRecord, kv.key) if kv.exists else None
+    if record is None or record.operation != str(arg.id):
+        return Txn((unchanged(kv),))  # somebody has taken it out by hand
+    if failure is not None:
+        return after_failure(keys, ordering_kv, kv, arg.unordered, record, failure, now)
+    done = AppliedRecord(
+        outcome="applied", operation=str(arg.id), digest=record.digest, uid=record.uid, at=now
+    )
+    ops = (Delete(key), Put(keys.unordered(DONE, arg.unordered), encode(done)))
+    return Txn((unchanged(kv),), (*ops, Put(keys.backlog_index, b"{}")))

@@ -1,0 +1,240 @@
+"""Batches without an order: applied at once, each once; one that fails is counted, and told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+import pytest_asyncio
+
+from distop.client import AsyncClient, OperationState
+from distop.errors import BatchDiffers, NotFound, PreconditionFailed
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Delete, Txn
+from distop.metastore.operations.retention import prune
+from distop.metastore.records.keyspace import OperationId
+from support.etcd.jobs import mark
+from support.services.coordinators import config_of, running
+from support.waiting import eventually
+
+
+@dataclass
+class Yard:
+    """The table ``t``, and who publishes batches without an order."""
+
+    sdk: AsyncClient
+
+    async def put(self, batch: str, kind: str = "friend", republish: bool = False, **argument: object) -> str:
+        answer = await self.sdk.enqueue(
+            "t", batch, kind, argument or {"partitions": 0}, ordered=False, republish=republish
+        )
+        return answer.became
+
+    async def done(self) -> dict[str, str]:
+        listed = self.sdk.backlog("t", applied=True, ordered=False)
+        return {batch.name: batch.state async for batch in listed}
+
+    async def left(self) -> dict[str, str]:
+        return {batch.name: batch.state async for batch in self.sdk.backlog("t", ordered=False)}
+
+    def has_done(self, **batches: str) -> Callable[[], Awaitable[bool]]:
+        async def has() -> bool:
+            return await self.done() == batches and not await self.left()
+
+        return has
+
+    def has_failed(self, *batches: str) -> Callable[[], Awaitable[bool]]:
+        async def has() -> bool:
+            return {block.batch for block in (await self.sdk.ordering("t")).failed} == set(batches)
+
+        return has
+
+    def runs(self, *batches: str) -> Callable[[], Awaitable[bool]]:
+        async def run() -> bool:
+            return await self.left() == dict.fromkeys(batches, "running")
+
+        return run
+
+    async def operation(self, batch: str) -> str:
+        return {one.name: one.operation async for one in self.sdk.backlog("t", ordered=False)}[batch]
+
+
+@pytest_asyncio.fixture
+async def yard(etcd_config: EtcdConfig) -> AsyncIterator[Yard]:
+    async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
+        await sdk.create_table("t", "/nowhere")
+        yield Yard(sdk)
+
+
+async def test_they_are_applied_at_once_and_once(yard: Yard) -> None:
+    """B13, B1: neither gate nor approval holds them; names are whatever they are."""
+    await yard.sdk.set_ordering("t", gate="closed", validation=True)
+    names = ["2024/02", "b.arg", "a.state", "é"]
+    for name in names:
+        assert await yard.put(name) == "queued"
+    assert await eventually(yard.has_done(**dict.fromkeys(names, "applied")))
+    for name in names:
+        assert await yard.put(name) == "already applied"
+        assert await yard.put(name, partitions=0, more=1) == "already applied"
+    assert await yard.put("é", republish=True) == "queued"
+    assert await eventually(yard.has_done(**dict.fromkeys(names, "applied")))
+    assert len([one async for one in yard.sdk.list("t")]) == 5
+
+
+async def test_one_that_is_applied_keeps_no_other_and_takes_no_other_content(
+    yard: Yard, client: EtcdClient
+) -> None:
+    """B13: types that name an object run side by side."""
+    for name in "ab":
+        await yard.put(name, "per_object", partitions=1)
+    assert await eventually(yard.runs("a", "b"))
+    assert await yard.put("a", "per_object", partitions=1) == "already queued"
+    with pytest.raises(BatchDiffers, match="being applied"):
+        await yard.put("a", "per_object", partitions=2)
+    with pytest.raises(PreconditionFailed, match="distop cancel t/per_object/"):
+        await yard.sdk.take_back("t", "a")
+    for name in "ab":
+        assert await mark(client, OperationId.parse(await yard.operation(name)), "0")
+    assert await eventually(yard.has_done(a="applied", b="applied"))
+
+
+async def test_one_that_fails_for_good_is_told_and_decided_about(yard: Yard) -> None:
+    """B8, B9, B13, U1: it keeps no other; retry, skip and another content all work."""
+    for name in ("a", "b", "c"):
+        await yard.put(name, "letters", letters="!")
+    await yard.put("z", "letters", letters="z")
+    assert await eventually(yard.has_failed("a", "b", "c"))
+
+    async def only_they_are_left() -> bool:
+        return await yard.left() == {"a": "failed", "b": "failed", "c": "failed"}
+
+    assert await eventually(only_they_are_left)
+    assert await yard.done() == {"z": "applied"}
+    said = (await yard.sdk.explain("t")).sentence
+    assert "batch a has failed, and 2 other batches: INVALID_ARGUMENT: no letter: !" in said
+    assert "distop backlog retry|skip t a" in said
+    found = [one for one in (await yard.sdk.diagnose("t")).findings if one.code == "BATCH_FAILED"]
+    assert [one.sentence.split()[1] for one in found] == ["'a'", "'b'", "'c'"]
+    assert await yard.put("a", "letters", letters="!") == "failed before"
+    await yard.sdk.skip_batch("t", "a")
+    await yard.sdk.retry_batch("t", "b")
+    assert await yard.put("c", "letters", letters="c") == "queued"
+    assert await eventually(yard.has_failed("b"))
+    await yard.sdk.take_back("t", "b")
+    assert await eventually(yard.has_done(a="skipped", c="applied", z="applied"))
+    assert await yard.put("a", "letters", letters="!") == "skipped before"
+    assert not (await yard.sdk.ordering("t")).failed
+
+
+async def test_what_may_pass_is_tried_again_and_counted_across_leaders(
+    etcd_config: EtcdConfig, client: EtcdClient
+) -> None:
+    """B9, B10: and an operation that failed is not the end of its batch."""
+    for attempt in (1, 2, 3):
+        async with (
+            running(config_of(etcd_config)) as coordinator,
+            AsyncClient(coordinator.address) as sdk,
+        ):
+            yard = Yard(sdk)
+            if attempt == 1:
+                await sdk.create_table("t", "/nowhere")
+                await yard.put("a", partitions=1)
+            operation = OperationId("t", "friend", attempt)
+            key = client.keyspace.operation(operation).state
+
+            async def started(key: bytes = key) -> bool:
+                return (await client.get(key)).exists
+
+            assert await eventually(started)
+            assert await mark(client, operation, "0", error="the disk is away", code="JOB_CRASHED")
+            if attempt < 3:
+                assert await sdk.wait(str(operation), timeout_s=30)
+                continue
+            assert await eventually(yard.has_failed("a"))
+            [batch] = [one async for one in sdk.backlog("t", ordered=False)]
+            assert (batch.attempts, batch.state) == (3, "failed")
+            [block] = (await sdk.ordering("t")).failed
+            assert (block.error.code, block.operation) == ("JOB_FAILED", "t/friend/3")
+
+
+async def test_a_cancelled_one_waits_for_a_decision(yard: Yard, client: EtcdClient) -> None:
+    """B8, O19."""
+    await yard.put("a", partitions=1)
+    assert await eventually(yard.runs("a"))
+    await yard.sdk.cancel("t/friend/1")
+    assert await eventually(yard.has_failed("a"))
+    assert (await yard.sdk.get("t/friend/1")).state is OperationState.CANCELLED
+    await yard.sdk.retry_batch("t", "a")
+    assert await eventually(yard.runs("a"))
+    assert await mark(client, OperationId("t", "friend", 2), "0")
+    assert await eventually(yard.has_done(a="applied"))
+
+
+async def test_one_whose_operation_was_removed_by_hand_is_found_by_the_doctor(
+    yard: Yard, client: EtcdClient
+) -> None:
+    """U1, B10."""
+    await yard.sdk.pause_table("t")
+    await yard.put("a")
+    keys = client.keyspace.table("t")
+    waits = await client.get(keys.unordered("waiting", "a"))
+    gone = waits.value.replace(b'"type"', b'"operation":"t/friend/9","type"')
+    await client.put(keys.unordered("running", "a"), gone)
+    await client.txn(Txn(then=(Delete(waits.key),)))
+    found = {one.code for one in (await yard.sdk.diagnose("t")).findings}
+    assert "BATCH_WITHOUT_FLIGHT" in found
+    await yard.sdk.diagnose("t", fix=True)
+    await yard.sdk.resume_table("t")
+    assert await eventually(yard.has_done(a="applied"))
+
+
+async def test_those_applied_last_are_remembered(yard: Yard, client: EtcdClient) -> None:
+    """B13, B15: whatever they are called."""
+    await yard.sdk.set_ordering("t", remember=2)
+    applied = dict[str, str]()
+    for name in ("z", "y", "a"):
+        applied[name] = "applied"
+        await yard.put(name)
+        assert await eventually(yard.has_done(**applied))
+    await prune(client, client.keyspace.table("t"), now=time.time())
+    assert await yard.done() == {"y": "applied", "a": "applied"}
+
+
+async def test_a_batch_that_waits_is_taken_back_and_one_that_is_done_is_listed(yard: Yard) -> None:
+    """B1, B15: in order or without."""
+    await yard.sdk.set_ordering("t", gate="closed")
+    for name in ("a", "b"):
+        await yard.sdk.enqueue("t", name, "noop", {"partitions": 0})
+    await yard.sdk.take_back("t", "a", "published by mistake")
+    assert [batch.name async for batch in yard.sdk.backlog("t")] == ["b"]
+    with pytest.raises(NotFound):
+        await yard.sdk.take_back("t", "a")
+    await yard.sdk.open_gate("t")
+
+    async def applied() -> list[str]:
+        return [batch.name async for batch in yard.sdk.backlog("t", applied=True) if batch.finished_at]
+
+    assert await eventually(lambda: _equal(applied, ["b"]))
+    with pytest.raises(NotFound):
+        await yard.sdk.take_back("t", "b")
+    # One that blocks the table goes, and with it what it blocked.
+    await yard.sdk.enqueue("t", "c", "noop", {"partitions": -1})
+    await yard.sdk.enqueue("t", "d", "noop", {"partitions": 0})
+
+    async def blocked() -> bool:
+        return (await yard.sdk.ordering("t")).blocked is not None
+
+    assert await eventually(blocked)
+    await yard.sdk.take_back("t", "c")
+    assert await eventually(lambda: _equal(applied, ["b", "d"]))
+    assert [entry.target async for entry in yard.sdk.audit("t") if entry.action == "backlog-remove"] == [
+        "c",
+        "a",
+    ]
+
+
+async def _equal(read: Callable[[], Awaitable[list[str]]], expected: list[str]) -> bool:
+    return await read() == expected
