@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 import uuid
 from collections.abc import Callable
 from typing import Self
@@ -14,15 +11,7 @@ from distop.client.calls.cluster import ClusterCalls
 from distop.client.calls.operations import OperationCalls
 from distop.client.calls.tables import TableCalls
 from distop.client.transport.connection import DEFAULT_ADDRESS, Connection, parse_addresses
-
-
-def default_identity() -> str:
-    """``user@host`` of this process."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number without a name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
+from distop.proto.identity import default_identity
 
 
 class AsyncClient(OperationCalls, TableCalls, BacklogCalls, ClusterCalls):

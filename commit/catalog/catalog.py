@@ -49,6 +49,7 @@ from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.records.locations import canonical
 from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.tables.locations import Claim
+from distop.proto.identity import default_identity
 
 MAX_TRIES = 10
 """How often dropping or renaming a table is tried again when the table moves meanwhile."""
@@ -70,7 +71,7 @@ class EtcdCatalog(StagingCatalog):
     def __init__(self, name: str, **properties: str) -> None:
         super().__init__(name, **properties)
         self._etcd = SyncEtcd(etcd_config(self.properties))
-        self._pointers = Pointers(self._etcd)
+        self._pointers = Pointers(self._etcd, default_identity())
         self._namespaces = Namespaces(self._pointers)
         self._storage: dict[str, StorageOptions] = {}
         """Storage options of the tables seen so far that have some, by location."""
@@ -254,7 +255,8 @@ class EtcdCatalog(StagingCatalog):
         if not written:
             self.write_metadata(metadata, staged.io, staged.metadata_location)
         try:
-            outcome = self._pointers.create(record, _foreign_head(metadata, staged.metadata_location))
+            action = "register-table" if written else "create-table"
+            outcome = self._pointers.create(record, _foreign_head(metadata, staged.metadata_location), action)
         except DistopError:
             if not written:
                 _remove(staged.io, staged.metadata_location)

@@ -106,11 +106,11 @@ class Namespaces:
     def create(self, name: str, properties: dict[str, str]) -> bool:
         """Create it; ``False`` if it was created before. What is in it makes no difference."""
         value = _encoded(properties)
-        return self._change(name, lambda kv: None if kv.exists else Put(kv.key, value))
+        return self._change("create", name, lambda kv: None if kv.exists else Put(kv.key, value))
 
     def drop(self, name: str) -> bool:
         """Forget it and its properties; ``False`` if it was not created."""
-        return self._change(name, lambda kv: Delete(kv.key) if kv.exists else None)
+        return self._change("drop", name, lambda kv: Delete(kv.key) if kv.exists else None)
 
     def update(self, name: str, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
         """Change its properties. ``change`` may be called again when another change comes between."""
@@ -118,9 +118,9 @@ class Namespaces:
         def changed(kv: KeyValue) -> Put:
             return Put(kv.key, _encoded(change(_properties(kv))))
 
-        self._change(name, changed)
+        self._change("alter", name, changed)
 
-    def _change(self, name: str, wanted: Callable[[KeyValue], Put | Delete | None]) -> bool:
+    def _change(self, action: str, name: str, wanted: Callable[[KeyValue], Put | Delete | None]) -> bool:
         """Make of a namespace what is wanted; whether anything was to be done."""
         key = self._keyspace.namespace(name)
         standing = b""
@@ -131,7 +131,7 @@ class Namespaces:
             if (op := wanted(kv)) is None:
                 return None, False
             standing = op.value if isinstance(op, Put) else b""
-            return Txn((unchanged(kv),), (op,)), True
+            return Txn((unchanged(kv),), (op, *self._pointers.audit(f"{action}-namespace", name))), True
 
         def is_ours(read: TxnResult) -> bool | None:
             # Who wrote the same value does not matter.

@@ -7,6 +7,7 @@ same transaction again, which can happen only once, and by looking whose work st
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -42,6 +43,7 @@ from distop.metastore.records.keyspace import Keyspace, OperationId, TableKeys, 
 from distop.metastore.records.names import check_new_name
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, Head, TableRecord, decode_run_ops
+from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.dropping import finish_drop
 from distop.metastore.tables.locations import Claim
 
@@ -92,9 +94,11 @@ class Swap(Enum):
 class Pointers:
     """Records and heads of the tables of one installation."""
 
-    def __init__(self, etcd: SyncEtcd) -> None:
+    def __init__(self, etcd: SyncEtcd, by: str = FOREIGN) -> None:
         self.etcd = etcd
         self.keyspace: Keyspace = etcd.keyspace
+        self._by = by
+        """Who does what is done, for the audit trail."""
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -144,8 +148,8 @@ class Pointers:
 
     # -- moving ----------------------------------------------------------------------------------------
 
-    def create(self, record: TableRecord, head: Head) -> Swap:
-        """Make a table with its record and head, unless it exists.
+    def create(self, record: TableRecord, head: Head, action: str = "create-table") -> Swap:
+        """Make a table with its record and head, unless it exists. ``action``: what the audit trail says.
 
         Raises :class:`~distop.errors.LocationInUse` if another table lives where it would.
         """
@@ -155,7 +159,12 @@ class Pointers:
         self._remove_rest(keys)
         txn = Txn(
             (absent(keys.table), absent(keys.head), absent(tombstone), *claim.free()),
-            (Put(keys.table, encode(record)), Put(keys.head, encode(head)), claim.put),
+            (
+                Put(keys.table, encode(record)),
+                Put(keys.head, encode(head)),
+                claim.put,
+                *self.audit(action, record.name, keys),
+            ),
             _reads(keys),
         )
 
@@ -233,8 +242,8 @@ class Pointers:
         _check_idle(keys, base)
         indexes = (keys.keyspace.paused_table(keys.name), keys.backlog_index)
         own = (keys.table, keys.head, keys.watermarks, keys.run_ops)
-        gone = tuple(Delete(key) for key in (*own, *indexes))
-        txn = Txn(_same(base), gone, _reads(keys))
+        gone = (Delete(key) for key in (*own, *indexes))
+        txn = Txn(_same(base), (*gone, *self.audit("drop-table", keys.name)), _reads(keys))
         if base.record is not None:
             claim = Claim.of(self.keyspace, base.record)
             txn += claim.given_up(self._standing(claim))
@@ -278,6 +287,7 @@ class Pointers:
         compares = (*_same(base), *free, *(unchanged(kv) for kv in moving))
         ops: list[Op] = [Put(new.table, encode(record))]
         ops += [Delete(key) for key in (old.table, old.run_ops, old.backlog_index)]
+        ops += self.audit("rename-table", new.name, new, reason=f"it was {old.name}")
         for kv in moving:
             ops += [Put(new.prefix + kv.key[len(old.prefix) :], kv.value), Delete(kv.key)]
         txn = Txn(compares, tuple(ops), _reads(new)) + self._passed_on(base, record)
@@ -304,9 +314,18 @@ class Pointers:
         except OutcomeUnknown:
             return Swap.UNKNOWN
         if result.succeeded:
+            if any(isinstance(op, Put) and op.key.startswith(self.keyspace.audit_prefix) for op in txn.then):
+                self.etcd.run(lambda client: prune_softly(client, self.keyspace.audit_prefix))
             return Swap.DONE
         verdict = ours(_pointer(keys, result)) if result.doubt else False
         return Swap.UNKNOWN if verdict is None else Swap.DONE if verdict else Swap.LOST
+
+    def audit(self, action: str, target: str, *tables: TableKeys, reason: str = "") -> list[Put]:
+        """The entries of an action, for the transaction that does it: in the trail of the installation, and
+        of the tables."""
+        trails: tuple[Keyspace | TableKeys, ...] = (self.keyspace, *tables)
+        who: dict[str, Any] = {"by": self._by, "reason": reason, "at": time.time()}
+        return [audit_put(trail, action, target=target, **who) for trail in trails]
 
     def _send(self, txn: Txn, replied: Callable[[], None] | None = None) -> Settled:
         return self.etcd.run(lambda client: settle(client, txn, replied=replied))

@@ -10,9 +10,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from distop.commit.catalog.catalog import EtcdCatalog
+from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.records.keyspace import TableKeys
+from support.etcd.lossy import Fault, LossyClient
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()))
 
@@ -38,9 +40,23 @@ def keys_of(store: SyncEtcd, table: str) -> TableKeys:
 
 
 def all_keys(store: SyncEtcd) -> list[str]:
+    """All but what the audit trail holds."""
     found = store.scan(store.keyspace.prefix, keys_only=True).kvs
-    return [kv.key.removeprefix(store.keyspace.prefix).decode() for kv in found]
+    names = [kv.key.removeprefix(store.keyspace.prefix).decode() for kv in found]
+    return [name for name in names if not name.startswith("_audit.") and ".auditTrail." not in name]
 
 
 def metadata_files(folder: Path) -> set[Path]:
     return set(folder.rglob("*.metadata.json"))
+
+
+def faulty(catalog: EtcdCatalog, *faults: Fault) -> LossyClient:
+    """Let the next writes of a catalog meet these faults."""
+    etcd = catalog._pointers.etcd
+
+    async def client(present: EtcdClient) -> LossyClient:
+        return present if isinstance(present, LossyClient) else LossyClient(etcd.config)
+
+    etcd._client = lossy = etcd.run(client)
+    lossy.fail(*faults)
+    return lossy

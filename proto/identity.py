@@ -1,0 +1,16 @@
+"""Who a caller says to be (``requested_by``, ``started_by`` and so on), where it says nothing itself."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+
+
+def default_identity() -> str:
+    """``user@host`` of this process."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
