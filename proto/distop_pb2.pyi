@@ -658,16 +658,18 @@ class ListLeadersResponse(_message.Message):
     def __init__(self, leaders: _Optional[_Iterable[_Union[Leader, _Mapping]]] = ...) -> None: ...
 
 class DiagnoseRequest(_message.Message):
-    __slots__ = ("table", "deep", "fix", "patience")
+    __slots__ = ("table", "deep", "fix", "patience", "requested_by")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     DEEP_FIELD_NUMBER: _ClassVar[int]
     FIX_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
     table: str
     deep: bool
     fix: bool
     patience: _duration_pb2.Duration
-    def __init__(self, table: _Optional[str] = ..., deep: _Optional[bool] = ..., fix: _Optional[bool] = ..., patience: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    requested_by: str
+    def __init__(self, table: _Optional[str] = ..., deep: _Optional[bool] = ..., fix: _Optional[bool] = ..., patience: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
 class Finding(_message.Message):
     __slots__ = ("code", "severity", "table", "operation", "sentence", "remedy", "fixable", "fixed", "outcome")

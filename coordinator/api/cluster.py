@@ -114,7 +114,9 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         patience = Patience()
         if request.HasField("patience"):
             patience = Patience(hand_over_s=request.patience.ToNanoseconds() / 1e9)
-        what = Examination(table=table, deep=request.deep, fix=request.fix, patience=patience)
+        what = Examination(
+            table=table, deep=request.deep, fix=request.fix, patience=patience, by=request.requested_by
+        )
         doctor = Doctor(self._client, self._threads)
         async with aclosing(doctor.examine(what)) as examined:
             async for progress in examined:

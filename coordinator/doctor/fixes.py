@@ -9,14 +9,17 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 
 from distop.coordinator.doctor.findings import Change, CollectKeys, Finding, RemoveFiles, Reported
 from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.etcd.update import settle
 from distop.metastore.operations.ending import collect
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode
+from distop.metastore.tables.audit import audit_put
 
 log = logging.getLogger(__name__)
 
@@ -26,20 +29,46 @@ Remove = Callable[[RemoveFiles], int]
 """Removes the files; how many there were. Blocking."""
 
 
-async def apply(client: EtcdClient, finding: Finding, threads: Executor, remove: Remove) -> Reported:
-    """Put a finding right, if that can be done safely."""
-    fix = finding.fix
+@dataclass(frozen=True)
+class Fixing:
+    """What fixes need, and who wants them."""
+
+    client: EtcdClient
+    threads: Executor
+    remove: Remove
+    by: str
+    at: float
+
+    def entry(self, finding: Finding, does: str) -> Put:
+        """Of the installation's audit trail: there may be no such table."""
+        target = finding.operation or finding.table
+        reason = f"{finding.code}: {does}"
+        return audit_put(
+            self.client.keyspace, "doctor-fix", by=self.by, target=target, reason=reason, at=self.at
+        )
+
+    async def record(self, entry: Put) -> None:
+        """Before what no transaction can do."""
+        await settle(self.client, Txn(then=(entry,)), patience_s=self.client.config.timeout_s)
+
+
+async def apply(fixing: Fixing, finding: Finding) -> Reported:
+    """Put a finding right, if that can be done safely, and enter it into the audit trail."""
+    fix, client = finding.fix, fixing.client
     if fix is None:
         return Reported(finding)
+    entry = fixing.entry(finding, fix.does)
     try:
         match fix:
             case Change():
-                done = (await settle(client, fix.txn, patience_s=client.config.timeout_s)).succeeded
+                txn = Txn(fix.txn.compares, (*fix.txn.then, entry), fix.txn.otherwise)
+                done = (await settle(client, txn, patience_s=client.config.timeout_s)).succeeded
             case CollectKeys():
                 keys = client.keyspace.table(fix.operation.table)
+                await fixing.record(entry)
                 done = await collect(client, keys, keys.operation(fix.operation)) > 0
             case RemoveFiles():
-                done = await _removed(client, fix, threads, remove)
+                done = await _removed(fixing, fix, entry)
     except DistopError as error:
         return Reported(finding, outcome=f"could not be done: {error.code}: {error.message}")
     fields = {"table": finding.table, "operation": finding.operation, "code": finding.code, "done": done}
@@ -47,8 +76,9 @@ async def apply(client: EtcdClient, finding: Finding, threads: Executor, remove:
     return Reported(finding, fixed=done, outcome=fix.does if done else MOVED)
 
 
-async def _removed(client: EtcdClient, fix: RemoveFiles, threads: Executor, remove: Remove) -> bool:
+async def _removed(fixing: Fixing, fix: RemoveFiles, entry: Put) -> bool:
     """Only while etcd says that the operation has ended without a need for them, and has no key of it."""
+    client = fixing.client
     table = client.keyspace.table(fix.operation.table)
     keys = table.operation(fix.operation)
     history, arg, state = [
@@ -59,5 +89,6 @@ async def _removed(client: EtcdClient, fix: RemoveFiles, threads: Executor, remo
     outcome = decode(history.value, HistoryRecord, history.key).outcome
     if outcome not in ("failed", "cancelled") and not fix.passing:
         return False
+    await fixing.record(entry)
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(threads, remove, fix) > 0
+    return await loop.run_in_executor(fixing.threads, fixing.remove, fix) > 0

@@ -19,7 +19,7 @@ from distop.coordinator.doctor.backlog import check_backlog, check_pauses
 from distop.coordinator.doctor.checks import check_table
 from distop.coordinator.doctor.cluster import check_etcd, check_members
 from distop.coordinator.doctor.findings import Finding, Progress, RemoveFiles, Reported, worst
-from distop.coordinator.doctor.fixes import apply
+from distop.coordinator.doctor.fixes import Fixing, apply
 from distop.coordinator.doctor.liveness import Patience, check_progress
 from distop.coordinator.doctor.locations import check_claim, check_location, read_claims
 from distop.coordinator.doctor.reading import (
@@ -34,6 +34,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.health import read_health
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord
+from distop.metastore.tables.audit import prune_softly
 
 if TYPE_CHECKING:
     from distop.commit.cleanup.inspection import TableView
@@ -61,6 +62,8 @@ class Examination:
     """Also read manifests, and see whether data files exist."""
     fix: bool = False
     patience: Patience = field(default_factory=Patience)
+    by: str = ""
+    """Who has findings put right, for the audit trail."""
 
 
 class Doctor:
@@ -183,7 +186,10 @@ class Doctor:
         told = worst(list(confirmed.values()))
         if not what.fix:
             return [Reported(one) for one in told]
-        return [await apply(self._client, one, self._threads, _remove) for one in told]
+        fixing = Fixing(self._client, self._threads, _remove, by=what.by, at=self._wall())
+        reported = [await apply(fixing, one) for one in told]
+        await prune_softly(self._client, self._client.keyspace.audit_prefix)
+        return reported
 
     async def _look_at_cluster(self, what: Examination) -> list[Finding]:
         health = await read_health(self._client.config)

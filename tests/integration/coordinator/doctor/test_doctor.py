@@ -39,6 +39,7 @@ from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.operation import ClaimRecord, HistoryRecord, RunnerRecord
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head
+from distop.metastore.tables.audit import read_audit
 from support.etcd.jobs import mark
 from support.etcd.starts import begin, make_table
 from support.services.coordinators import config_of, running
@@ -69,7 +70,7 @@ class Practice:
         self, table: str = "t", *, patience: Patience = SOON, fix: bool = False, deep: bool = False
     ) -> list[Reported]:
         told: list[Reported] = []
-        what = Examination(table=table, fix=fix, deep=deep, patience=patience)
+        what = Examination(table=table, fix=fix, deep=deep, patience=patience, by="ann")
         async with aclosing(self.doctor.examine(what)) as examined:
             async for progress in examined:
                 told += progress.reported
@@ -82,6 +83,12 @@ class Practice:
 
     def keys(self, operation: OperationId) -> OperationKeys:
         return self.client.keyspace.operation(operation)
+
+    async def recorded(self) -> list[tuple[str, str]]:
+        """Who has put which findings right, as the audit trail has it."""
+        entries, _ = await read_audit(self.client, self.client.keyspace.audit_prefix, limit=100)
+        fixes = [entry.record for entry in entries if entry.record.action == "doctor-fix"]
+        return [(record.by, record.reason.partition(":")[0]) for record in fixes]
 
 
 @pytest_asyncio.fixture
@@ -325,14 +332,16 @@ async def test_what_was_broken_is_found_and_what_is_safe_is_put_right(
     left: set[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """U1: each named by its code; ``--fix`` changes nothing it is not sure of."""
+    """U1, U2: each named by its code; ``--fix`` changes nothing it is not sure of."""
     monkeypatch.setattr(doctor_checks, "MOVES_S", SOON.hand_over_s)  # nothing moves here
     await breaks(practice, led)
     before = await practice.client.scan(practice.client.keyspace.prefix)
     assert await practice.codes() == found
     assert (await practice.client.scan(practice.client.keyspace.prefix)).kvs == before.kvs
+    assert not await practice.recorded()
     fixed = {one.finding.code for one in await practice.examine(fix=True) if one.fixed}
     assert fixed == found - left
+    assert {("ann", code) for code in fixed} <= set(await practice.recorded())
     assert await practice.codes() == left
 
 
@@ -355,16 +364,17 @@ async def test_keys_without_an_operation_are_collected(practice: Practice, led: 
 
 
 async def test_a_fix_does_nothing_when_things_have_moved(practice: Practice, led: OperationId) -> None:
-    """The compares are what was seen."""
-    from distop.coordinator.doctor.fixes import MOVED, apply
+    """The compares are what was seen. U2: and nothing stands in the audit trail."""
+    from distop.coordinator.doctor.fixes import MOVED, Fixing, apply
 
     await _not_in_run_ops(practice, led)
     [told] = await practice.examine()
     other = b'{"friend":["3"]}'
     await practice.client.put(practice.client.keyspace.table("t").run_ops, other)
     with ThreadPoolExecutor(1) as threads:
-        tried = await apply(practice.client, told.finding, threads, lambda fix: 0)
+        tried = await apply(Fixing(practice.client, threads, lambda fix: 0, by="ann", at=0.0), told.finding)
     assert (tried.fixed, tried.outcome) == (False, MOVED)
+    assert not await practice.recorded()
     assert (await practice.client.get(practice.client.keyspace.table("t").run_ops)).value == other
 
 
@@ -496,6 +506,7 @@ async def test_files_of_an_operation_that_published_nothing_are_removed_when_the
     [told] = await files.examine(fix=True)
     assert (told.finding.code, told.finding.operation) == ("STAGED_FILES_WITHOUT_OWNER", failed.name)
     assert told.fixed
+    assert await files.recorded() == [("ann", "STAGED_FILES_WITHOUT_OWNER")]
     assert young.exists()
     assert not old.exists()
     assert all(file.exists() for file in published)
