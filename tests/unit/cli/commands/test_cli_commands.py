@@ -470,6 +470,26 @@ def test_a_list_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> No
     assert "left out: BY" in seen.err
 
 
+def test_looking_after_a_table_takes_options(service: FakeService, address: str) -> None:
+    for words in (
+        "compact flights --partition kind=a --min-files 2 --sort-by dest --sort-by miles",
+        "compact flights",
+        "expire-snapshots flights --older-than 30d --keep-last 10",
+        "remove-orphans flights",
+        "remove-orphans flights --no-dry-run --older-than 7d",
+    ):
+        assert run(*words.split(), address=address).exit_code == 0
+    calls = service.calls["start"]
+    assert [(call.type, json.loads(call.argument_json or "{}")) for call in calls] == [
+        ("compact", {"sort_by": ["dest", "miles"], "min_files": 2}),
+        ("compact", {}),
+        ("expire_snapshots", {"older_than": "30d", "keep_last": 10}),
+        ("remove_orphans", {"dry_run": True}),
+        ("remove_orphans", {"older_than": "7d", "dry_run": False}),
+    ]
+    assert list(calls[0].partitions) == ["kind=a"]
+
+
 def test_indexes_of_a_table(service: FakeService, address: str) -> None:
     service.world.indexes = [
         pb.Index(column="tailnum", snapshot_id=2**62, commits_behind=2, files=1200, left_out=1),
