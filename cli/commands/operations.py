@@ -14,7 +14,7 @@ from distop.cli.options.bundles import Bundle, command
 from distop.cli.options.common import JsonArgument, Limit, Reason, TableName, Wait
 from distop.cli.options.parsing import parse_assignments, parse_duration, parse_limit, parse_since
 from distop.cli.options.session import Connected, Session, complete_operation
-from distop.errors import InvalidArgument, PreconditionFailed
+from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed
 
 if TYPE_CHECKING:
     from distop.client import Operation, OperationUpdate
@@ -79,8 +79,12 @@ class StartOptions:
         ] = None,
         then_object: Annotated[str, typer.Option(metavar="NAME", help="The object of --then.")] = "",
         request_id: Annotated[
-            str | None, typer.Option(help="Makes the command safe to repeat: the same id starts nothing new.")
+            str | None,
+            typer.Option(help="Makes the command safe to repeat: only what has failed is started again."),
         ] = None,
+        if_new: Annotated[
+            bool, typer.Option("--if-new", help="What was ingested already is a success, and not refused.")
+        ] = False,
         wait: Wait = False,
     ) -> None:
         self.deadline_s = parse_duration(deadline, "deadline") if deadline is not None else None
@@ -96,6 +100,7 @@ class StartOptions:
         if not then and (then_arg or then_object):
             raise InvalidArgument("--then-arg and --then-object belong to --then", details={"field": "then"})
         self.request_id = request_id
+        self.if_new = if_new
         self.wait = wait
 
 
@@ -307,19 +312,25 @@ def start_operation(
     then = None
     if options.then:
         then = FollowUp(type=options.then, argument=options.then_argument, object=options.then_object)
-    started = session.client.start(
-        table,
-        type,
-        argument,
-        deadline_s=options.deadline_s,
-        max_job_attempts=options.attempts,
-        job_backoff_s=options.backoff_s,
-        attempt_timeout_s=options.attempt_timeout_s,
-        max_failed_partitions=options.max_failed,
-        then=then,
-        request_id=options.request_id,
-        **chosen,
-    )
+    try:
+        started = session.client.start(
+            table,
+            type,
+            argument,
+            deadline_s=options.deadline_s,
+            max_job_attempts=options.attempts,
+            job_backoff_s=options.backoff_s,
+            attempt_timeout_s=options.attempt_timeout_s,
+            max_failed_partitions=options.max_failed,
+            then=then,
+            request_id=options.request_id,
+            **chosen,
+        )
+    except AlreadyIngested as error:
+        if not options.if_new:
+            raise
+        session.out.facts("nothing to do", {"code": error.code, "message": error.message})
+        return
     if not options.wait:
         session.out.started(started)
         return
