@@ -20,6 +20,7 @@ from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.lines import last_line_end
 from distop.spark_jobs.formats.options import CsvOptions
 from distop.spark_jobs.formats.reader import FileUnusable, Wanted
+from distop.spark_jobs.formats.suspicions import no_values
 from distop.spark_jobs.formats.text_file import OpenTextFile, TextFile, has_lone_return
 from distop.spark_jobs.formats.text_rows import Lines, split_lines
 from distop.spark_jobs.formats.types import convert, text_type
@@ -32,6 +33,8 @@ _CONVERSION = re.compile(
     r"(?:CSV conversion error to (?P<type>[^:]+): )?(?P<what>.*)",
     re.DOTALL,
 )
+
+_VALUE = re.compile(r"invalid value '(.*)'")
 
 
 def parse_options(options: CsvOptions, *, skip_ragged: bool = False) -> ParseOptions:
@@ -200,5 +203,7 @@ class CsvRecords:
         if match := _CONVERSION.match(message):
             target = f" for {match['type']}" if match["type"] else ""
             reason = f"column {self._arrow_names[int(match['column'])]!r}: {match['what']}{target}"
+            if (text := _VALUE.search(match["what"])) and text[1] in no_values():
+                reason += " (see the option null_values)"
             return Unconvertible(reason, int(match["row"]) - 1 if match["row"] else None)
         return Unconvertible(message)

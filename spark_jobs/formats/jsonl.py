@@ -24,7 +24,7 @@ from distop.spark_jobs.formats.types import convert, json_type
 
 _IN_ROW = re.compile(r" in row \d+$")
 _OTHER_KIND = re.compile(r"Column\(/(?P<column>.*)\) changed from (?P<wanted>\w+) to (?P<found>\w+)")
-_BLANK_LINE = re.compile(rb"(?:\A|\n)[ \t\r]*\n")
+_BLANK_LINE = re.compile(rb"\n[ \t\r]*\n")
 _WHERE = re.compile(r" - at `.*`$")
 
 
@@ -90,7 +90,7 @@ class JsonObjects:
         count = _checked_objects(data)
         lines = data.count(b"\n") + (not data.endswith(b"\n"))
         # Only where lines may be blank do the rows themselves have to be counted.
-        if (count != lines or _BLANK_LINE.search(data)) and count != len(rows):
+        if (count != lines or _holds_blank_line(data)) and count != len(rows):
             raise Unconvertible("a line must hold one JSON object")
         if not count:
             return self._schema.empty_table()
@@ -109,6 +109,10 @@ class JsonObjects:
             )
         except pa.ArrowInvalid as error:
             raise Unconvertible(_explained(str(error))) from None
+
+
+def _holds_blank_line(data: bytes) -> bool:
+    return is_blank(data[: data.find(b"\n") + 1] or b"x") or _BLANK_LINE.search(data) is not None
 
 
 def _checked_objects(data: bytes) -> int:

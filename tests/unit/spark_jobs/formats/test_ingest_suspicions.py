@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distop.errors import InvalidArgument
+from distop.errors import BadRow, InvalidArgument
 from distop.spark_jobs.formats.suspicions import MAX_SUSPICIONS, foreign_encoding
 from support.sources.ingesting import Ingesting
 
@@ -68,6 +68,14 @@ def test_a_word_for_a_missing_value_makes_a_column_text(ingesting: Ingesting) ->
         "column 'n' became text because of 'NA': if that stands for a missing value, name it in null_values"
     )
     assert ingesting.rows("country", "n") == [("DE", "NA"), ("NA", "1")]
+
+
+def test_a_word_for_a_missing_value_in_a_column_of_numbers_is_called_so(ingesting: Ingesting) -> None:
+    path = write(ingesting, "n\nNA\n")
+    with pytest.raises(BadRow, match=r"invalid value 'NA' for \w+ \(see the option null_values\)"):
+        ingesting.ingest(paths=path, schema={"n": "long"})
+    with pytest.raises(BadRow, match=r"invalid value 'x' for \w+ \(correct"):
+        ingesting.ingest(paths=write(ingesting, "n\nx\n", "b.csv"), schema={"n": "long"})
 
 
 def test_a_decimal_comma_is_called_so_and_read_when_told(ingesting: Ingesting) -> None:
