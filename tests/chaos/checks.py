@@ -24,7 +24,7 @@ from support.tables.trees import files_in
 AT_REST = re.compile(
     r"(_coordinators|_executors|_locations|_namespaces|_audit)\..+"
     r"|[^.]+\.(table|head|watermarks|coordinator|ordering)"
-    r"|[^.]+\.(history|request|requestExpiry|auditTrail|applied)\..+"
+    r"|[^.]+\.(history|request|requestExpiry|auditTrail|applied|unordered\.done)\..+"
     r"|[^.]+\.[^.]+\.nextInstanceId"
 )
 """The keys that may stand when nothing runs."""

@@ -37,6 +37,7 @@ OTHERS = {
     "distop.executor.sidecar.server": "sidecar",
     "pyspark": "Spark worker",
     "chaos.foreign": "foreign program",
+    "distop.cli.main landing": "landing process",
 }
 """Processes that the harness does not supervise, by what stands in their command."""
 

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from chaos.backlogs import flight_of_nothing, in_parts, ordered
 from chaos.cluster import TTL_S, Service
 from chaos.lab import Lab, Stuck
+from chaos.landings import landed
 from chaos.ledger import Started
 from distop.errors import DistopError, OperationNotFound, PreconditionFailed, TableNotFound
 from distop.metastore.etcd.txn import Put, Txn
@@ -462,9 +463,10 @@ BY_STEP: dict[str, tuple[Workload, ...]] = {
     "mark_each": (stepping,),
     "hook": (stepping,),
     "abort": (cancel,),
-    "enqueue": (ordered,),
+    "enqueue": (landed, ordered),
     "ordering": (ordered,),
     "batch.part": (in_parts,),
+    "landing": (landed,),
     "batch.free": (flight_of_nothing,),
     "batch": (ordered,),
     "job.clean": (bad_rows,),
@@ -501,7 +503,7 @@ BY_STEP: dict[str, tuple[Workload, ...]] = {
 }
 """Which workloads reach a step, by the beginning of its name. Others are reached by an ingest."""
 
-ORDINARY: tuple[Workload, ...] = (ingest, stepping, export, bad_rows, noop, cancel, parked, audited)
+ORDINARY: tuple[Workload, ...] = (ingest, stepping, export, bad_rows, noop, cancel, parked, audited, landed)
 
 
 def workloads_for(point: str) -> list[Workload]:

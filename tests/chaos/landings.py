@@ -1,0 +1,113 @@
+"""What the cluster does with landing folders while it is struck."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+from chaos.lab import Lab, Stuck
+from chaos.ledger import Batch, Book
+from distop.cli.output.exits import SOMETHING_WRONG
+from distop.client import Batch as Listed
+from distop.metastore.records.keyspace import OperationId
+
+
+async def landed(lab: Lab) -> list[str]:
+    """Two batches in order, each approved by a _BACKFILL; beside them two without an order, and a bad one."""
+    book, client = await lab.table("landed"), lab.client
+    folder, round_ = lab.folder / "landing" / book.table, f"{lab.operations:06d}"
+    ordered = {f"days/{round_}-{number}": lab.new_batch() for number in (1, 2)}
+    beside = {f"loose/{round_}-{number}": lab.new_batch() for number in (1, 2)}
+    refused = f"loose/{round_}-refused"
+    _control(folder / "_config" / "split.json", '{"split_bytes": 1024}')
+    _control(folder / "days" / "_config" / "ORDERME")
+    await lab.insist(partial(client.set_ordering, book.table, validation=True))
+    for name, batch in [*ordered.items(), *beside.items()]:
+        _control(folder / name / "_POINTER", f"{batch.folder}\n")
+    _control(folder / refused / "_POINTER", f"{folder}/nothing/is/here\n")
+    for name in [*ordered, *beside, refused]:
+        _control(folder / name / "_SUCCESS")
+    problems = list[str]()
+    for name in ordered:
+        await _look(lab, book, folder)
+        await _awaits(lab, book, name)
+        _control(folder / "_BACKFILL")
+        await _look(lab, book, folder)
+        if (folder / "_BACKFILL").exists():
+            problems.append(f"{book.table}: a _BACKFILL was left")
+        await _approved(lab, book, name)
+    await _failed(lab, book, refused)
+    await lab.insist(partial(client.skip_batch, book.table, refused))
+    await _look(lab, book, folder)
+    in_order = await _done(lab, book, list(ordered), ordered=True)
+    any_order = await _done(lab, book, [*beside, refused], ordered=False)
+    if any_order[refused].state != "skipped":
+        problems.append(f"{book.table}: {refused} is {any_order[refused].state}")
+    for name, batch in [*ordered.items(), *beside.items()]:
+        problems += await _entered(lab, book, batch, (in_order | any_order)[name])
+    shutil.rmtree(folder)
+    return problems
+
+
+def _control(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+async def _look(lab: Lab, book: Book, folder: Path) -> None:
+    """A landing process looks once; started again until it comes to its end."""
+    deadline = time.monotonic() + 90
+    words = ("landing", str(folder), "--table", book.table, "--once", "--address", lab.cluster.addresses())
+    with (lab.cluster.logs / "landing.log").open("ab") as log:
+        while True:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "distop.cli.main", *words),
+                env=lab.cluster.environment(),
+                stdout=log,
+                stderr=log,
+            )
+            if await process.wait() in (0, SOMETHING_WRONG):
+                return
+            if time.monotonic() > deadline:
+                raise Stuck("the landing process never came to its end")
+
+
+async def _awaits(lab: Lab, book: Book, batch: str) -> None:
+    async def awaits() -> bool:
+        return (await lab.client.ordering(book.table)).awaiting == batch
+
+    await lab.until(awaits, f"batch {batch} of {book.table} does not wait for approval")
+
+
+async def _approved(lab: Lab, book: Book, batch: str) -> None:
+    """It was approved by the file, and no other was."""
+
+    async def approved() -> bool:
+        return (await lab.client.ordering(book.table)).awaiting != batch
+
+    await lab.until(approved, f"batch {batch} of {book.table} is not approved")
+
+
+async def _failed(lab: Lab, book: Book, batch: str) -> None:
+    async def failed() -> bool:
+        return any(block.batch == batch for block in (await lab.client.ordering(book.table)).failed)
+
+    await lab.until(failed, f"batch {batch} of {book.table} has not failed")
+
+
+async def _done(lab: Lab, book: Book, batches: list[str], *, ordered: bool) -> dict[str, Listed]:
+    async def done() -> dict[str, Listed] | None:
+        listed = lab.client.backlog(book.table, applied=True, ordered=ordered)
+        found = {batch.name: batch async for batch in listed}
+        return found if found.keys() >= set(batches) else None
+
+    return await lab.until(done, f"batches of {book.table} are not applied")
+
+
+async def _entered(lab: Lab, book: Book, batch: Batch, applied: Listed) -> list[str]:
+    return await lab.ended(lab.begun(OperationId.parse(applied.operation), book, batch=batch))
