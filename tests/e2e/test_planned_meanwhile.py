@@ -32,8 +32,8 @@ class Meanwhile:
         self.looked = 0
         self.ended: list[OperationState] = []
 
-    def __call__(self, paths: list[str]) -> Any:
-        found = self._find(paths)
+    def __call__(self, paths: list[str], **more: Any) -> Any:
+        found = self._find(paths, **more)
         if paths == [str(self._large)]:
             self.looked += 1
             if self.looked == 1:
