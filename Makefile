@@ -66,6 +66,10 @@ chaos: setup ## kill every process at every crash point, and count the rows: a q
 explore: setup ## try every order of what the processes of a table say to etcd: a quarter of an hour (docs/explore.md)
 	PYTHONPATH=tests $(BIN)/python -m explore $(ARGS)
 
+.PHONY: conformance
+conformance: setup ## pyiceberg's own behaviour and table tests against the catalog; downloads them
+	$(BIN)/python tests/conformance/run.py $(ARGS)
+
 .PHONY: lint
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check .
