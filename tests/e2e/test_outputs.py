@@ -169,15 +169,15 @@ async def test_save_modes_of_a_delta_table(service: Whole) -> None:
     ("options", "field"),
     [
         ({"partitionBy": ["bucket[4](id)"]}, "partition_by"),
-        ({"schema": {"id": "long", "kind": "string", "day": "date", "x": "time"}}, "schema"),
+        ({"schema": {"id": "long", "kind": "string", "day": "date", "x": "time"}}, "options.schema"),
     ],
 )
-async def test_what_delta_cannot_hold_is_refused_at_the_start(
+async def test_what_delta_cannot_hold_is_refused_before_the_start(
     service: Whole, options: dict[str, Any], field: str
 ) -> None:
     """U3."""
-    await service.client.create_table("d", str(service.folder / "delta"), format="delta", options=options)
     source = write_csv(service.folder / "src" / "a", "1.csv", 0, 30)
     with pytest.raises(InvalidArgument) as caught:
+        await service.client.create_table("d", str(service.folder / "delta"), format="delta", options=options)
         await service.client.start("d", "ingest", {"paths": [str(source)]})
     assert caught.value.details["field"] == field

@@ -42,7 +42,7 @@ def report_of(ended: Operation) -> Any:
 def flawed(service: Whole) -> Path:
     """Thirty good rows, and four that are not."""
     folder = write_csv(service.folder / "src" / "flawed", "1.csv", 0, 30)
-    rows = "7,k1,2013-01-01\n-1,k1,2013-01-01\nNA,k2,2013-01-01\n90,k10,2013-01-01\n"
+    rows = "7,k1,2013-01-01\n-1,k1,2013-01-01\n,k2,2013-01-01\n90,k10,2013-01-01\n"
     (folder / "2.csv").write_text(HEADER + rows)
     return folder
 

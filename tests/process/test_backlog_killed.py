@@ -17,6 +17,7 @@ from distop.metastore.records.table import decode_watermarks
 from support.etcd.lossy import LossyClient
 from support.services.backlogs import applied, drained, nothing_left
 from support.services.coordinators import CoordinatorProcess, leader_of
+from support.tables.nowhere import nowhere
 from support.waiting import eventually
 
 pytestmark = pytest.mark.process
@@ -35,7 +36,7 @@ async def test_the_string_is_whole_and_in_order_whichever_leader_is_killed(
             await one.member(client)
         addresses = ",".join(one.address for one in pair)
         sdk = await stack.enter_async_context(AsyncClient(addresses, timeout_s=40))
-        await sdk.create_table("t", "/nowhere/t")
+        await sdk.create_table("t", nowhere())
         published, killed = 0, 0
 
         async def publish() -> None:

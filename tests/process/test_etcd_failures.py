@@ -30,6 +30,7 @@ from support.etcd.jobs import mark
 from support.etcd.starts import begin, make_table
 from support.services.coordinators import TTL_S, raising, serving
 from support.services.feeding import staged
+from support.tables.nowhere import nowhere
 from support.waiting import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
@@ -55,7 +56,7 @@ async def test_an_etcd_that_was_full_is_used_again(tmp_path: Path, prefix: str) 
             with pytest.raises(EtcdOutOfSpace):
                 await fill(stage.whole.store, filling)
             with pytest.raises(EtcdOutOfSpace):
-                await stage.whole.client.create_table("u", "/nowhere/u")
+                await stage.whole.client.create_table("u", nowhere())
             found = await stage.whole.client.diagnose()
             assert "ETCD_ALARM" in {one.code for one in found.findings}, "what to do is told"
             await asyncio.to_thread(etcdctl, etcd, "del", filling.decode())

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
-from uuid import uuid4
 
 import grpc.aio
 
@@ -29,6 +28,7 @@ from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import to_json
 from support.repository import TESTS
+from support.tables.nowhere import nowhere
 from support.types.probes import PROBES
 from support.waiting import eventually
 
@@ -52,7 +52,7 @@ class Service:
         await self.channel.close(None)
 
     async def create_table(self, name: str, **fields: Any) -> pb.Table:
-        request = pb.CreateTableRequest(name=name, location=f"/tmp/nowhere/{uuid4().hex}", **fields)
+        request = pb.CreateTableRequest(name=name, location=nowhere(), **fields)
         with raising():
             table: pb.Table = await self.tables.CreateTable(request, timeout=10)
         return table

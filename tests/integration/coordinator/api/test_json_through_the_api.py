@@ -11,6 +11,7 @@ from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import HistoryRecord, OperationArg
 from distop.metastore.records.record import decode, encode
 from support.services.coordinators import config_of, running
+from support.tables.nowhere import nowhere
 
 NUMBERS = {"int": 2**53 + 1, "negative": -(2**63), "unsigned": 2**64 - 1, "float": 3.0, "list": [1, 2.5]}
 
@@ -25,7 +26,7 @@ async def test_large_integers_survive_from_the_start_to_every_reader(
         return repr(sorted(value.items())) == repr(sorted(NUMBERS.items()))
 
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
-        await sdk.create_table("t", "/tmp/nowhere", options={"storage": NUMBERS})
+        await sdk.create_table("t", nowhere(), options={"storage": NUMBERS})
         assert same((await sdk.get_table("t")).options["storage"])
         started = await sdk.start("t", "friend", NUMBERS)
         kv = await client.get(client.keyspace.operation(OperationId.parse(started.name)).arg)

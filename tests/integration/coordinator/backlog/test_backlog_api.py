@@ -11,13 +11,14 @@ from distop.client import AsyncClient
 from distop.errors import AlreadyExists, DistopError, InvalidArgument, NotFound, PreconditionFailed
 from distop.metastore.etcd.config import EtcdConfig
 from support.services.coordinators import config_of, running
+from support.tables.nowhere import nowhere
 from support.waiting import eventually
 
 
 @pytest_asyncio.fixture
 async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as client:
-        await client.create_table("t", "/nowhere/t")
+        await client.create_table("t", nowhere())
         yield client
 
 

@@ -17,6 +17,7 @@ from distop.cli.main import app
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from support.services.coordinators import config_of, running
+from support.tables.nowhere import nowhere
 from support.waiting import eventually
 
 
@@ -181,7 +182,7 @@ async def test_a_drain_goes_on_under_another_coordinator(etcd_config: EtcdConfig
     """B5, B10: the first one is gone before anything was applied."""
     async with running(config_of(etcd_config)) as first:
         typed = Terminal(first.address)
-        await typed.run("tables", "create", "t", "--location", "/nowhere")
+        await typed.run("tables", "create", "t", "--location", nowhere())
         await typed.run("backlog", "set", "t", "--gate", "closed")
         for batch in "ba":
             await typed.add("t", batch)

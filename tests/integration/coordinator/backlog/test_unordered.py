@@ -18,6 +18,7 @@ from distop.metastore.operations.retention import prune
 from distop.metastore.records.keyspace import OperationId
 from support.etcd.jobs import mark
 from support.services.coordinators import config_of, running
+from support.tables.nowhere import nowhere
 from support.waiting import eventually
 
 
@@ -65,7 +66,7 @@ class Yard:
 @pytest_asyncio.fixture
 async def yard(etcd_config: EtcdConfig) -> AsyncIterator[Yard]:
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
-        await sdk.create_table("t", "/nowhere")
+        await sdk.create_table("t", nowhere())
         yield Yard(sdk)
 
 
@@ -140,7 +141,7 @@ async def test_what_may_pass_is_tried_again_and_counted_across_leaders(
         ):
             yard = Yard(sdk)
             if attempt == 1:
-                await sdk.create_table("t", "/nowhere")
+                await sdk.create_table("t", nowhere())
                 await yard.put("a", partitions=1)
             operation = OperationId("t", "friend", attempt)
             key = client.keyspace.operation(operation).state

@@ -27,6 +27,7 @@ from support.etcd.jobs import mark
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.etcd.starts import begin, make_table
 from support.services.coordinators import config_of, running
+from support.tables.nowhere import nowhere
 from support.types.probes import PROBES
 from support.waiting import eventually
 
@@ -35,7 +36,7 @@ from support.waiting import eventually
 async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
     """A client of a coordinator in this process, and a table ``t``."""
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as client:
-        await client.create_table("t", "/tmp/nowhere")
+        await client.create_table("t", nowhere())
         yield client
 
 

@@ -21,6 +21,7 @@ from distop.operations.api import PlanRequest
 from support.etcd.lossy import LossyClient
 from support.etcd.starts import make_table
 from support.services.coordinators import config_of, running
+from support.tables.nowhere import nowhere
 from support.types.probes import Tally
 from support.waiting import eventually
 
@@ -32,7 +33,7 @@ async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
         running(config_of(etcd_config)) as coordinator,
         AsyncClient(coordinator.address, timeout_s=20) as client,
     ):
-        await client.create_table("t", "/tmp/nowhere")
+        await client.create_table("t", nowhere())
         yield client
 
 

@@ -21,6 +21,7 @@ from support.etcd.jobs import mark
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.etcd.starts import begin, make_table
 from support.services.coordinators import Service, config_of, running
+from support.tables.nowhere import nowhere
 
 
 @pytest_asyncio.fixture
@@ -34,7 +35,7 @@ async def address(etcd_config: EtcdConfig) -> AsyncIterator[str]:
 async def sdk(address: str) -> AsyncIterator[AsyncClient]:
     """A client of it, and a table ``t``."""
     async with AsyncClient(address, timeout_s=20) as client:
-        await client.create_table("t", "/tmp/nowhere")
+        await client.create_table("t", nowhere())
         yield client
 
 
@@ -168,7 +169,7 @@ async def test_how_long_an_id_is_remembered(etcd_config: EtcdConfig, client: Los
     """As is configured if its caller has chosen it; one made for a call, as long as the call may last."""
     config = config_of(etcd_config, remember_requests_s=5000.0)
     async with running(config) as coordinator, AsyncClient(coordinator.address) as sdk:
-        await sdk.create_table("t", "/tmp/nowhere")
+        await sdk.create_table("t", nowhere())
         for number, (named, kept) in enumerate([({}, BRIEFLY_S), ({"request_id": "r"}, 5000.0)]):
             started = await sdk.start("t", "noop", {"partitions": number}, **named)
             record = await request_of(client, started.request_id)

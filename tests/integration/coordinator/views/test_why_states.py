@@ -44,6 +44,7 @@ from support.etcd.jobs import mark
 from support.etcd.starts import begin
 from support.services.backlogs import record_of
 from support.services.coordinators import config_of, running
+from support.tables.nowhere import nowhere
 from support.waiting import eventually
 
 
@@ -421,7 +422,7 @@ async def test_one_line_says_why_in_every_state(
 
         async def reach(state: Callable[[World, str], Awaitable[None]], mood: str, line: str) -> None:
             table = state.__name__
-            await sdk.create_table(table, f"/nowhere/{table}")
+            await sdk.create_table(table, nowhere())
             await state(world, table)
             await says(world, table, f"^{line}$", mood)
 

@@ -22,6 +22,7 @@ from support.etcd.jobs import mark
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.etcd.starts import begin, make_table
 from support.services.coordinators import config_of, running
+from support.tables.nowhere import nowhere
 
 
 @pytest_asyncio.fixture
@@ -84,7 +85,7 @@ async def test_a_dropped_table_leaves_nothing_and_its_name_is_free(
 
 async def test_a_table_at_work_is_not_dropped(sdk: AsyncClient, client: LossyClient) -> None:
     """The error names the operation; once that is over it can be."""
-    await sdk.create_table("t", "/tmp/nowhere")
+    await sdk.create_table("t", nowhere())
     operation = await sdk.start("t", "noop", {"partitions": 1})
     with pytest.raises(IncompatibleOperation, match=operation.name):
         await sdk.drop_table("t")
@@ -159,7 +160,7 @@ async def test_a_drop_that_was_interrupted_is_gone_on_with(
         return DropRecord(name="t", location=str(tmp_path / "t"), uuid=record.uuid, purge=True)
 
     keys = client.keyspace.table("t")
-    for again in (sdk.drop_table("t"), sdk.create_table("t", "/tmp/nowhere")):
+    for again in (sdk.drop_table("t"), sdk.create_table("t", nowhere())):
         await make_table(client)
         table = decode((await client.get(keys.table)).value, TableRecord)
         take_folder(str(tmp_path / "t"), table.uuid)

@@ -17,6 +17,7 @@ from distop.metastore.tables.watermarks import Change, change_watermarks
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.etcd.starts import begin, make_table
 from support.services.coordinators import config_of, running
+from support.tables.nowhere import nowhere
 
 
 @pytest_asyncio.fixture
@@ -25,7 +26,7 @@ async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
         running(config_of(etcd_config)) as coordinator,
         AsyncClient(coordinator.address, identity="jane") as client,
     ):
-        await client.create_table("t", "/tmp/nowhere")
+        await client.create_table("t", nowhere())
         yield client
 
 

@@ -23,6 +23,7 @@ from distop.spark_jobs.landing.tables import Landings
 from support.services.coordinators import config_of, running
 from support.services.executing import runner
 from support.services.whole import coordinated, write_csv
+from support.tables.nowhere import nowhere
 from support.waiting import eventually
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ class Dock:
 @pytest_asyncio.fixture
 async def dock(etcd_config: EtcdConfig, tmp_path: Path) -> AsyncIterator[Dock]:
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
-        await sdk.create_table("t", "/nowhere/t")
+        await sdk.create_table("t", nowhere())
         await sdk.set_ordering("t", gate="closed")
         client = Client(coordinator.address)
         folder = tmp_path / "landing"
@@ -271,7 +272,7 @@ async def test_batches_that_nobody_looks_for_are_reported(dock: Dock) -> None:
 
 async def test_a_table_that_is_paused_keeps_no_other_waiting(dock: Dock) -> None:
     """B12, B11, B13: and its control files are obeyed all the same."""
-    await dock.sdk.create_table("u", "/nowhere/u")
+    await dock.sdk.create_table("u", nowhere())
     for table in ("t", "u"):
         dock.control(f"{table}/_config/a.json", '{"partitions": 0}')
         dock.drop(f"{table}/1", data="x")
@@ -284,7 +285,7 @@ async def test_a_table_that_is_paused_keeps_no_other_waiting(dock: Dock) -> None
 
 async def test_a_folder_that_cannot_be_read_keeps_no_other(dock: Dock) -> None:
     """B12, U3."""
-    await dock.sdk.create_table("u", "/nowhere/u")
+    await dock.sdk.create_table("u", nowhere())
 
     class Locked(LocalFileSystem):
         def ls(self, path: str, detail: bool = False, **more: Any) -> Any:
@@ -414,7 +415,7 @@ async def test_a_folder_that_is_not_there_yet_is_waited_for(dock: Dock, missing:
 
 async def test_configuration_above_the_tables_holds_for_all_and_the_nearest_wins(dock: Dock) -> None:
     """B12."""
-    await dock.sdk.create_table("u", "/nowhere/u")
+    await dock.sdk.create_table("u", nowhere())
     dock.control("_config/ORDERME")
     dock.control("_config/base.json", '{"csv": {"delimiter": ",", "header": true}}')
     dock.control("u/_config/more.json", '{"csv": {"delimiter": ";"}}')
@@ -453,7 +454,7 @@ async def test_what_is_misplaced_above_the_tables_is_reported(dock: Dock) -> Non
 
 async def test_each_folder_feeds_the_table_of_its_name(dock: Dock, tmp_path: Path) -> None:
     """B12: and one whose table does not exist, or is configured badly, keeps no other."""
-    await dock.sdk.create_table("u", "/nowhere/u")
+    await dock.sdk.create_table("u", nowhere())
     for table in ("t", "u", "missing", "_ignored"):
         dock.control(f"{table}/_config/ORDERME")
         dock.drop(f"{table}/1", data="x")
@@ -469,7 +470,7 @@ async def test_each_folder_feeds_the_table_of_its_name(dock: Dock, tmp_path: Pat
     assert list(reports[""].problems) == ["_ignored/1/_SUCCESS"]
     assert "TABLE_NOT_FOUND" in reports["missing"].problems[""]
     assert list(reports["u"].problems) == ["_config/x.json"]
-    await dock.sdk.create_table("missing", "/nowhere/missing")
+    await dock.sdk.create_table("missing", nowhere())
     (dock.folder / "u/_config/x.json").write_text("{}")
     reports = await blocking(landings.poll)
     assert (reports["u"].published, reports["missing"].published) == (["1"], ["1"])
