@@ -177,7 +177,11 @@ async def test_what_delta_cannot_hold_is_refused_before_the_start(
 ) -> None:
     """U3."""
     source = write_csv(service.folder / "src" / "a", "1.csv", 0, 30)
-    with pytest.raises(InvalidArgument) as caught:
+
+    async def ingest() -> None:
         await service.client.create_table("d", str(service.folder / "delta"), format="delta", options=options)
         await service.client.start("d", "ingest", {"paths": [str(source)]})
+
+    with pytest.raises(InvalidArgument) as caught:
+        await ingest()
     assert caught.value.details["field"] == field
