@@ -466,7 +466,6 @@ BY_STEP: dict[str, tuple[Workload, ...]] = {
     "enqueue": (landed, ordered),
     "ordering": (ordered,),
     "batch.part": (in_parts,),
-    "landing": (landed,),
     "batch.free": (flight_of_nothing,),
     "batch": (ordered,),
     "job.clean": (bad_rows,),

@@ -82,7 +82,7 @@ async def test_a_topic_is_followed_from_the_command_line(service: Fed, topic: Ka
     assert len(table.snapshots()) == 2
     explicit = {"kafka": topic.argument(**{"from": {"0": 0}})}
     code, refused = await service.distop("start", "t", "ingest", "--json", json.dumps(explicit))
-    assert (code, refused["error"]["code"]) == (5, "ALREADY_INGESTED")
+    assert (code, refused["error"]["code"]) == (24, "ALREADY_INGESTED")
     assert not [key for key in await service.at_rest() if key.endswith((".state", ".arg", "runOps"))]
 
 

@@ -80,4 +80,6 @@ def s3_in_environment(s3: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
     """An empty bucket that the environment of this process, and of those it starts, leads to."""
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
+    # One that an earlier test has made without this environment stays without its credentials.
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
     return s3

@@ -282,7 +282,7 @@ def test_csv_records(ingesting: Ingesting, topic: KafkaTopic) -> None:
     jobs = ingesting.ingest(
         kafka=topic.argument(format="csv"), header=["id", "note"], on_bad_rows="quarantine"
     )
-    assert ingesting.rows("id", "note") == [(1, "a,b"), (2, None), (7, None)]
+    assert ingesting.rows("id", "note") == [(1, "a,b"), (2, None), (7, "NA")]
     assert [entry["offset"] for entry in quarantined(ingesting, jobs)] == [2, 3, 4, 5]
 
 
