@@ -15,7 +15,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
 
 _AT_REST = re.compile(
-    rb"(_coordinators|_executors|_audit|_namespaces)\..+"
+    rb"(_coordinators|_executors|_locations|_audit|_namespaces)\..+"
     rb"|[^.]+\.(table|head|watermarks|coordinator|ordering)"
     rb"|[^.]+\.(history|request|requestExpiry|auditTrail|applied|index)\..+"
     rb"|[^.]+\.[^.]+\.nextInstanceId"

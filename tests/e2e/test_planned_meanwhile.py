@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from distop.client import OperationState
 from distop.metastore.etcd.config import EtcdConfig
+from distop.spark_jobs.formats.files import find_files
 from distop.spark_jobs.ingest import planning
 from support.etcd.lossy import LossyClient
 from support.services.whole import Whole, whole, write_csv
@@ -28,7 +29,7 @@ class Meanwhile:
 
     def __init__(self, service: Whole, source: Path, large: Path, **argument: Any) -> None:
         self._service, self._source, self._large, self._argument = service, source, large, argument
-        self._loop, self._find = asyncio.get_running_loop(), planning.find_files
+        self._loop, self._find = asyncio.get_running_loop(), find_files
         self.looked = 0
         self.ended: list[OperationState] = []
 

@@ -50,7 +50,7 @@ def test_the_command_line_and_the_page_show_the_same() -> None:
     table = pb.Table(name="t", location="file:///t", snapshot_id=LARGE, running=["t/noop/1"], created_at=at)
     index = pb.Index(column="c", snapshot_id=LARGE, built_at=at, manifest="m")
     for kind, message in ((Operation, operation), (Table, table), (Index, index)):
-        shown = plain(kind.from_proto(message))  # type: ignore[attr-defined]
+        shown = plain(kind.from_proto(message))
         told = plain(message)
         assert {name: shown[name] for name in told if name in shown} == {
             name: told[name] for name in told if name in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -98,9 +99,14 @@ def test_what_names_nothing_is_not_there(catalog: EtcdCatalog, identifier: Any) 
         with pytest.raises(InvalidName) as refused:
             create()
         assert isinstance(refused.value, (ValueError, NoSuchTableError))
-    for call in (catalog.create_namespace, catalog.drop_namespace, catalog.load_namespace_properties):
+    calls: tuple[Callable[[str | tuple[str, ...]], object], ...] = (
+        catalog.create_namespace,
+        catalog.drop_namespace,
+        catalog.load_namespace_properties,
+    )
+    for asks in calls:
         with pytest.raises(NoSuchNamespaceError):
-            call(identifier)
+            asks(identifier)
     assert catalog.list_namespaces() == [("default",)]
 
 

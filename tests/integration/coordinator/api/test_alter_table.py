@@ -79,7 +79,7 @@ async def columns(whole: Whole) -> list[str]:
     return [f"{one.name}: {one.field_type}{' not null' if one.required else ''}" for one in fields]
 
 
-ALL = [
+ALL: list[dict[str, Any]] = [
     {"change": "rename", "column": "name", "to": "who"},
     {"change": "add", "column": "fare", "type": "decimal(9,2)", "doc": "in euros"},
     {"change": "widen", "column": "id", "type": "long"},
@@ -118,7 +118,7 @@ async def test_everything_changes_in_one_transaction(whole: Whole) -> None:
 async def test_one_wrong_change_leaves_everything_as_it_was(whole: Whole) -> None:
     await table_of(whole, partitionBy=["name"], checks={"rules": ["id > 0"]})
     before, files = await standing(whole), set((whole.location / "metadata").rglob("*"))
-    for wrong, says in [
+    wrongs: list[tuple[dict[str, Any], str]] = [
         ({"change": "drop", "column": "x"}, "no column 'x'"),
         ({"change": "drop", "column": "name"}, "partitioned by"),
         ({"change": "drop", "column": "id"}, "'id'|ID|id"),
@@ -126,7 +126,8 @@ async def test_one_wrong_change_leaves_everything_as_it_was(whole: Whole) -> Non
         ({"change": "partition_by", "terms": ["day(name)"]}, "cannot be taken"),
         ({"change": "checks", "checks": {"rules": ["fare > 0"]}}, "no column 'fare'"),
         ({"change": "checks", "checks": {"rulez": []}}, "rulez"),
-    ]:
+    ]
+    for wrong, says in wrongs:
         with pytest.raises(InvalidArgument, match=says):
             await alter(whole, {"change": "add", "column": "n", "type": "long"}, wrong)
     assert await standing(whole) == before
@@ -160,12 +161,13 @@ async def test_what_would_make_a_running_operation_wrong_is_refused_by_its_name(
     await table_of(whole, partitionBy=["name"])
     more = {"on_new_columns": "add", "mode": "overwrite_partitions"}
     one = await started(whole, "1.csv", "id,name,fare\n2,b,1.5\n", **more)
-    for change, says in [
+    changes: list[tuple[dict[str, Any], str]] = [
         ({"change": "add", "column": "FARE", "type": "long"}, "brings a column"),
         ({"change": "rename", "column": "id", "to": "fare"}, "brings a column"),
         ({"change": "partition_by", "terms": []}, "replaces partitions"),
         ({"change": "checks", "checks": {"rules": ["id > 5"]}}, "rules of when it began"),
-    ]:
+    ]
+    for change, says in changes:
         with pytest.raises(IncompatibleOperation, match=says) as caught:
             await alter(whole, change)
         assert caught.value.details["operation"] == one.name

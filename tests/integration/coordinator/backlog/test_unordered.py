@@ -152,7 +152,7 @@ async def test_what_may_pass_is_tried_again_and_counted_across_leaders(
             assert await eventually(started)
             assert await mark(client, operation, "0", error="the disk is away", code="JOB_CRASHED")
             if attempt < 3:
-                assert await sdk.wait(str(operation), timeout_s=30)
+                assert (await sdk.wait(str(operation), timeout_s=30)).state is OperationState.FAILED
                 continue
             assert await eventually(yard.has_failed("a"))
             [batch] = [one async for one in sdk.backlog("t", ordered=False)]

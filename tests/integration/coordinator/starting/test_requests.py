@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -104,7 +105,12 @@ async def test_repeats_of_one_call_have_one_answer(
 ) -> None:
     """O7: a copy that comes late starts nothing again; nor does one of a call without a name."""
     async with Service(address) as service:
-        named = {"table": "t", "type": "noop", "argument_json": '{"partitions": 1}', "request_id": "x"}
+        named: dict[str, Any] = {
+            "table": "t",
+            "type": "noop",
+            "argument_json": '{"partitions": 1}',
+            "request_id": "x",
+        }
 
         async def send(call: str) -> pb.Operation:
             request = pb.StartOperationRequest(**named, call_id=call)
@@ -159,7 +165,7 @@ async def test_a_lost_reply_starts_nothing_again_twice(
     """O7"""
     await failed(sdk, client)
     keys = client.keyspace.table("t")
-    client.fail(fault, puts(keys.request("r")))
+    client.fail(fault, when=puts(keys.request("r")))
     operation = await begin(client, request_id="r", call="other", argument={"partitions": 1})
     assert operation == OperationId("t", "noop", 2)
     assert int((await client.get(keys.next_instance("noop"))).value) == 3
@@ -170,8 +176,8 @@ async def test_how_long_an_id_is_remembered(etcd_config: EtcdConfig, client: Los
     config = config_of(etcd_config, remember_requests_s=5000.0)
     async with running(config) as coordinator, AsyncClient(coordinator.address) as sdk:
         await sdk.create_table("t", nowhere())
-        for number, (named, kept) in enumerate([({}, BRIEFLY_S), ({"request_id": "r"}, 5000.0)]):
-            started = await sdk.start("t", "noop", {"partitions": number}, **named)
+        for number, (named, kept) in enumerate([("", BRIEFLY_S), ("r", 5000.0)]):
+            started = await sdk.start("t", "noop", {"partitions": number}, request_id=named or None)
             record = await request_of(client, started.request_id)
             assert record.forget_at == pytest.approx(record.at + kept)
             await sdk.cancel(started.name)

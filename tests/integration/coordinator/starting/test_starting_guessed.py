@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -143,7 +144,7 @@ async def test_what_was_guessed_wrong_is_read_and_planned_again(client: LossyCli
 
         async def make_arg(now: TableState) -> OperationArg:
             planned.append(now.watermarks)
-            named = {"request_id": request.request_id, "request_note": request.note(1.0)}
+            named: dict[str, Any] = {"request_id": request.request_id, "request_note": request.note(1.0)}
             return OperationArg(table="t", type="noop", instance=now.next_instance, uuid="u", **named)
 
         state = replace(await read_table_state(client, keys, request), guessed=True)

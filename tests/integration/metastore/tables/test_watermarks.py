@@ -11,6 +11,7 @@ from distop.client import AsyncClient
 from distop.errors import IncompatibleOperation, InvalidArgument, NotFound, TableNotFound
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.effects import Effect
+from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.tables.audit import audit_put, read_audit
 from distop.metastore.tables.watermarks import Change, change_watermarks
@@ -99,7 +100,7 @@ async def test_an_operation_that_starts_meanwhile_is_seen(client: LossyClient) -
     """Between what is read and what is written."""
     await make_table(client)
     keys = client.keyspace.table("t")
-    started = []
+    started: list[OperationId] = []
 
     async def change(before: object, table: object, head: object) -> dict[str, dict[str, str]]:
         if not started:

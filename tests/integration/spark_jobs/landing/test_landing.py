@@ -287,7 +287,7 @@ async def test_a_folder_that_cannot_be_read_keeps_no_other(dock: Dock) -> None:
     """B12, U3."""
     await dock.sdk.create_table("u", nowhere())
 
-    class Locked(LocalFileSystem):
+    class Locked(LocalFileSystem):  # type: ignore[misc]
         def ls(self, path: str, detail: bool = False, **more: Any) -> Any:
             if path.endswith("/t"):
                 raise PermissionError(path)
