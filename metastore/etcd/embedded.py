@@ -140,7 +140,8 @@ def _starts_the_wheel(path: Path) -> bool:
 
 def free_port() -> int:
     """A TCP port on loopback that nobody listens on now, and that no outgoing connection will be given."""
-    return next(port for port in random.sample(_PORTS, len(_PORTS)) if _bindable(port))
+    # Not by a generator that somebody may have seeded: two processes would look for the same ones.
+    return next(port for port in random.Random().sample(_PORTS, len(_PORTS)) if _bindable(port))
 
 
 def _bindable(port: int) -> bool:
