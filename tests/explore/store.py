@@ -214,7 +214,8 @@ def _written(txn: Txn) -> tuple[set[bytes], list[Delete]]:
         for op in branch:
             if isinstance(op, Txn):
                 inner_puts, inner_deletes = _written(op)
-                if puts & inner_puts or _hit(puts, inner_deletes) or _hit(inner_puts, deletes):
+                # What a later one deletes of an earlier one's puts, etcd does not look at.
+                if puts & inner_puts or _hit(inner_puts, deletes):
                     raise _twice()
                 puts |= inner_puts
                 deletes += inner_deletes

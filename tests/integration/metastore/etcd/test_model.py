@@ -137,7 +137,7 @@ async def _three_from(prefix: bytes, how: dict[str, bool], client: EtcdClient) -
     return await client.get_range(prefix, prefix_end(prefix), limit=3, **how)
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(flat, nested), min_size=1, max_size=12), st.integers(0, 12))
 def test_the_model_answers_as_etcd_does(etcd: SyncEtcd, sent: list[Txn], ends_after: int) -> None:
     """Nested transactions, compares, ranges, leases, revisions, and what is refused."""
