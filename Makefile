@@ -22,7 +22,7 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 # Folders of modules that are no part of the packages, where definitions may go without types.
-SCRIPTS = $(patsubst %/,%,$(sort $(dir $(wildcard tests/*.py demo/*.py bench/*.py examples/*.py))))
+SCRIPTS = $(patsubst %/,%,$(sort $(dir $(wildcard tests/*.py demo/*.py bench/*.py bench/scale/*.py examples/*.py))))
 UNTYPED := --explicit-package-bases --allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls \
 	--allow-untyped-decorators --allow-any-generics
 STUBS := distop_pb2.py distop_pb2.pyi distop_pb2_grpc.py
@@ -59,8 +59,12 @@ test-etcd: setup ## the tests closest to etcd, against ETCD=3.6.16, any other th
 		--no-loadscope-reorder -k "$(ETCD_TESTS)" $(ARGS)
 
 .PHONY: chaos
-chaos: setup ## kill every process at every crash point, and count the rows: a quarter of an hour (docs/chaos.md)
+chaos: setup ## kill every process at every crash point, and count the rows: takes long (docs/chaos.md)
 	PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
+
+.PHONY: soak
+soak: setup ## the same load for an hour: memory, threads, keys and time per operation must stay (docs/scaling.md)
+	PYTHONPATH=tests $(BIN)/python -m soak $(ARGS)
 
 .PHONY: explore
 explore: setup ## try every order of what the processes of a table say to etcd: a quarter of an hour (docs/explore.md)
@@ -135,6 +139,10 @@ bench-index: setup ## one value looked up in a table of 2,000 files, with and wi
 .PHONY: bench-commit
 bench-commit: setup ## publishing F files, against Spark's FileOutputCommitter, on local disk and on S3
 	$(BIN)/python bench/commit.py $(ARGS)
+
+.PHONY: bench-scale
+bench-scale: setup ## how cost grows with executors, tables, watchers, watermarks and history (docs/scaling.md)
+	PYTHONPATH=bench $(BIN)/python bench/scale/run.py $(ARGS)
 
 .PHONY: clean
 clean: ## remove .venv, caches and what runs left

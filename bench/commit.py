@@ -156,15 +156,13 @@ async def published(etcd: EtcdClient, table: str, files: int, ready: asyncio.Eve
 class Ours:
     """Tables of a running coordinator and executor."""
 
-    def __init__(self, client: AsyncClient, etcd: EtcdClient, location: str, options: dict[str, str]) -> None:
+    def __init__(self, client: AsyncClient, etcd: EtcdClient, location: str) -> None:
         self._client, self._etcd, self._location = client, etcd, location
-        self._properties = options
 
     async def write(self, table: str, output: str, files: int) -> Taken:
         """One operation on a new table."""
         location = f"{self._location}/{table}"
-        options = {"properties": self._properties} if self._properties else {}
-        await self._client.create_table(table, location, format=output, options=options)
+        await self._client.create_table(table, location, format=output)
         ready = asyncio.Event()
         publishing = asyncio.create_task(published(self._etcd, table, files, ready))
         await ready.wait()
@@ -182,7 +180,6 @@ async def ours(
     wanted: Wanted,
     where: str,
     location: str,
-    options: dict[str, str],
     processes: Processes,
     config: EtcdConfig,
 ) -> Results:
@@ -201,7 +198,7 @@ async def ours(
             return not (await etcd.scan(etcd.keyspace.active, keys_only=True)).kvs or None
 
         await until(served, "an executor", 120)
-        tables = Ours(client, etcd, location, options)
+        tables = Ours(client, etcd, location)
         for output in wanted.outputs:
             await tables.write(f"{where}-{output}-warm", output, 20)
             for size in wanted.sizes:
@@ -214,7 +211,7 @@ async def ours(
 
 def on_local_disk(wanted: Wanted, folder: Path, processes: Processes, config: EtcdConfig) -> Results:
     with asyncio.Runner(loop_factory=event_loop) as runner:
-        return runner.run(ours(wanted, "local", f"file://{folder}/ours", {}, processes, config))
+        return runner.run(ours(wanted, "local", f"file://{folder}/ours", processes, config))
 
 
 def on_s3(wanted: Wanted, folder: Path, config: EtcdConfig) -> Results:
@@ -226,9 +223,8 @@ def on_s3(wanted: Wanted, folder: Path, config: EtcdConfig) -> Results:
         processes.start_script("s3", HERE / "s3_server.py", str(port))
         _make_bucket(endpoint)
         theirs = hadoop_s3(endpoint, wanted.sizes)
-        options = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"}  # the client of all others
         with asyncio.Runner(loop_factory=event_loop) as runner:
-            return theirs | runner.run(ours(wanted, "s3", "s3://bench/ours", options, processes, config))
+            return theirs | runner.run(ours(wanted, "s3", "s3://bench/ours", processes, config))
 
 
 def _make_bucket(endpoint: str) -> None:

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from distop.client import AsyncClient
+from distop.commit.files.allowed import ALL
 from distop.metastore.etcd.embedded import find_etcd
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ class Processes:
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._folder = folder
-        self._env = {**os.environ, **environment}
+        self._env = {**os.environ, **ALL, **environment}
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, *arguments: str) -> int:
@@ -109,6 +110,12 @@ def peak_mb(pid: int) -> float:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
     return 0.0
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of a process so far, in seconds (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -20,7 +20,7 @@ class _CountedFile(PyArrowFile):
 
 
 class CountingIO(PyArrowFileIO):
-    """Named by the property ``py-io-impl``."""
+    """Stands in for the file system of a snapshot."""
 
     def new_input(self, location: str) -> PyArrowFile:
         plain = super().new_input(location)

@@ -28,6 +28,7 @@ from rich.progress import track
 from distop.client import AsyncClient
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.driver import TableDriver
+from distop.coordinator.work.work import Work
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
@@ -112,7 +113,9 @@ async def rebuild(client: EtcdClient, table: str) -> list[float]:
                 if epoch is None:
                     raise SystemExit(f"somebody else leads {table}")
                 began = time.perf_counter()
-                driver = TableDriver(client, keys, epoch, session, Completion(client, Registry(), threads))
+                driver = TableDriver(
+                    client, keys, epoch, session, Completion(client, Work(Registry(), threads))
+                )
                 driving = asyncio.create_task(driver.run())
                 await until(partial(_known, driver), "the operation to be known")
                 times.append(time.perf_counter() - began)

@@ -23,11 +23,12 @@ from distop.cli.options.session import DEFAULT_ADDRESS
 from distop.cli.output.base import Output
 from distop.cli.output.logs import Level, LogFormat
 from distop.client import AsyncClient
+from distop.commit.files.allowed import ALL
 from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, PreconditionFailed, Unavailable
 from distop.executor.host.sidecar_folder import SidecarFolder, take_lock
 from distop.executor.runner.service import require_spark
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.embedded import HOURLY_COMPACTION, EtcdProcess, free_port
+from distop.metastore.etcd.embedded import FREQUENT_COMPACTION, EtcdProcess, free_port
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class DevConfig:
     """Everything that is kept lies below it."""
     listen: str = DEFAULT_ADDRESS
     web: str = "127.0.0.1:0"
+    catalog: str = "127.0.0.1:0"
     master: str = "local[2]"
     etcd_port: int = 0
     landing: str | None = None
@@ -73,7 +75,7 @@ class Dev:
         self._stream = stream or sys.stderr
         self._data = config.data.absolute()
         self._children: list[_Child] = []
-        self._web = ""
+        self._web = self._catalog = ""
         self._landing = config.landing or str(self._data / "landing")
 
     def run(self) -> None:
@@ -91,11 +93,12 @@ class Dev:
         require_spark(self._config.master)
         address = _free_address(self._config.listen)
         self._web = _free_address(self._config.web)
+        self._catalog = _free_address(self._config.catalog)
         with _alone_in(self._data):
             if self._config.landing is None:
                 (self._data / "landing").mkdir(exist_ok=True)
             port = self._config.etcd_port or _port_of_last_time(self._data / "etcd-port")
-            with EtcdProcess(self._data / "etcd", client_port=port, options=HOURLY_COMPACTION) as etcd:
+            with EtcdProcess(self._data / "etcd", client_port=port, options=FREQUENT_COMPACTION) as etcd:
                 asyncio.run(self._supervise(etcd, address))
 
     async def _supervise(self, etcd: EtcdProcess, address: str) -> None:
@@ -129,7 +132,9 @@ class Dev:
     async def _work(self, etcd: EtcdProcess, address: str) -> None:
         """Start everything, say so, and watch over it. Ends only with an error."""
         environment = _environment(_connection(etcd))
-        await self._start("coordinator", ["--listen", address, "--web", self._web], environment)
+        served = ["--listen", address, "--web", self._web, "--catalog", self._catalog]
+        warehouse = (self._data / "tables").as_uri()
+        await self._start("coordinator", [*served, "--warehouse", warehouse], environment)
         await self._until_member("coordinator", address, etcd)
         await self._start("executor", ["--master", self._config.master], environment)
         await self._until_member("executor", address, etcd)
@@ -191,6 +196,7 @@ class Dev:
         return {
             "address": address,
             "page": f"http://{self._web}/",
+            "catalog": f"http://{self._catalog}/",
             "etcd": etcd.endpoint,
             "data": str(self._data),
             "landing": self._landing,
@@ -295,7 +301,7 @@ def _environment(etcd: EtcdConfig) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith("DISTOP_ETCD") and name not in foreign
     }
-    return kept | etcd.to_env()
+    return ALL | kept | etcd.to_env()
 
 
 def _free_address(listen: str) -> str:

@@ -15,6 +15,7 @@ from distop.cli.commands import (
     backlog,
     control,
     doctor,
+    grants,
     landing,
     maintenance,
     operations,
@@ -77,6 +78,7 @@ for part in (
     tables,
     watermarks,
     doctor,
+    grants,
     services,
 ):
     app.add_typer(part.app)

@@ -2,6 +2,7 @@
 
 from distop.client.aio import AsyncClient
 from distop.client.blocking import Client
+from distop.client.models.access import Grant, Grants
 from distop.client.models.backlog import Batch, Block, Enqueued, Ordering
 from distop.client.models.cluster import AuditEntry, Leader, Member, Pause
 from distop.client.models.content import Column, Snapshot, TableContent
@@ -22,6 +23,7 @@ from distop.client.models.operation import (
 )
 from distop.client.models.table import Explanation, Table, Watermarks
 from distop.client.transport.connection import DEFAULT_ADDRESS
+from distop.client.transport.credentials import Credentials
 
 __all__ = [
     "DEFAULT_ADDRESS",
@@ -32,11 +34,14 @@ __all__ = [
     "Client",
     "Column",
     "Completion",
+    "Credentials",
     "Diagnosis",
     "Enqueued",
     "Explanation",
     "Finding",
     "FollowUp",
+    "Grant",
+    "Grants",
     "Index",
     "JobCounts",
     "JobUpdate",

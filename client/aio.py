@@ -6,15 +6,17 @@ import uuid
 from collections.abc import Callable
 from typing import Self
 
+from distop.client.calls.access import AccessCalls
 from distop.client.calls.backlog import BacklogCalls
 from distop.client.calls.cluster import ClusterCalls
 from distop.client.calls.operations import OperationCalls
 from distop.client.calls.tables import TableCalls
 from distop.client.transport.connection import DEFAULT_ADDRESS, Connection, parse_addresses
+from distop.client.transport.credentials import Credentials
 from distop.proto.identity import default_identity
 
 
-class AsyncClient(OperationCalls, TableCalls, BacklogCalls, ClusterCalls):
+class AsyncClient(OperationCalls, TableCalls, BacklogCalls, ClusterCalls, AccessCalls):
     """Starts, follows and cancels operations; makes and shows tables. Belongs to one event loop.
 
     Any coordinator answers any call. When one does not, the call is repeated on the next: every call is safe
@@ -34,7 +36,10 @@ class AsyncClient(OperationCalls, TableCalls, BacklogCalls, ClusterCalls):
         Seconds after which a client that has not yet reached any coordinator gives a call up. Equal to
         ``timeout_s``, it waits for a service that is being started.
     identity:
-        Who is shown as having started or cancelled something. Default: ``user@host``.
+        Who is shown as having started or cancelled something, where the service does not know it better.
+        Default: ``user@host``.
+    credentials:
+        A token or certificates. Default: from the environment, see :meth:`Credentials.from_env`.
     new_request_id:
         Makes request ids; unique ones.
     """
@@ -46,12 +51,16 @@ class AsyncClient(OperationCalls, TableCalls, BacklogCalls, ClusterCalls):
         timeout_s: float = 10.0,
         connect_timeout_s: float = 2.0,
         identity: str = "",
+        credentials: Credentials | None = None,
         new_request_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         self.identity = identity or default_identity()
         self._new_request_id = new_request_id
         self._connection = Connection(
-            parse_addresses(address), timeout_s=timeout_s, connect_timeout_s=connect_timeout_s
+            parse_addresses(address),
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            credentials=credentials if credentials is not None else Credentials.from_env(),
         )
 
     async def close(self) -> None:

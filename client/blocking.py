@@ -11,8 +11,9 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from distop.client.aio import AsyncClient
 from distop.client.transport.connection import DEFAULT_ADDRESS
+from distop.client.transport.credentials import Credentials
 from distop.errors import PreconditionFailed
-from distop.errors.threads import LoopThread
+from distop.errors.threads import LoopThread, result_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -93,6 +94,7 @@ class Client:
     watermarks = _blocking(AsyncClient.watermarks)
     set_watermark = _blocking(AsyncClient.set_watermark)
     forget_watermarks = _blocking(AsyncClient.forget_watermarks)
+    compact_watermarks = _blocking(AsyncClient.compact_watermarks)
     rewind_watermarks = _blocking(AsyncClient.rewind_watermarks)
     describe_table = _blocking(AsyncClient.describe_table)
     snapshots = _iterating(AsyncClient.snapshots)
@@ -101,6 +103,9 @@ class Client:
     diagnose = _blocking(AsyncClient.diagnose)
     drain = _blocking(AsyncClient.drain)
     audit = _iterating(AsyncClient.audit)
+    grants = _blocking(AsyncClient.grants)
+    change_grants = _blocking(AsyncClient.change_grants)
+    follow_audit = _iterating(AsyncClient.follow_audit)
 
     def __init__(
         self,
@@ -109,9 +114,14 @@ class Client:
         timeout_s: float = 10.0,
         connect_timeout_s: float = 2.0,
         identity: str = "",
+        credentials: Credentials | None = None,
     ) -> None:
         self._client = AsyncClient(
-            address, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, identity=identity
+            address,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            identity=identity,
+            credentials=credentials,
         )
         self._thread = LoopThread("distop-client")
         self._loop = self._thread.loop
@@ -145,7 +155,7 @@ class Client:
                 task.cancel()
 
         try:
-            return self._thread.submit(run).result()
+            return result_of(self._thread.submit(run))
         except concurrent.futures.CancelledError:
             raise PreconditionFailed("the client was closed during the call") from None
         except KeyboardInterrupt:

@@ -40,7 +40,7 @@ from distop.commit.layout.changes import (
     refused,
 )
 from distop.commit.layout.evolution import evolution_of
-from distop.commit.layout.model import Layout, check_format, file_io, parse_schema
+from distop.commit.layout.model import Layout, check_format, check_properties, file_io, parse_schema
 from distop.commit.layout.partitioning import Partitioner
 from distop.commit.layout.staging import DELTA, FILES
 from distop.commit.layout.terms import check_terms, parse_partitioning
@@ -82,7 +82,7 @@ def altered(record: TableRecord, head: Head | None, changes: Sequence[Change]) -
     PreconditionFailed
         Tables of this format do not change so.
     """
-    record = msgspec.structs.replace(record, options=_options(record.options, changes))
+    record = msgspec.structs.replace(record, options=_options(record, changes))
     layout = output_of(record.format).layout(record, head)
     if layout is None:
         return _unpublished(record, changes)
@@ -106,13 +106,14 @@ def altered(record: TableRecord, head: Head | None, changes: Sequence[Change]) -
     return _iceberg(record, head, schema, changes)
 
 
-def _options(options: dict[str, Any], changes: Iterable[Change]) -> dict[str, Any]:
-    new = dict(options)
+def _options(record: TableRecord, changes: Iterable[Change]) -> dict[str, Any]:
+    new, location = dict(record.options), record.location
     for change in changes:
         match change:
             case SetPartitioning():
                 new["partitionBy"] = list(change.terms)
             case SetProperties():
+                check_properties(change.set, location)
                 kept = {
                     name: value
                     for name, value in new.get("properties", {}).items()
@@ -201,7 +202,7 @@ def _iceberg(record: TableRecord, head: Head, schema: Schema, changes: Sequence[
     Partitioner(schema, spec)
     if not updates:
         return Altered(record=record, head=None, schema=schema)
-    draft = Draft(file_io(base.location, base.properties, storage), file)
+    draft = Draft(file_io(base.location, storage), file)
     try:
         location = draft.write(*updates)
     except BaseException:

@@ -96,7 +96,7 @@ class IcebergOutput(Output):
     def holds_data(self, table: TableRecord, head: Head | None) -> Exception | None:
         from distop.commit.iceberg.content import data_at, not_empty
 
-        found = data_at(head, table.options.get("properties"), storage_of(table))
+        found = data_at(head, storage_of(table))
         return None if found is None else not_empty(table.name, found)
 
     def file_list(self, layout: Layout, arg: OperationArg) -> FileList:

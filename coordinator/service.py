@@ -15,46 +15,65 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from distop.coordinator.access.authentication import IdentityConfig
+from distop.coordinator.access.following import Policies
+from distop.coordinator.access.gate import Gate
+from distop.coordinator.access.tls import Tls, TlsConfig
+from distop.coordinator.api.limits import Limits
 from distop.coordinator.api.server import start_server
 from distop.coordinator.completion.completion import Completion
-from distop.coordinator.completion.hooks import Hooks
 from distop.coordinator.completion.parking import MAX_COMMIT_ATTEMPTS, Parking
 from distop.coordinator.leading.leadership import Leadership
 from distop.coordinator.metrics.counts import Metrics
+from distop.coordinator.starting.admission import Admission
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.state.memory import Memory
-from distop.errors import DistopError, EtcdDenied, InvalidArgument
+from distop.coordinator.views.following import Following
+from distop.coordinator.work.lease import SharedLease
+from distop.coordinator.work.processes import Processes
+from distop.coordinator.work.work import LIMIT_S, Work
+from distop.errors import DistopError, EtcdDenied, InvalidArgument, OtherLayout
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.calls import tell_of_calls
+from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
 from distop.metastore.operations.requests import BRIEFLY_S, REMEMBER_S
-from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.member import LongCall, MemberRecord
 from distop.metastore.records.record import encode
+from distop.metastore.tables.denials import Denials
 from distop.operations.registry import Registry
 
 if TYPE_CHECKING:
+    from distop.coordinator.rest.app import RestCatalog
     from distop.coordinator.web.app import WebServer
 
 log = logging.getLogger(__name__)
 
-BLOCKING_THREADS = 4
-"""Threads for planning, and as many for publishing: blocking work of this process never exceeds them."""
+ANSWERING_THREADS, WORKING_THREADS = 16, 128
+"""Threads for calls that look into storage; and for planning and publishing, each with places for half."""
 
-PLANNING, PUBLISHING = "distop-planning", "distop-publishing"
-"""What these threads are called."""
+ANSWERING, WORKING, CATALOG = "distop-answering", "distop-working", "distop-catalog"
+"""What these threads are called, and those of the catalog."""
 
 LAST_S = 0.5
 """Seconds that blocking work has to end once the process has stopped everything else."""
 
 RETRY_S = 0.5
 """Pause before a new incarnation when etcd does not answer."""
+
+LOAD_S = 30.0
+"""Seconds that loading an operation type may take."""
+
+TELL_EVERY_S, MAX_TOLD = 1.0, 50
+"""How often it is looked which calls take long, and how many of them are told of."""
 
 GRACE_S = 2.0
 """Seconds that calls under way have to end when the process is asked to stop."""
@@ -69,25 +88,44 @@ class CoordinatorConfig:
     """``host:port`` of the gRPC service; port 0 picks a free one."""
     web: str | None = None
     """``host:port`` of the page and of ``/metrics``; port 0 picks a free one, ``None`` leaves them out."""
+    identity: IdentityConfig = field(default_factory=IdentityConfig)
+    """By what it knows who calls."""
+    catalog: str | None = None
+    """``host:port`` of the catalog for engines that speak Iceberg's REST protocol; as ``web``."""
+    warehouse: str | None = None
+    """URL of the folder in which tables lie that are made there without a location."""
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    """How its connections are protected."""
     lease_ttl_s: int = 5
     """Seconds after which a dead coordinator loses its tables; etcd's floor is 2."""
     linger_s: float = 5.0
     """Seconds a leader keeps a table that has no work."""
     max_commit_attempts: int = MAX_COMMIT_ATTEMPTS
     """Failed attempts at completing an operation after which it is parked."""
+    call_timeout_s: float = LIMIT_S
+    """Seconds that hooks, commit steps and the preparation of a commit may take without a sign of life."""
     remember_requests_s: float = REMEMBER_S
     """Seconds for which request ids are remembered, from the start of their operation on."""
     operations: tuple[str, ...] | None = None
     """Operation types besides the installed ones, ``module:Class``; ``None``: from DISTOP_OPERATIONS."""
+    limits: Limits = field(default_factory=Limits)
+    """What callers may have under way."""
 
     def __post_init__(self) -> None:
-        for name, address in (("listen", self.listen), ("web", self.web or self.listen)):
+        for name, address in (("listen", self.listen), ("web", self.web), ("catalog", self.catalog)):
+            if address is None:
+                continue
             host, _, port = address.rpartition(":")
             if not host or not port.isdecimal() or int(port) > 65_535:
                 raise InvalidArgument(f"{address!r} is not host:port", details={"field": name})
+            self.tls.check(name, address)
         if self.max_commit_attempts < 1:
             raise InvalidArgument(
                 "max_commit_attempts must be at least 1", details={"field": "max_commit_attempts"}
+            )
+        if not self.call_timeout_s > 0:
+            raise InvalidArgument(
+                "the call timeout must be positive seconds", details={"field": "call_timeout_s"}
             )
         if not self.remember_requests_s >= BRIEFLY_S:
             raise InvalidArgument(
@@ -104,63 +142,97 @@ class CoordinatorConfig:
 class Coordinator:
     """One coordinator in this event loop.
 
-    ``address`` and ``web_address`` are known once :meth:`run` has bound the ports; ``ready`` is set when it
-    serves.
+    ``address``, ``web_address`` and ``catalog_address`` are known once :meth:`run` has bound the ports;
+    ``ready`` is set when it serves.
     """
 
     def __init__(self, config: CoordinatorConfig) -> None:
         self.config = config
         self.address = ""
         self.web_address = ""
+        self.catalog_address = ""
         self.ready = asyncio.Event()
         self.member = ""
         self._stop = asyncio.Event()
+        self._following: Following | None = None
 
     def stop(self) -> None:
         """Ask it to resign, drain and return from :meth:`run`. Safe to call twice, from the loop's thread."""
         self._stop.set()
+        if self._following is not None:
+            self._following.tell_all()
 
     async def run(self) -> None:
         """Serve until :meth:`stop`."""
         registry = Registry(self.config.operations)
-        registry.names()  # a wrong setting is reported now, not to every caller
-        web, metrics = self._web()
+        metrics, web_of = self._web()
         client = metrics.etcd_client(self.config.etcd)
-        # Planning reads what users point at and may hang there; publishing must not wait for it.
-        planning = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix=PLANNING)
-        publishing = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix=PUBLISHING)
-        planner = Planner(registry, planning, metrics)
-        memory = Memory()
+        try:
+            await enter(client)  # before anybody can call
+        except (EtcdDenied, OtherLayout):
+            await client.close()
+            raise
+        except DistopError as error:  # an etcd that is away: callers hear of it
+            log.warning("installation_not_read", extra={"code": error.code, "error": str(error)})
+        # What looks into storage to answer a call may hang there: starts and commits must not wait for it.
+        answering = ThreadPoolExecutor(ANSWERING_THREADS, thread_name_prefix=ANSWERING)
+        working = ThreadPoolExecutor(WORKING_THREADS, thread_name_prefix=WORKING)
+        try:
+            await _load_types(registry, working)
+        except BaseException:
+            await client.close()
+            working.shutdown(wait=False)
+            raise
+        processes = Processes(self.config.operations)
+        planning = Work(registry, working, processes)
+        publishing = Work(registry, working, processes, limit_s=self.config.call_timeout_s)
+        metrics.long_calls(lambda: len(planning.long()) + len(publishing.long()))
+        planner = Planner(planning, metrics)
+        memory, admission = Memory(), Admission()
+        following = self._following = Following(client, memory.leads)
+        policies = Policies(client, self.config.identity.admins)
+        gate = Gate(policies, self.config.identity, Denials(client))
+        tls = Tls(self.config.tls) if self.config.tls.cert else None
+        web = web_of(following, gate, tls) if web_of is not None else None
+        catalog = self._catalog(registry, gate, tls)
         server, port = await start_server(
             self.config.listen,
             client,
             planner,
-            planning,
+            answering,
             metrics,
             self._stop,
             memory,
             self.config.remember_requests_s,
+            admission,
+            following,
+            gate,
+            tls,
+            self.config.limits,
         )
+        beside = [asyncio.create_task(one.run()) for one in (admission, policies)]
         self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
-        hooks = Hooks(PUBLISHING + "-hook")
         completion = Completion(
             client,
-            registry,
             publishing,
-            hooks=hooks,
-            parking=Parking(client, max_attempts=self.config.max_commit_attempts),
+            parking=Parking(client, publishing, max_attempts=self.config.max_commit_attempts),
             metrics=metrics,
             memory=memory,
         )
-        log.info("coordinator_listening", extra={"address": self.address})
+        log.info("coordinator_listening", extra={"address": self.address, "tls": tls is not None})
+        if self.config.tls.insecure and tls is None:
+            log.warning("coordinator_insecure", extra={"address": self.address, "served": "in plain text"})
         try:
             if web is not None:
                 await web.start()
                 self.web_address = web.address
+            if catalog is not None:
+                await catalog.start()
+                self.catalog_address = catalog.address
             while not self._stop.is_set():
                 try:
-                    await self._incarnation(client, completion, planner, metrics)
-                except EtcdDenied:
+                    await self._incarnation(client, completion, planner, metrics, processes.lease)
+                except (EtcdDenied, OtherLayout):
                     if not self.ready.is_set():
                         raise  # it will not pass by itself
                     await _either(self._stop.wait(), asyncio.sleep(RETRY_S))
@@ -169,30 +241,55 @@ class Coordinator:
                     log.warning("incarnation_failed", extra={"code": error.code, "error": str(error)})
                     await _either(self._stop.wait(), asyncio.sleep(RETRY_S))
         finally:
+            for task in beside:
+                task.cancel()
             await server.stop(GRACE_S)
             if web is not None:
                 await web.stop()
-            planning.shutdown(wait=False, cancel_futures=True)
-            publishing.shutdown(wait=False, cancel_futures=True)
-            hooks.close()
+            if catalog is not None:
+                await catalog.stop()
+            await following.close()
+            answering.shutdown(wait=False, cancel_futures=True)
+            working.shutdown(wait=False, cancel_futures=True)
+            processes.close()
             await client.close()
             log.info("coordinator_stopped", extra={"address": self.address})
 
-    def _web(self) -> tuple[WebServer | None, Metrics]:
-        """The page, unless it is left out, and what counts for it. Only then is either loaded."""
-        if self.config.web is None:
-            return None, Metrics()
+    def _web(self) -> tuple[Metrics, Callable[[Following, Gate, Tls | None], WebServer] | None]:
+        """What makes the page, unless it is left out, and what counts for it. Only then is either loaded."""
+        if (listen := self.config.web) is None:
+            return Metrics(), None
         from distop.coordinator.metrics.prometheus import PrometheusMetrics
         from distop.coordinator.web.app import WebServer
 
         metrics = PrometheusMetrics()
-        return WebServer(self.config.web, self.config.etcd, metrics, lambda: self.member), metrics
+
+        def web(following: Following, gate: Gate, tls: Tls | None) -> WebServer:
+            return WebServer(listen, self.config.etcd, metrics, lambda: self.member, following, gate, tls)
+
+        return metrics, web
+
+    def _catalog(self, registry: Registry, gate: Gate, tls: Tls | None) -> RestCatalog | None:
+        if (listen := self.config.catalog) is None:
+            return None
+        from distop.coordinator.rest.app import RestCatalog
+
+        return RestCatalog(listen, self.config.etcd, registry, self.config.warehouse, gate, tls)
 
     async def _incarnation(
-        self, client: EtcdClient, completion: Completion, planner: Planner, metrics: Metrics
+        self,
+        client: EtcdClient,
+        completion: Completion,
+        planner: Planner,
+        metrics: Metrics,
+        shared: SharedLease,
     ) -> None:
         """Lead tables under one lease, until stopped or until the lease is lost."""
-        session = await LeaseSession(client, self.config.lease_ttl_s).start()
+        await enter(client)
+        session = LeaseSession(
+            client, self.config.lease_ttl_s, renewed=lambda until: shared.holds(session.lease_id, until)
+        )
+        await session.start()
         try:
             member = MemberRecord(
                 id=incarnation("coordinator"),
@@ -215,6 +312,7 @@ class Coordinator:
             )
             metrics.incarnation(leadership.led)
             leading = asyncio.create_task(leadership.run(), name="leadership")
+            telling = asyncio.create_task(_tell(client, member.id, planner), name="telling")
             self.ready.set()
             log.info("coordinator_ready", extra={"member": member.id, "lease": session.lease_id})
             try:
@@ -222,11 +320,54 @@ class Coordinator:
             finally:
                 # First stop acting, then let go: nothing of this epoch runs once another one can begin.
                 leading.cancel()
-                await asyncio.gather(leading, return_exceptions=True)
+                telling.cancel()
+                await asyncio.gather(leading, telling, return_exceptions=True)
             if not leading.cancelled() and leading.exception() is not None:
                 raise leading.exception()  # type: ignore[misc]
         finally:
             await session.close()
+
+
+async def _load_types(registry: Registry, threads: Executor) -> None:
+    """Load the types of users before anybody asks for one: what hangs then hangs nobody, and is refused.
+
+    Raises :class:`~distop.errors.InvalidArgument` for a wrong setting.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(LOAD_S):
+            names = await loop.run_in_executor(threads, registry.of_users)
+    except TimeoutError:
+        raise InvalidArgument(f"loading the operation types takes longer than {LOAD_S:g} s") from None
+
+    async def load(name: str) -> None:
+        try:
+            async with asyncio.timeout(LOAD_S):
+                await loop.run_in_executor(threads, registry.get, name)
+        except TimeoutError:
+            registry.refuse(name, f"loading it takes longer than {LOAD_S:g} s")
+            log.error("type_not_loaded", extra={"type": name, "seconds": LOAD_S})
+        except Exception as error:  # whoever asks for it hears of it
+            log.warning("type_not_loaded", extra={"type": name, "error": str(error)})
+
+    await asyncio.gather(*map(load, names))
+
+
+async def _tell(client: EtcdClient, member: str, planner: Planner) -> None:
+    """Keep it in the member's record which plans take long. Calls of completions stand with their
+    operations."""
+    told: list[LongCall] = []
+    while True:
+        await asyncio.sleep(TELL_EVERY_S)
+        long = planner.work.long()[:MAX_TOLD]
+        calls = [LongCall(table=one.table, what=one.what, since=one.at) for one in long]
+        if calls == told:
+            continue
+        try:
+            await tell_of_calls(client, client.keyspace.coordinator(member), calls)
+            told = calls
+        except DistopError as error:
+            log.warning("calls_not_told_of", extra={"error": str(error)})
 
 
 async def _finished(task: asyncio.Task[None]) -> None:
@@ -283,7 +424,9 @@ def run(config: CoordinatorConfig) -> int:
 def _hanging_threads() -> list[str]:
     """Planning or publishing that has not ended, a moment after everything else has."""
     deadline = time.monotonic() + LAST_S
-    ours = [thread for thread in threading.enumerate() if thread.name.startswith((PLANNING, PUBLISHING))]
+    ours = [
+        thread for thread in threading.enumerate() if thread.name.startswith((ANSWERING, WORKING, CATALOG))
+    ]
     for thread in ours:
         thread.join(max(0.0, deadline - time.monotonic()))
     return [thread.name for thread in ours if thread.is_alive()]

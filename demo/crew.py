@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from distop.commit.files.allowed import ALL
+
 T = TypeVar("T")
 
 AT_ONCE_S = 0.02
@@ -45,7 +47,7 @@ class Crew:
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._folder = folder
-        self._env = {**os.environ, **SHORT_SPARK, **environment}
+        self._env = {**os.environ, **ALL, **SHORT_SPARK, **environment}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 

@@ -37,6 +37,12 @@ class Kind(Enum):
         return int(self.value[1])
 
 
+RETRY_AFTER = "retryAfterS"
+"""The detail of an error that says after how many seconds to try again."""
+
+_LONGEST_ADVICE_S = 60.0
+
+
 class DistopError(Exception):
     """The root of all errors of distop.
 
@@ -60,6 +66,14 @@ class DistopError(Exception):
         self.hint = hint or self.default_hint
         self.details = dict(details or {})
         super().__init__(self.message)
+
+    @property
+    def retry_after_s(self) -> float:
+        """Seconds after which the service wants to be asked again; 0: it has not said."""
+        try:
+            return min(max(float(self.details.get(RETRY_AFTER, "0")), 0.0), _LONGEST_ADVICE_S)
+        except ValueError:
+            return 0.0
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
@@ -117,6 +131,22 @@ class PreconditionFailed(DistopError):
 
     code = "PRECONDITION_FAILED"
     kind = Kind.PRECONDITION
+
+
+class PermissionDenied(DistopError):
+    """The caller may not do this."""
+
+    code = "PERMISSION_DENIED"
+    kind = Kind.DENIED
+    default_hint = "an admin can grant it: distop grants add WHO ROLE TABLE"
+
+
+class Unauthenticated(DistopError):
+    """The service does not know who calls."""
+
+    code = "UNAUTHENTICATED"
+    kind = Kind.UNAUTHENTICATED
+    default_hint = "say who you are: DISTOP_TOKEN or DISTOP_TOKEN_FILE, or DISTOP_CERT and DISTOP_KEY"
 
 
 class Conflict(DistopError):

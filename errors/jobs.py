@@ -43,6 +43,15 @@ class AttemptTimeout(DistopError):
     default_hint = "raise attempt_timeout, or make the jobs smaller"
 
 
+class CallTimeout(DistopError):
+    """What a coordinator has called took longer than it may."""
+
+    code = "CALL_TIMEOUT"
+    kind = Kind.DEADLINE
+    retryable = True
+    default_hint = "remove the cause, or give it more time: distop coordinator --call-timeout"
+
+
 class JobResultTooLarge(JobFailed):
     """The result of a job is larger than its record may be."""
 

@@ -11,6 +11,13 @@ class InvalidName(InvalidArgument):
     code = "INVALID_NAME"
 
 
+class NotAllowed(InvalidArgument):
+    """What the caller names may not be opened here."""
+
+    code = "NOT_ALLOWED"
+    default_hint = "ask the operator to list it"
+
+
 class ArgumentTooLarge(InvalidArgument):
     """The request is larger than etcd can hold in one value."""
 
@@ -44,6 +51,7 @@ class OperationNotFound(NotFound):
     """The operation does not exist."""
 
     code = "OPERATION_NOT_FOUND"
+    default_hint = "it may be older than the history that is kept, or counted in its series: see distop ls"
 
 
 class TableExists(AlreadyExists):
@@ -146,3 +154,10 @@ class Cancelled(DistopError):
 
     code = "CANCELLED"
     kind = Kind.CONFLICT
+
+
+class OtherLayout(PreconditionFailed):
+    """The keys of this installation were laid out by another version."""
+
+    code = "OTHER_LAYOUT"
+    default_hint = "use the version that made it, or another prefix: distop 0.1 moves nothing over"

@@ -20,6 +20,9 @@ from distop.errors.store import Forked
 
 T = TypeVar("T")
 
+_NOTICE_S = 0.5
+"""Longest time until a signal is noticed that has not woken who waits."""
+
 _CLOSING_S = 10.0
 """Longest wait for the thread to end."""
 
@@ -33,6 +36,17 @@ def check_not_forked() -> None:
         _speaker = os.getpid()
     elif _speaker != os.getpid():
         raise Forked
+
+
+def result_of(future: concurrent.futures.Future[T]) -> T:
+    """Its result, once it is there.
+
+    A signal (Ctrl-C) ends the wait only if it comes to the thread that waits, and while it waits. One that
+    comes a moment before, or to another thread of the process, is noticed when that thread next wakes up.
+    """
+    while not concurrent.futures.wait([future], _NOTICE_S).done:
+        pass
+    return future.result()
 
 
 class LoopThread:

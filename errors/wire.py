@@ -23,14 +23,19 @@ from distop.errors import (
     InvalidArgument,
     Kind,
     NotFound,
+    PermissionDenied,
     PreconditionFailed,
+    Unauthenticated,
     Unavailable,
 )
 from distop.errors.base import error_class
 
 DOMAIN = "distop"
+_REFUSALS = ("Socket closed", "handshake", "reset by peer", "GOAWAY")
+"""What gRPC says where one side speaks TLS and the other does not, or does not trust a certificate."""
+
 RETRY_DELAY_S = 1
-"""What ``RetryInfo`` advises."""
+"""What ``RetryInfo`` advises, unless the error says more."""
 
 # gRPC drops a reply whose metadata exceed 8 KiB, and the message travels twice: percent-encoded (up to three
 # bytes for one) and, like the rest, in base64 (four for three). At worst these limits make 7.3 KiB.
@@ -47,6 +52,8 @@ _GENERAL: dict[Kind, type[DistopError]] = {
     Kind.EXHAUSTED: Exhausted,
     Kind.UNAVAILABLE: Unavailable,
     Kind.DEADLINE: DeadlineExceeded,
+    Kind.DENIED: PermissionDenied,
+    Kind.UNAUTHENTICATED: Unauthenticated,
 }
 """The class that stands for a whole kind, so that ``except NotFound`` catches codes of newer servers too."""
 
@@ -67,7 +74,7 @@ def to_status(error: DistopError) -> status_pb2.Status:
     status.details.add().Pack(info)
     if error.retryable:
         advice = error_details_pb2.RetryInfo()
-        advice.retry_delay.FromSeconds(RETRY_DELAY_S)
+        advice.retry_delay.FromMilliseconds(round((error.retry_after_s or RETRY_DELAY_S) * 1000))
         status.details.add().Pack(advice)
     return status
 
@@ -113,6 +120,12 @@ def _from_plain(status: grpc.StatusCode, message: str, address: str) -> DistopEr
         status = grpc.StatusCode.UNAVAILABLE
     if status is grpc.StatusCode.UNAVAILABLE:
         # "failed to connect to all addresses; last error: UNKNOWN: ...: Connection refused": the end says it.
+        if "failed to connect" in message and any(sign in message for sign in _REFUSALS):
+            return Unavailable(
+                f"TLS refused, or no server there: {address}: {message.partition('last error: ')[2]}",
+                hint="does it speak TLS, and does your DISTOP_CA (and DISTOP_CERT, if it wants one) fit it?",
+                details={"grpc": message},
+            )
         return Unavailable(
             f"no answer from {address}: {message.rpartition(': ')[2]}",
             hint=f"is a coordinator running at {address}?",

@@ -37,15 +37,20 @@ def run(
     max_operations:
         Operations at once.
 
+    What their callers name is opened if the environment lists it (``DISTOP_ALLOW_SOURCES``,
+    ``DISTOP_ALLOW_LOCATIONS``; ``*``: everything).
+
     Returns
     -------
     0, or 1 when the session broke; all operations were let go then.
     """
     # Spark's workers import this package for a task's sake and must not pay for gRPC.
+    from distop.commit.files.allowed import restrict
     from distop.executor.runner.runner import RunnerOptions
     from distop.executor.runner.service import ExecutorConfig, run_with
     from distop.metastore.etcd.config import EtcdConfig
 
+    restrict()
     config = ExecutorConfig(
         etcd=etcd or EtcdConfig.from_env(),
         types=types,

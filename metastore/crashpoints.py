@@ -35,6 +35,7 @@ ONCE_VARIABLE = "DISTOP_CRASH_ONCE"
 
 _PLAN = os.environ.get(VARIABLE, "")
 _hits: Counter[str] = Counter()
+_victims: list[int] = []
 _ITEM = re.compile(r"(?P<name>[a-z0-9_.]+)=(?P<action>die|lost|sleep:\d+(?:\.\d+)?)(?:@(?P<hit>[1-9]\d*))?")
 
 
@@ -106,18 +107,26 @@ def _is_first(name: str, action: str) -> bool:
     return True
 
 
+def works_for(pid: int) -> None:
+    """This process does part of the work of another one: what a point does, it does to both."""
+    _victims[:] = [pid]
+
+
 def _fire(name: str, action: str) -> None:
+    victims = [*_victims, os.getpid()]  # this one is the last: nothing comes after that
     if action == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
     elif action == "lost":
         raise OutcomeUnknown(f"the answer was lost at crash point {name}")
     else:
         # A stopped process cannot wake itself.
-        seconds, pid = action.partition(":")[2], os.getpid()
-        waker = ["/bin/sh", "-c", f"sleep {seconds}; kill -CONT {pid}"]
+        seconds, pids = action.partition(":")[2], " ".join(map(str, victims))
+        waker = ["/bin/sh", "-c", f"sleep {seconds}; kill -CONT {pids}"]
         # The process outlives this function, and is left to init when ours dies meanwhile.
         subprocess.Popen(waker, stdin=subprocess.DEVNULL, start_new_session=True)
-        os.kill(pid, signal.SIGSTOP)
+        for pid in victims:
+            os.kill(pid, signal.SIGSTOP)
 
 
 def points() -> dict[str, str]:

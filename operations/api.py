@@ -12,7 +12,7 @@ from distop.errors import InvalidArgument
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.operation import ErrorRecord, JobRecord, OperationArg, StepRecord, WatermarkMove
 from distop.metastore.records.options import OperationOptions
-from distop.metastore.records.table import Head, IndexRecord, TableRecord, Watermarks
+from distop.metastore.records.table import Head, IndexRecord, TableRecord
 from distop.operations.job import JobContext
 
 
@@ -34,7 +34,9 @@ class PlanRequest:
 
     table: TableRecord
     head: Head | None
-    watermarks: Watermarks
+    watermarks: Mapping[str, Mapping[str, str]]
+    """source -> partition -> value. Asking for a partition reads a little; going through a source reads the
+    source, and going through all of it reads everything, which may be a million entries."""
     argument: Mapping[str, Any]
     """As the caller sent it; unchecked."""
     partitions: Sequence[str] | None = None
@@ -67,6 +69,9 @@ class Plan:
     dynamic: bool = False
     uuid: str = ""
     """Names the operation's staging folders, if they are older than it. Empty: a new one is made."""
+    series: str = ""
+    """What operations have in common that go on with each other without end, such as batches of a stream. The
+    history keeps one line of a series: its last operation, with how many there were."""
 
     def __post_init__(self) -> None:
         if self.dynamic and (self.partition_count or self.partitions is not None):
@@ -124,9 +129,9 @@ class DistributedOperation(ABC):
     def plan(self, request: PlanRequest) -> Plan:
         """Check the argument and fix what is to be done.
 
-        Runs in a thread of a coordinator, within the deadline of the call, maybe more than once for one
-        operation: again whenever the table's head, watermarks or index have moved before the start, see
-        :meth:`plan_holds`. Has no side effects.
+        Runs in a process beside a coordinator, which is ended at the deadline of the call. Maybe more than
+        once for one operation: again whenever the table's head, watermarks or index have moved before the
+        start, see :meth:`plan_holds`. Has no side effects.
 
         Raises
         ------
@@ -222,7 +227,8 @@ class DistributedOperation(ABC):
 
         All jobs have succeeded then, unless the options let some fail: those have ``state == "failed"``.
         At least once: may run again after a crash, so make it idempotent by ``operation.token``. Raising
-        delays the completion, which is tried again.
+        delays the completion, which is tried again. Runs in a process beside a coordinator, which is ended
+        after its ``--call-timeout``; that counts as a failed attempt.
         """
 
     def abort_operation(self, operation: OperationView) -> None:  # noqa: B027 - a default, not a gap

@@ -26,6 +26,7 @@ class Registry:
         named = os.environ.get(VARIABLE, "").split(",") if extra is None else extra
         self._extra = [item.strip() for item in named if item.strip()]
         self._loaded: dict[str, DistributedOperation] = {}
+        self._refused: dict[str, str] = {}
 
     @cached_property
     def _entries(self) -> dict[str, EntryPoint]:
@@ -49,10 +50,19 @@ class Registry:
         """All types, sorted, without loading them."""
         return sorted({*self._entries, *self._named})
 
+    def of_users(self) -> list[str]:
+        """Those that are not distop's own."""
+        own = {name for name, entry in self._entries.items() if entry.value.startswith("distop.")}
+        return [name for name in self.names() if name in self._named or name not in own]
+
+    def refuse(self, name: str, why: str) -> None:
+        """Load a type no more."""
+        self._refused[name] = why
+
     def compatible(self, kind: DistributedOperation, other: str) -> bool:
         """Whether operations of both types may run on one table at the same time: their effects allow it, or
         each type names the other. Of an unknown type nothing is assumed."""
-        if other not in self.names():
+        if other not in self.names() or other in self._refused:
             return False
         found = self.get(other)
         if may_run_together(kind.effect, found.effect):
@@ -67,6 +77,11 @@ class Registry:
         UnknownOperationType
             Nothing of this name is registered here; says what is.
         """
+        if name in self._refused:
+            raise UnknownOperationType(
+                f"operation type {name!r} cannot be used here: {self._refused[name]}",
+                details={"field": "type"},
+            )
         if name not in self._loaded:
             kind = self._named.get(name)
             if kind is None and name in self._entries:

@@ -39,6 +39,48 @@ NOTICE: Severity
 WARNING: Severity
 ERROR: Severity
 
+class Grant(_message.Message):
+    __slots__ = ("who", "role", "tables")
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    who: str
+    role: str
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, who: _Optional[str] = ..., role: _Optional[str] = ..., tables: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListGrantsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListGrantsResponse(_message.Message):
+    __slots__ = ("grants", "enforced", "subject", "groups")
+    GRANTS_FIELD_NUMBER: _ClassVar[int]
+    ENFORCED_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    grants: _containers.RepeatedCompositeFieldContainer[Grant]
+    enforced: bool
+    subject: str
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., enforced: _Optional[bool] = ..., subject: _Optional[str] = ..., groups: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ChangeGrantsRequest(_message.Message):
+    __slots__ = ("add", "remove", "replace", "reason", "requested_by", "request_id")
+    ADD_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    REPLACE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    add: _containers.RepeatedCompositeFieldContainer[Grant]
+    remove: _containers.RepeatedCompositeFieldContainer[Grant]
+    replace: bool
+    reason: str
+    requested_by: str
+    request_id: str
+    def __init__(self, add: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., remove: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., replace: _Optional[bool] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
 class OperationOptions(_message.Message):
     __slots__ = ("deadline", "max_job_attempts", "job_backoff", "attempt_timeout", "max_failed_partitions")
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
@@ -188,7 +230,7 @@ class Operation(_message.Message):
     def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., instance: _Optional[int] = ..., state: _Optional[_Union[OperationState, str]] = ..., jobs: _Optional[_Union[JobCounts, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., facts_json: _Optional[str] = ..., runner: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., max_failed_partitions: _Optional[int] = ..., follows: _Optional[str] = ..., retry_of: _Optional[str] = ..., found: _Optional[bool] = ..., completion: _Optional[_Union[Completion, _Mapping]] = ..., argument_json: _Optional[str] = ...) -> None: ...
 
 class Completion(_message.Message):
-    __slots__ = ("attempts", "step", "error", "at", "parked", "skipped", "skippable")
+    __slots__ = ("attempts", "step", "error", "at", "parked", "skipped", "skippable", "running", "running_since")
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +238,8 @@ class Completion(_message.Message):
     PARKED_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     SKIPPABLE_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_SINCE_FIELD_NUMBER: _ClassVar[int]
     attempts: int
     step: str
     error: OperationError
@@ -203,7 +247,9 @@ class Completion(_message.Message):
     parked: bool
     skipped: int
     skippable: bool
-    def __init__(self, attempts: _Optional[int] = ..., step: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parked: _Optional[bool] = ..., skipped: _Optional[int] = ..., skippable: _Optional[bool] = ...) -> None: ...
+    running: str
+    running_since: _timestamp_pb2.Timestamp
+    def __init__(self, attempts: _Optional[int] = ..., step: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parked: _Optional[bool] = ..., skipped: _Optional[int] = ..., skippable: _Optional[bool] = ..., running: _Optional[str] = ..., running_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class GetOperationRequest(_message.Message):
     __slots__ = ("name",)
@@ -468,12 +514,16 @@ class ListTablesResponse(_message.Message):
     def __init__(self, tables: _Optional[_Iterable[_Union[Table, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class GetWatermarksRequest(_message.Message):
-    __slots__ = ("table", "source")
+    __slots__ = ("table", "source", "page_size", "page_token")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     table: str
     source: str
-    def __init__(self, table: _Optional[str] = ..., source: _Optional[str] = ...) -> None: ...
+    page_size: int
+    page_token: str
+    def __init__(self, table: _Optional[str] = ..., source: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ChangeWatermarksRequest(_message.Message):
     __slots__ = ("table", "action", "source", "partition", "value", "reason", "requested_by")
@@ -506,7 +556,7 @@ class Column(_message.Message):
     def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., required: _Optional[bool] = ..., doc: _Optional[str] = ...) -> None: ...
 
 class TableContent(_message.Message):
-    __slots__ = ("table", "columns", "partition_by", "rows", "files", "bytes", "loaded_by", "loaded_at", "loaded_rows")
+    __slots__ = ("table", "columns", "partition_by", "rows", "files", "bytes", "loaded_by", "loaded_at", "loaded_rows", "missing")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     PARTITION_BY_FIELD_NUMBER: _ClassVar[int]
@@ -516,6 +566,7 @@ class TableContent(_message.Message):
     LOADED_BY_FIELD_NUMBER: _ClassVar[int]
     LOADED_AT_FIELD_NUMBER: _ClassVar[int]
     LOADED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
     table: str
     columns: _containers.RepeatedCompositeFieldContainer[Column]
     partition_by: _containers.RepeatedScalarFieldContainer[str]
@@ -525,7 +576,8 @@ class TableContent(_message.Message):
     loaded_by: str
     loaded_at: _timestamp_pb2.Timestamp
     loaded_rows: int
-    def __init__(self, table: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., partition_by: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., files: _Optional[int] = ..., bytes: _Optional[int] = ..., loaded_by: _Optional[str] = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., loaded_rows: _Optional[int] = ...) -> None: ...
+    missing: str
+    def __init__(self, table: _Optional[str] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., partition_by: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., files: _Optional[int] = ..., bytes: _Optional[int] = ..., loaded_by: _Optional[str] = ..., loaded_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., loaded_rows: _Optional[int] = ..., missing: _Optional[str] = ...) -> None: ...
 
 class Snapshot(_message.Message):
     __slots__ = ("snapshot_id", "parent_id", "committed_at", "change", "operation", "started_by", "added_rows", "removed_rows", "rows", "bytes", "present", "in_history", "refs")
@@ -586,15 +638,17 @@ class Watermark(_message.Message):
     def __init__(self, source: _Optional[str] = ..., partition: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
 class GetWatermarksResponse(_message.Message):
-    __slots__ = ("watermarks", "revision")
+    __slots__ = ("watermarks", "revision", "next_page_token")
     WATERMARKS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     watermarks: _containers.RepeatedCompositeFieldContainer[Watermark]
     revision: int
-    def __init__(self, watermarks: _Optional[_Iterable[_Union[Watermark, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, watermarks: _Optional[_Iterable[_Union[Watermark, _Mapping]]] = ..., revision: _Optional[int] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("id", "role", "address", "host", "pid", "started_at", "types", "draining")
+    __slots__ = ("id", "role", "address", "host", "pid", "started_at", "types", "draining", "calls")
     ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -603,6 +657,7 @@ class Member(_message.Message):
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     TYPES_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
     id: str
     role: str
     address: str
@@ -611,7 +666,18 @@ class Member(_message.Message):
     started_at: _timestamp_pb2.Timestamp
     types: _containers.RepeatedScalarFieldContainer[str]
     draining: bool
-    def __init__(self, id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., types: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ...) -> None: ...
+    calls: _containers.RepeatedCompositeFieldContainer[LongCall]
+    def __init__(self, id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., types: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., calls: _Optional[_Iterable[_Union[LongCall, _Mapping]]] = ...) -> None: ...
+
+class LongCall(_message.Message):
+    __slots__ = ("table", "what", "since")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    what: str
+    since: _timestamp_pb2.Timestamp
+    def __init__(self, table: _Optional[str] = ..., what: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class DrainCoordinatorRequest(_message.Message):
     __slots__ = ("member", "undo", "reason", "requested_by")
@@ -716,7 +782,7 @@ class ListAuditRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class AuditEntry(_message.Message):
-    __slots__ = ("id", "at", "action", "target", "by", "reason", "request_id", "argument_json")
+    __slots__ = ("id", "at", "action", "target", "by", "reason", "request_id", "argument_json", "outcome", "rows", "bytes", "error_code", "claimed_by", "address", "table", "cursor")
     ID_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
@@ -725,6 +791,14 @@ class AuditEntry(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ARGUMENT_JSON_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    CLAIMED_BY_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     id: str
     at: _timestamp_pb2.Timestamp
     action: str
@@ -733,7 +807,31 @@ class AuditEntry(_message.Message):
     reason: str
     request_id: str
     argument_json: str
-    def __init__(self, id: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., action: _Optional[str] = ..., target: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ..., request_id: _Optional[str] = ..., argument_json: _Optional[str] = ...) -> None: ...
+    outcome: str
+    rows: int
+    bytes: int
+    error_code: str
+    claimed_by: str
+    address: str
+    table: str
+    cursor: str
+    def __init__(self, id: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., action: _Optional[str] = ..., target: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ..., request_id: _Optional[str] = ..., argument_json: _Optional[str] = ..., outcome: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., error_code: _Optional[str] = ..., claimed_by: _Optional[str] = ..., address: _Optional[str] = ..., table: _Optional[str] = ..., cursor: _Optional[str] = ...) -> None: ...
+
+class FollowAuditRequest(_message.Message):
+    __slots__ = ("table", "after")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    after: str
+    def __init__(self, table: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
+
+class AuditUpdate(_message.Message):
+    __slots__ = ("entries", "cursor")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[AuditEntry]
+    cursor: str
+    def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListAuditResponse(_message.Message):
     __slots__ = ("entries", "next_page_token")

@@ -1088,6 +1088,11 @@ class ClusterServiceStub:
                 request_serializer=distop_dot_proto_dot_distop__pb2.ListAuditRequest.SerializeToString,
                 response_deserializer=distop_dot_proto_dot_distop__pb2.ListAuditResponse.FromString,
                 _registered_method=True)
+        self.FollowAudit = channel.unary_stream(
+                '/distop.v1.ClusterService/FollowAudit',
+                request_serializer=distop_dot_proto_dot_distop__pb2.FollowAuditRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.AuditUpdate.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -1128,6 +1133,13 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FollowAudit(self, request, context):
+        """The same as it grows, the oldest first. Without end; a response without entries says that it is alive.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -1155,6 +1167,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.ListAudit,
                     request_deserializer=distop_dot_proto_dot_distop__pb2.ListAuditRequest.FromString,
                     response_serializer=distop_dot_proto_dot_distop__pb2.ListAuditResponse.SerializeToString,
+            ),
+            'FollowAudit': grpc.unary_stream_rpc_method_handler(
+                    servicer.FollowAudit,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.FollowAuditRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.AuditUpdate.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1293,6 +1310,156 @@ class ClusterService:
             '/distop.v1.ClusterService/ListAudit',
             distop_dot_proto_dot_distop__pb2.ListAuditRequest.SerializeToString,
             distop_dot_proto_dot_distop__pb2.ListAuditResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FollowAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/distop.v1.ClusterService/FollowAudit',
+            distop_dot_proto_dot_distop__pb2.FollowAuditRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.AuditUpdate.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class AccessServiceStub:
+    """Who may do what. Without a policy everybody may do everything; once one stands, nobody may do what no grant allows.
+    A table that a caller may not read does not exist for him: NOT_FOUND, and no listing has it.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ListGrants = channel.unary_unary(
+                '/distop.v1.AccessService/ListGrants',
+                request_serializer=distop_dot_proto_dot_distop__pb2.ListGrantsRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.ListGrantsResponse.FromString,
+                _registered_method=True)
+        self.ChangeGrants = channel.unary_unary(
+                '/distop.v1.AccessService/ChangeGrants',
+                request_serializer=distop_dot_proto_dot_distop__pb2.ChangeGrantsRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.ListGrantsResponse.FromString,
+                _registered_method=True)
+
+
+class AccessServiceServicer:
+    """Who may do what. Without a policy everybody may do everything; once one stands, nobody may do what no grant allows.
+    A table that a caller may not read does not exist for him: NOT_FOUND, and no listing has it.
+    """
+
+    def ListGrants(self, request, context):
+        """Who the caller is for this service, and the grants: all of them for an admin, else those that are the caller's.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeGrants(self, request, context):
+        """Changes the policy, with its audit entry, in one transaction. All coordinators follow within a second.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_AccessServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ListGrants': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGrants,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.ListGrantsRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.ListGrantsResponse.SerializeToString,
+            ),
+            'ChangeGrants': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeGrants,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.ChangeGrantsRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.ListGrantsResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'distop.v1.AccessService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('distop.v1.AccessService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class AccessService:
+    """Who may do what. Without a policy everybody may do everything; once one stands, nobody may do what no grant allows.
+    A table that a caller may not read does not exist for him: NOT_FOUND, and no listing has it.
+    """
+
+    @staticmethod
+    def ListGrants(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.AccessService/ListGrants',
+            distop_dot_proto_dot_distop__pb2.ListGrantsRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.ListGrantsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeGrants(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.AccessService/ChangeGrants',
+            distop_dot_proto_dot_distop__pb2.ChangeGrantsRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.ListGrantsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from distop.commit.files.allowed import ALL
 from distop.metastore.etcd.embedded import EtcdProcess
 from support.fixtures import client as client
 from support.fixtures import etcd_config as etcd_config
@@ -37,6 +39,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("untimed")
 
+# Of all services that tests start: their folders are made as they run.
+os.environ.update(ALL)
 jvm.hurry()
 jvm.fork_unharmed()
 

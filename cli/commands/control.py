@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from distop.cli.options.bundles import command
 from distop.cli.options.common import Limit, Reason
 from distop.cli.options.session import Connected
+from distop.errors import InvalidArgument
 
 PANEL = "Control"
 
@@ -73,6 +75,24 @@ def audit(
         typer.Argument(metavar="[TABLE]", help="Without: tables made and dropped, coordinators drained."),
     ] = "",
     limit: Limit = 100,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Go on as it grows, oldest first: of TABLE, or of everything."),
+    ] = False,
+    after: Annotated[
+        str,
+        typer.Option(metavar="CURSOR", help="With --follow: from behind this entry on; 0: all that is kept."),
+    ] = "",
 ) -> None:
-    """Show who did what and when, the newest first."""
-    session.listed("audit", session.client.audit(table), limit)
+    """Show who did what and when, the newest first.
+
+    With --follow and --output json: one document a line for every entry, each with its cursor.
+    """
+    if not follow:
+        if after:
+            raise InvalidArgument("--after is for --follow", details={"field": "after"})
+        session.listed("audit", session.client.audit(table), limit)
+        return
+    with suppress(KeyboardInterrupt):
+        for entry in session.client.follow_audit(table, after=after):
+            session.out.show(entry)

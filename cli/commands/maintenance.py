@@ -10,6 +10,7 @@ import typer
 from distop.cli.commands.operations import Starting, start_operation
 from distop.cli.options.bundles import command
 from distop.cli.options.common import TableName
+from distop.cli.options.parsing import parse_object
 from distop.cli.options.session import Connected
 
 app = typer.Typer()
@@ -115,6 +116,75 @@ def remove_orphans(
     """
     argument = _said({"older_than": older_than}) | {"dry_run": dry_run}
     start_operation(session, options, table, "remove_orphans", argument)
+
+
+@command(app, rich_help_panel=PANEL)
+def build_index(
+    options: Starting,
+    session: Connected,
+    table: TableName,
+    column: Annotated[str, typer.Argument(help="Of a primitive type, and not within a struct.")],
+    full: Annotated[
+        bool, typer.Option("--full", help="Index all files anew, not only those that are new.")
+    ] = False,
+) -> None:
+    """Build the index of a column, or bring it up to the table's present snapshot.
+
+    Example: distop build-index flights dest --wait
+    """
+    start_operation(session, options, table, "build_index", _said({"column": column, "full": full}))
+
+
+@command(app, rich_help_panel=PANEL)
+def validate(
+    options: Starting,
+    session: Connected,
+    table: TableName,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CONDITION|JSON", help="An SQL condition, or a rule as JSON. Repeatable."),
+    ] = None,
+    not_null: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="It has a value in every row. Repeatable.")
+    ] = None,
+    unique: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN,...", help="No two rows of a partition are alike there. Repeatable."),
+    ] = None,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this one, such as day_month=2013-01. Repeatable."),
+    ] = None,
+    branch: Annotated[str, typer.Option(metavar="NAME", help="What this branch or tag holds.")] = "",
+    snapshot: Annotated[str, typer.Option(metavar="ID", help="What this snapshot holds.")] = "",
+    as_of: Annotated[
+        str, typer.Option(metavar="TIME", help="What the table held then, such as 2024-05-01T08:00:00Z.")
+    ] = "",
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Publish the branch, if it keeps all rules.")
+    ] = False,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Succeed all the same, and only say what is broken.")
+    ] = False,
+) -> None:
+    """Say which rules the rows of a table break.
+
+    Example: distop validate flights --rule 'miles > 0' --not-null origin --not-null dest --wait
+    """
+    rules: list[Any] = [
+        parse_object(text, "rule") if text.lstrip().startswith("{") else text for text in rule or ()
+    ]
+    rules += [{"not_null": column} for column in not_null or ()]
+    rules += [{"unique": columns.split(",")} for columns in unique or ()]
+    given = {
+        "branch": branch,
+        "snapshot": snapshot,
+        "as_of": as_of,
+        "publish": publish,
+        "report_only": report_only,
+    }
+    argument = {"rules": rules} | _said(given)
+    start_operation(session, options, table, "validate", argument, partitions=partition or ())
 
 
 def _said(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -14,10 +14,11 @@ from distop.cli.options.bundles import Bundle, command
 from distop.cli.options.common import JsonArgument, Limit, Reason, TableName, Wait
 from distop.cli.options.parsing import parse_assignments, parse_duration, parse_limit, parse_since
 from distop.cli.options.session import Connected, Session, complete_operation
+from distop.cli.output.waiting import until_settled
 from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed
 
 if TYPE_CHECKING:
-    from distop.client import Operation, OperationUpdate
+    from distop.client import Operation
 
 app = typer.Typer()
 
@@ -149,6 +150,13 @@ def ingest(
         Literal["fail", "widen"] | None,
         typer.Option(help="Values beyond the type of a column. Default: fail."),
     ] = None,
+    on_bad_rows: Annotated[
+        Literal["fail", "quarantine"] | None,
+        typer.Option(help="Rows that cannot be read or do not fit. Default: fail."),
+    ] = None,
+    filter: Annotated[
+        str | None, typer.Option(metavar="EXPRESSION", help="Only rows for which it is true.")
+    ] = None,
     new_only: Annotated[
         bool, typer.Option("--new-only", help="Only files that were not ingested before.")
     ] = False,
@@ -181,6 +189,7 @@ def ingest(
     nulls = ["", *null_value] if null_value else None
     chosen: dict[str, Any] = {"format": format, "mode": mode, "new_only": new_only or None}
     chosen |= {"on_new_columns": on_new_columns, "on_wider_types": on_wider_types, "null_values": nulls}
+    chosen |= {"on_bad_rows": on_bad_rows, "filter": filter}
     argument = {name: value for name, value in chosen.items() if value is not None}
     argument |= parse_assignments(arg or ())
     argument |= {"paths": [_absolute(path) for path in paths]}
@@ -242,7 +251,7 @@ def watch(session: Connected, operation: Name) -> None:
     With --output json: one document a line for every change.
     """
     with _leaving_it_running(session, operation):
-        ended = session.out.updates(_until_settled(session, operation))
+        ended = session.out.updates(until_settled(session.client, session.out, operation))
     ended.raise_for_outcome()
 
 
@@ -264,7 +273,7 @@ def cancel(
             _check_cancelled(asked)
         return
     with _leaving_it_running(session, operation):
-        ended = session.out.progress(_until_settled(session, operation))
+        ended = session.out.progress(until_settled(session.client, session.out, operation))
     if ended.parked:
         ended.raise_for_outcome()
     _check_cancelled(ended)
@@ -293,7 +302,7 @@ def resolve(
         session.out.show(session.client.get(operation))
         return
     with _leaving_it_running(session, operation):
-        ended = session.out.progress(_until_settled(session, operation))
+        ended = session.out.progress(until_settled(session.client, session.out, operation))
     if action != "abort" or ended.parked:
         ended.raise_for_outcome()
 
@@ -335,16 +344,8 @@ def start_operation(
         session.out.started(started)
         return
     with _leaving_it_running(session, started.name):
-        ended = session.out.progress(_until_settled(session, started.name))
+        ended = session.out.progress(until_settled(session.client, session.out, started.name))
     ended.raise_for_outcome()
-
-
-def _until_settled(session: Session, name: str) -> Iterator[OperationUpdate]:
-    """The updates of an operation until it is over, or parked: it would not end by itself then."""
-    for update in session.client.watch(name):
-        yield update
-        if update.operation.parked:
-            return
 
 
 def _check_cancelled(operation: Operation) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from distop.cli.options.bundles import Bundle, command
+from distop.cli.options.doors import Doors
 from distop.cli.options.parsing import parse_duration, parse_properties
 from distop.cli.options.session import DEFAULT_ADDRESS, WithOutput
 from distop.cli.output.base import Output
@@ -99,34 +100,90 @@ class ServiceOptions:
             end_with(self.end_with_parent)
 
 
+@dataclasses.dataclass(frozen=True)
+class AllowOptions:
+    """What is opened for callers. Making it sets the environment of this process, and of those it starts."""
+
+    allow_source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PREFIX",
+            help="Folder or URL prefix that operations may read; '*': any. Repeatable, besides "
+            "DISTOP_ALLOW_SOURCES. Default: none.",
+        ),
+    ] = None
+    allow_location: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PREFIX",
+            help="Folder or URL prefix that tables may lie in; '*': any. Repeatable, besides "
+            "DISTOP_ALLOW_LOCATIONS. Default: none.",
+        ),
+    ] = None
+    allow_endpoint: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="Endpoint of storage that may be reached with the credentials of this process, whoever "
+            "names it. Repeatable, besides DISTOP_ALLOW_ENDPOINTS.",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        from distop.commit.files import allowed
+
+        allowed.allow(allowed.SOURCES, self.allow_source or ())
+        allowed.allow(allowed.LOCATIONS, self.allow_location or ())
+        allowed.allow(allowed.ENDPOINTS, self.allow_endpoint or ())
+        allowed.restrict()
+
+
 Etcd = Annotated[EtcdOptions, Bundle(EtcdOptions)]
 Service = Annotated[ServiceOptions, Bundle(ServiceOptions)]
+Allow = Annotated[AllowOptions, Bundle(AllowOptions)]
 
 
 @command(app, rich_help_panel=PANEL)
 def coordinator(
     etcd: Etcd,
     service: Service,
+    allow: Allow,
+    doors: Doors,
     out: WithOutput,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where to serve gRPC; port 0 takes a free one.")
     ] = DEFAULT_ADDRESS,
     web: Annotated[
         str | None,
+        typer.Option(metavar="HOST:PORT", help="Where to serve the web page and /metrics."),
+    ] = None,
+    catalog: Annotated[
+        str | None,
         typer.Option(
-            metavar="HOST:PORT", help="Where to serve the web page and /metrics. Anybody there may read."
+            metavar="HOST:PORT",
+            help="Where to serve Iceberg's REST catalog. Who may do what: as for gRPC.",
         ),
+    ] = None,
+    warehouse: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Where tables lie that are made in the catalog without a location."),
     ] = None,
     max_commit_attempts: Annotated[
         int, typer.Option(min=1, metavar="N", help="After so many failures to publish it, park an operation.")
     ] = 5,
+    call_timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION", help="After so long without a sign of life, end a hook or commit step."
+        ),
+    ] = "10m",
     remember_requests: Annotated[
         str, typer.Option(metavar="DURATION", help="How long request ids are remembered.")
     ] = "7d",
 ) -> int:
     """Run a coordinator: the gRPC service, and the lead of tables that have work.
 
-    Example: distop coordinator --etcd 10.0.0.1:2379,10.0.0.2:2379 --listen 0.0.0.0:7070
+    Example: distop coordinator --allow-source s3://landing/ --allow-location s3://tables/
     """
     from distop.coordinator.service import CoordinatorConfig, run
 
@@ -134,8 +191,13 @@ def coordinator(
         etcd=etcd.config(),
         listen=listen,
         web=web,
+        identity=doors.identity(),
+        catalog=catalog,
+        warehouse=warehouse,
+        tls=doors.tls(),
         lease_ttl_s=service.lease_ttl,
         max_commit_attempts=max_commit_attempts,
+        call_timeout_s=parse_duration(call_timeout, "call_timeout"),
         remember_requests_s=parse_duration(remember_requests, "remember_requests"),
     )
     return _ended(out, "coordinator", run(config))
@@ -145,6 +207,7 @@ def coordinator(
 def executor(
     etcd: Etcd,
     service: Service,
+    allow: Allow,
     out: WithOutput,
     master: Annotated[str, typer.Option(help=MASTER_HELP)] = "local[2]",
     type: Annotated[
@@ -218,6 +281,10 @@ def dev(
     web: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where to serve the web page; port 0 takes a free one.")
     ] = "127.0.0.1:7071",
+    catalog: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="Where to serve Iceberg's REST catalog; port 0 takes any."),
+    ] = "127.0.0.1:7072",
     master: Annotated[str, typer.Option(help=MASTER_HELP)] = "local[2]",
     etcd_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Of the embedded etcd; 0 takes a free one.")
@@ -241,6 +308,7 @@ def dev(
         data=data,
         listen=listen,
         web=web,
+        catalog=catalog,
         master=master,
         etcd_port=etcd_port,
         landing=landing,

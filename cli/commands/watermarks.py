@@ -69,6 +69,15 @@ def forget(
 
 
 @command(group)
+def compact(session: Connected, table: TableName, source: SourceName, reason: Reason = "") -> None:
+    """Have one watermark for a folder instead of one for each of its files.
+
+    It is the newest of them. What comes into the folder later and is older is not ingested by --new-only.
+    """
+    session.out.watermarks(session.client.compact_watermarks(table, source, reason))
+
+
+@command(group)
 def rewind(
     session: Connected,
     table: TableName,

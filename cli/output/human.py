@@ -31,6 +31,7 @@ from distop.client import (
     Diagnosis,
     Enqueued,
     Explanation,
+    Grants,
     Index,
     Leader,
     Member,
@@ -68,6 +69,8 @@ class HumanOutput(Output):
             Enqueued: self._enqueued,
             Ordering: self._ordering,
             Explanation: self._explanation,
+            Grants: self._grants,
+            AuditEntry: self._audit_entry,
         }
         show[type(result)](result)
 
@@ -91,6 +94,7 @@ class HumanOutput(Output):
         asked = asked or (" (paused)" if operation.pause else "")
         told = dict(operation.facts)
         failed = told.pop("failedPartitions", None) or {}
+        series = told.pop("series", None) or {}
         broken = broken_rules(told)
         told.pop("violations", None)
         facts = [(name, _text(value)) for name, value in sorted(told.items())]
@@ -109,6 +113,8 @@ class HumanOutput(Output):
                 ("finished", _when(operation.finished_at)),
                 ("took" if operation.done else "running for", took),
                 ("runner", operation.runner),
+                ("series", _series(series)),
+                ("last of it", "\n".join(map(_text, series.get("last", ())))),
                 ("follows", operation.follows),
                 ("again, after", operation.retry_of),
                 ("request id", operation.request_id),
@@ -146,7 +152,7 @@ class HumanOutput(Output):
         grid = _grid("OPERATION", "STATE", "JOBS", "ROWS", "STARTED", "TOOK", "BY", "ERROR")
         for operation in operations:
             grid.add_row(
-                printable(operation.name),
+                printable(operation.name) + _counted(operation),
                 Text(
                     operation.state.value + (" (paused)" if operation.pause else ""),
                     STATE_STYLES[operation.state],
@@ -268,17 +274,39 @@ class HumanOutput(Output):
         self.note(f"looked at {looked}" + ("" if diagnosis.findings else ": everything is as it should be"))
 
     def _audit(self, entries: Sequence[AuditEntry], more: bool) -> None:
-        grid = _grid("WHEN", "WHO", "WHAT", "TO", "ASKED FOR", "WHY")
+        grid = _grid("WHEN", "WHO", "FROM", "WHAT", "TO", "ASKED FOR", "WHY", "BECAME")
         for entry in entries:
             grid.add_row(
                 _when(entry.at),
                 printable(entry.by),
-                printable(entry.action),
+                printable(entry.address),
+                printable(entry.action if entry.outcome != "denied" else f"{entry.action} (denied)"),
                 printable(entry.target),
                 printable(_text(entry.argument)),
                 printable(entry.reason),
+                _became(entry),
             )
-        self._list(grid, "nothing yet", more, ("ASKED FOR", "WHY", "WHO"))
+        self._list(grid, "nothing yet", more, ("ASKED FOR", "WHY", "BECAME", "WHO"))
+
+    def _grants(self, told: Grants) -> None:
+        grid = _grid("WHO", "ROLE", "TABLES")
+        for grant in told.grants:
+            grid.add_row(printable(grant.who), grant.role, printable(", ".join(grant.tables)))
+        self._list(
+            grid, "no grant that you can see" if told.enforced else "no policy: everybody may do all", False
+        )
+        groups = f", of {', '.join(told.groups)}" if told.groups else ""
+        self.note(
+            f"you are {printable(told.subject + groups)}" if told.subject else "nobody knows who you are"
+        )
+
+    def _audit_entry(self, entry: AuditEntry) -> None:
+        told = (
+            _when(entry.at),
+            printable(f"{entry.by or 'somebody'} {entry.outcome} {entry.action} {entry.target}"),
+            printable(f"({entry.reason})" if entry.reason else ""),
+        )
+        self._out.print(*filter(None, told), soft_wrap=True, markup=False, highlight=False)
 
     def _enqueued(self, answer: Enqueued) -> None:
         self._out.print(f"{printable(answer.batch)}: {answer.became}")
@@ -425,7 +453,14 @@ def _content(content: TableContent | None) -> list[tuple[str, str]]:
         ("rows", _number(content.rows)),
         ("size", size),
         ("last load", loaded),
+        ("not known", content.missing),
     ]
+
+
+def _became(entry: AuditEntry) -> str:
+    rows = "" if entry.rows is None else f"{_number(entry.rows)} rows"
+    size = "" if entry.bytes is None else in_bytes(entry.bytes)
+    return ", ".join(filter(None, (entry.outcome, printable(entry.error_code), rows, size)))
 
 
 def _number(count: int | None) -> str:
@@ -439,6 +474,19 @@ def _index(index: Index) -> str:
     return f"{index.column}: snapshot {index.snapshot_id}, {state}, {index.files:,} files{left_out}"
 
 
+def _series(told: Mapping[str, Any]) -> str:
+    """How many operations of a series there were."""
+    if not told:
+        return ""
+    return f"{told['name']}: {told['operations']:,} since {told['since']}, {told['rows']:,} rows"
+
+
+def _counted(operation: Operation) -> str:
+    """Behind the name of a series' last operation."""
+    told = operation.facts.get("series")
+    return f" ({told['operations']:,} of {printable(told['name'])})" if told else ""
+
+
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={_text(item)}" for name, item in value.items())
@@ -450,11 +498,13 @@ def _text(value: Any) -> str:
 
 
 def _completion(operation: Operation) -> str:
-    """How completing it fails, if it does."""
+    """How completing it fails or hangs, if it does."""
     completion = operation.completion
     if completion is None or operation.done:
         return ""
     skipped = f", {completion.skipped} steps skipped" if completion.skipped else ""
+    if completion.running:
+        return f"{completion.running} takes long{skipped}"
     if completion.error is None:
         return f"tried again{skipped}"
     step = f" at step {completion.step}" if completion.step else ""

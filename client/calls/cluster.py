@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 from distop.client.calls.base import PAGE_SIZE, Calls, models
-from distop.client.calls.following import diagnose
+from distop.client.calls.following import diagnose, resumed
 from distop.client.models.cluster import AuditEntry, Leader, Member
 from distop.client.models.diagnosis import Diagnosis
 from distop.client.transport.connection import make_request
 from distop.proto import distop_pb2 as pb
+
+AUDIT_SILENCE_S = 15.0
+"""Seconds without a sign of life after which another coordinator is asked to go on with the audit trail."""
 
 
 class ClusterCalls(Calls):
@@ -64,3 +68,25 @@ class ClusterCalls(Calls):
     def audit(self, table: str = "", *, page_size: int = PAGE_SIZE) -> AsyncGenerator[AuditEntry, None]:
         """Who did what and when, the newest first: of one table, or what concerns the installation."""
         return models(self._listed("ListAudit", "entries", table=table, page_size=page_size), AuditEntry)
+
+    async def follow_audit(self, table: str = "", *, after: str = "") -> AsyncGenerator[AuditEntry, None]:
+        """Who does what, as it happens: on one table, or everywhere. Does not end by itself.
+
+        It goes on at another coordinator where one is gone, and leaves nothing out.
+
+        Parameters
+        ----------
+        after:
+            The cursor of the last entry that is known; empty: from now on; ``"0"``: all that is kept, first.
+        """
+        at = after
+
+        def request() -> pb.FollowAuditRequest:
+            return make_request(pb.FollowAuditRequest, table=table, after=at)
+
+        stream = resumed(self._connection, "FollowAudit", request, silence_s=AUDIT_SILENCE_S)
+        async with aclosing(stream) as updates:
+            async for update in updates:
+                for entry in update.entries:
+                    yield AuditEntry.from_proto(entry)
+                at = update.cursor

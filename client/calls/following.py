@@ -52,7 +52,7 @@ async def resumed(
                 raise
             broken = error
         failures += 1
-        pause = pause_s(failures)
+        pause = max(pause_s(failures), broken.retry_after_s)
         if connection.gives_up(loop.time() + pause - alive_at, connection.timeout_s):
             raise broken
         await asyncio.sleep(pause)

@@ -182,7 +182,7 @@ class OperationCalls(Calls):
         return models(found, Operation)
 
     async def watch(self, name: str, *, after_revision: int = 0) -> AsyncGenerator[OperationUpdate, None]:
-        """Follow an operation: its present state, then every change up to its end.
+        """Follow an operation: its present state, then the newest one whenever it has changed, up to its end.
 
         Goes on by itself over broken streams and lost coordinators, and shows no change twice. Gives up when
         no coordinator has shown a sign of life for ``timeout_s``.

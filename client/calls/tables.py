@@ -48,8 +48,10 @@ class TableCalls(Calls):
             )
         except TableExists:
             # The reply of an earlier attempt may have been lost: is it the table we asked for?
-            if failures and _same(table := await self.get_table(name), request):
-                return table
+            if failures:
+                request.created_by = (await self._call("ListGrants")).subject or request.created_by
+                if _same(table := await self.get_table(name), request):
+                    return table
             raise
         return Table.from_proto(reply)
 
@@ -130,7 +132,14 @@ class TableCalls(Calls):
 
     async def watermarks(self, table: str, source: str = "") -> Watermarks:
         """How far each source of a table has been ingested: source -> partition -> value."""
-        return watermarks_from_proto(await self._call("GetWatermarks", table=table, source=source))
+        marks: Watermarks = {}
+        token = ""
+        while True:
+            page = await self._call("GetWatermarks", table=table, source=source, page_token=token)
+            for name, partitions in watermarks_from_proto(page).items():
+                marks.setdefault(name, {}).update(partitions)
+            if not (token := page.next_page_token):
+                return marks
 
     async def set_watermark(
         self, table: str, source: str, partition: str, value: str, reason: str = ""
@@ -149,6 +158,15 @@ class TableCalls(Calls):
         Raises as :meth:`set_watermark` does, and :class:`~distop.errors.NotFound` if there is none.
         """
         return await self._change_watermarks("forget", table, source, partition, "", reason)
+
+    async def compact_watermarks(self, table: str, source: str, reason: str = "") -> Watermarks:
+        """Have one watermark for a folder (``source``, as ``new_only`` names it) instead of one for each of
+        its files: the newest of them. A file that comes later and is older is not new then.
+
+        Raises as :meth:`forget_watermarks` does, and :class:`~distop.errors.InvalidArgument` if the source is
+        no folder.
+        """
+        return await self._change_watermarks("compact", table, source, "", "", reason)
 
     async def rewind_watermarks(self, table: str, source: str = "", reason: str = "") -> Watermarks:
         """Take back what snapshots have moved that are no longer part of the table.
@@ -182,7 +200,7 @@ class TableCalls(Calls):
             if not failures or isinstance(error, TableNotFound):
                 raise
             return await self.watermarks(table, source)  # an earlier attempt has done it
-        return watermarks_from_proto(reply)
+        return await self.watermarks(table, source) if reply.next_page_token else watermarks_from_proto(reply)
 
     async def describe_table(self, name: str) -> TableContent:
         """What a table holds: columns, rows, bytes, and what loaded it last."""
@@ -199,10 +217,12 @@ class TableCalls(Calls):
 
 
 def _same(table: Table, request: pb.CreateTableRequest) -> bool:
-    """Whether this is the table that was asked for; the service writes local paths as ``file://`` URLs."""
+    """Whether this is the table that was asked for. The service writes local paths as ``file://`` URLs, and
+    one spelling of each."""
 
-    def place(location: str) -> str:
-        return location.removeprefix("file://").rstrip("/")
+    def place(location: str) -> list[str]:
+        path = location.removeprefix("file:").removeprefix("//" if location.startswith("file://") else "")
+        return [part for part in path.split("/") if part not in ("", ".")]
 
     return (place(table.location), table.format, table.created_by) == (
         place(request.location),

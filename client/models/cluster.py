@@ -60,7 +60,21 @@ class AuditEntry(Model):
     target: str
     """What it was done to: an operation, a table, a member."""
     by: str = ""
+    """Who did it: the verified name, or else what the caller says of itself."""
+    claimed_by: str = ""
+    """What the caller says of itself, where :attr:`by` is verified."""
+    address: str = ""
+    """Where the call came from."""
+    table: str = ""
+    """Whose trail it stands in; empty: that of the installation."""
+    cursor: str = ""
+    """Its place, from which the trail can be followed."""
     reason: str = ""
     request_id: str = ""
     argument: dict[str, Any] = field(default_factory=dict)
-    """Of a start: what was asked for, as :attr:`Operation.argument`."""
+    """Of a start: what was asked for, as :attr:`Operation.argument`; and once that operation is over:"""
+    outcome: str = ""
+    """``success``, ``failed`` or ``cancelled``. Of what else is done: ``done``, or ``denied``."""
+    rows: int | None = None
+    bytes: int | None = None
+    error_code: str = ""

@@ -33,6 +33,8 @@ class TableContent(Model):
     """The operation that added rows last, of those that are still known."""
     loaded_at: datetime | None = None
     loaded_rows: int | None = None
+    missing: str = ""
+    """What could not be read from the table's storage, and why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -87,6 +87,9 @@ class Completion(Model):
     """Commit steps that somebody has decided to leave out."""
     skippable: bool = False
     """Whether the step that failed may be left out: resolve with ``skip``."""
+    running: str = ""
+    """What it has called that takes long, and may hang; empty if nothing does. See ``resolve``, ``abort``."""
+    running_since: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,8 @@ from google.protobuf.message import Message
 from grpc.aio import EOF  # type: ignore[attr-defined]  # the stubs lack it
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
-from distop.errors import ArgumentTooLarge, DistopError, InvalidArgument, Kind, Unavailable
+from distop.client.transport.credentials import Credentials, Shown
+from distop.errors import ArgumentTooLarge, Busy, DistopError, InvalidArgument, Kind, Unavailable
 from distop.errors.threads import check_not_forked
 from distop.errors.wire import from_rpc_error
 from distop.proto import distop_pb2_grpc
@@ -27,6 +28,9 @@ MAX_REQUEST_BYTES = 4 * 1024 * 1024
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 """Back-off once every address has failed."""
+
+LEAVE_S = 60.0
+"""Seconds that calls on a channel have to end once certificates have changed."""
 
 _OPTIONS = [
     # Coordinators that come back are to be found again within a second, not within gRPC's two minutes.
@@ -50,6 +54,7 @@ _STUBS = (
     distop_pb2_grpc.BacklogServiceStub,
     distop_pb2_grpc.IndexServiceStub,
     distop_pb2_grpc.ClusterServiceStub,
+    distop_pb2_grpc.AccessServiceStub,
 )
 
 
@@ -81,6 +86,8 @@ def _address(text: str) -> str:
 
 def transient(error: BaseException) -> bool:
     """Whether another coordinator, or the same one a moment later, may well answer."""
+    if isinstance(error, Busy):
+        return True
     return isinstance(error, DistopError) and error.kind in (Kind.UNAVAILABLE, Kind.DEADLINE)
 
 
@@ -98,9 +105,18 @@ class Connection:
         Deadline of a call in seconds, over all attempts.
     connect_timeout_s:
         Seconds after which a connection that has never reached any coordinator gives a call up.
+    credentials:
+        What is shown to coordinators; nothing by default.
     """
 
-    def __init__(self, addresses: tuple[str, ...], *, timeout_s: float, connect_timeout_s: float) -> None:
+    def __init__(
+        self,
+        addresses: tuple[str, ...],
+        *,
+        timeout_s: float,
+        connect_timeout_s: float,
+        credentials: Credentials | None = None,
+    ) -> None:
         if not timeout_s > 0:
             raise InvalidArgument("the timeout must be positive seconds", details={"field": "timeout_s"})
         self.timeout_s = timeout_s
@@ -108,7 +124,10 @@ class Connection:
         self._connect_timeout_s = connect_timeout_s
         self._current = 0
         self._reached = False
+        self._shown = Shown(credentials or Credentials())
+        self._channel_credentials = self._shown.channel()
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._closing: set[asyncio.Task[None]] = set()
         self._services: dict[str, SimpleNamespace] = {}
 
     @property
@@ -144,11 +163,7 @@ class Connection:
         attempts = AsyncRetrying(
             retry=retry_if_exception(transient),
             # No pause while there are addresses left to try.
-            wait=lambda state: (
-                pause_s(max(0, state.attempt_number - len(self._addresses)))
-                if state.attempt_number >= len(self._addresses)
-                else 0.0
-            ),
+            wait=lambda state: self._pause_before(state, limit),
             stop=lambda state: self.gives_up(_elapsed(state), limit),
             reraise=True,
         )
@@ -159,7 +174,7 @@ class Connection:
                 try:
                     return await self._once(rpc, request, left / max(untried, 1))
                 except DistopError as error:
-                    if failures is not None and transient(error):
+                    if failures is not None and transient(error) and not isinstance(error, Busy):
                         failures.append(error)
                     raise
         raise AssertionError("unreachable: the last attempt returns or raises")
@@ -171,7 +186,7 @@ class Connection:
         The next stream goes to the next coordinator then.
         """
         address = self.address
-        call = rpc(self._service(address))(request)
+        call = rpc(self._service(address))(request, metadata=self._shown.metadata(address))
         try:
             while True:
                 # Not wait_for: that of Python 3.11 forgets a cancellation that a message comes with.
@@ -189,6 +204,17 @@ class Connection:
         finally:
             call.cancel()
 
+    def _pause_before(self, state: RetryCallState, limit: float) -> float:
+        """Seconds before the next attempt: none while there are addresses left, and as many as who is
+        overloaded asks for, if there is time. Those who were refused together do not come back together."""
+        untried = len(self._addresses) - state.attempt_number
+        if untried > 0:
+            return 0.0
+        error = state.outcome.exception() if state.outcome is not None else None
+        asked_s = error.retry_after_s if isinstance(error, DistopError) else 0.0
+        left_s = limit - (state.seconds_since_start or 0.0)
+        return max(pause_s(-untried), min(asked_s * random.uniform(1.0, 1.2), left_s / 2))
+
     def gives_up(self, seconds: float, limit: float) -> bool:
         """Whether to stop trying after so long without an answer; sooner if there never was one."""
         return seconds >= (limit if self._reached else min(limit, self._connect_timeout_s))
@@ -198,13 +224,14 @@ class Connection:
         self._turn_from(self.address)
 
     async def close(self) -> None:
-        channels, self._channels, self._services = self._channels, {}, {}
-        await asyncio.gather(*(channel.close(None) for channel in channels.values()))
+        self._leave_channels(None)
+        await asyncio.gather(*self._closing)
 
     async def _once(self, rpc: Rpc, request: Any, timeout_s: float) -> Any:
         address = self.address
         try:
-            reply = await rpc(self._service(address))(request, timeout=timeout_s)
+            metadata = self._shown.metadata(address)
+            reply = await rpc(self._service(address))(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             raise self._failure(error, address) from None
         self._reached = True
@@ -223,10 +250,25 @@ class Connection:
         if self.address == address:
             self._current = (self._current + 1) % len(self._addresses)
 
+    def _leave_channels(self, grace_s: float | None) -> None:
+        """Close all channels, once their calls are over or have had their time."""
+        channels, self._channels, self._services = self._channels, {}, {}
+        for channel in channels.values():
+            closing = asyncio.ensure_future(channel.close(grace_s))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
     def _service(self, address: str) -> SimpleNamespace:
+        if (credentials := self._shown.channel()) is not self._channel_credentials:
+            self._channel_credentials = credentials
+            self._leave_channels(LEAVE_S)
         if address not in self._services:
             check_not_forked()
-            channel = self._channels[address] = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            if credentials is None:
+                channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            else:
+                channel = grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+            self._channels[address] = channel
             # The methods of all services; no two have the same name.
             methods = {name: call for stub in _STUBS for name, call in vars(stub(channel)).items()}
             self._services[address] = SimpleNamespace(**methods)

@@ -10,7 +10,10 @@ compares what it was built on: neither loses the other's rows (P6, P7).
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -29,30 +32,56 @@ from pyiceberg.io import FileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import CommitTableResponse, StagedTable, Table
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV1
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
-from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCreate,
+    SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
+)
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.view import View
 
+from distop.commit.catalog.carried import carried, moving
 from distop.commit.catalog.errors import for_pyiceberg
-from distop.commit.catalog.namespaces import DEFAULT, Namespaces, namespace_name, table_identifier, table_name
+from distop.commit.catalog.namespaces import (
+    DEFAULT,
+    Namespaces,
+    namespace_identifier,
+    namespace_name,
+    table_identifier,
+    table_name,
+)
 from distop.commit.catalog.options import etcd_config
 from distop.commit.catalog.places import Folder, new_location
-from distop.commit.catalog.pointers import FOREIGN, Pointer, Pointers, Swap
+from distop.commit.catalog.pointers import FOREIGN, Move, Pointer, Pointers, Swap
 from distop.commit.cleanup.reachable import files_of_table
+from distop.commit.files.allowed import ENDPOINTS, allow
 from distop.commit.files.storage import StorageOptions, storage_of
-from distop.commit.layout.model import file_io
+from distop.commit.layout.model import check_properties, file_io
 from distop.commit.pyiceberg_private import StagingCatalog
-from distop.errors import DistopError, OutcomeUnknown
+from distop.errors import DistopError, InvalidArgument, OutcomeUnknown
 from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.etcd.txn import Txn
+from distop.metastore.members.installation import CheckedEtcd
 from distop.metastore.records.locations import canonical
 from distop.metastore.records.table import Head, TableRecord
+from distop.metastore.tables.answers import Note
 from distop.metastore.tables.locations import Claim
 from distop.proto.identity import default_identity
 
 MAX_TRIES = 10
 """How often dropping or renaming a table is tried again when the table moves meanwhile."""
+
+KEPT_STORAGE = 1000
+"""Tables whose storage options are kept at hand."""
+
+
+Change = tuple[Identifier, tuple[TableRequirement, ...], tuple[TableUpdate, ...]]
+"""Of one table: what must hold of it, and what becomes of it."""
 
 
 @for_pyiceberg
@@ -64,17 +93,44 @@ class EtcdCatalog(StagingCatalog):
     ``etcd.timeout`` (seconds), which lie over the environment variables of distop; ``warehouse`` (where new
     tables go that name no location), and those of pyiceberg's ``FileIO``.
 
-    Methods raise pyiceberg's exceptions. Where etcd does not answer, an operation is in the way, or a name
-    cannot be, they raise errors of :mod:`distop.errors` that are pyiceberg's, too.
+    Methods raise pyiceberg's exceptions. Where the keys of the installation have another layout than this
+    version's, etcd does not answer, an operation is in the way, or a name cannot be, they raise errors of
+    :mod:`distop.errors` that are pyiceberg's, too.
     """
 
     def __init__(self, name: str, **properties: str) -> None:
         super().__init__(name, **properties)
-        self._etcd = SyncEtcd(etcd_config(self.properties))
+        # Whoever makes a catalog has its process's credentials, and says where they are for.
+        if "://" in (endpoint := self.properties.get("s3.endpoint", "")):
+            allow(ENDPOINTS, [endpoint])
+        self._open(CheckedEtcd(etcd_config(self.properties)))
+
+    @classmethod
+    def over(cls, etcd: SyncEtcd, name: str, **properties: str) -> EtcdCatalog:
+        """A catalog over a connection that is there; it closes it."""
+        made = cls.__new__(cls)
+        super(EtcdCatalog, made).__init__(name, **properties)
+        made._open(etcd)
+        return made
+
+    def _open(self, etcd: SyncEtcd) -> None:
+        self._etcd = etcd
         self._pointers = Pointers(self._etcd, default_identity())
         self._namespaces = Namespaces(self._pointers)
         self._storage: dict[str, StorageOptions] = {}
-        """Storage options of the tables seen so far that have some, by location."""
+        """Storage options of the tables seen last that have some, by location."""
+
+    def acting(self, by: str, note: Note | None = None) -> EtcdCatalog:
+        """The same catalog, for one request of somebody; what it changes of tables takes the note along."""
+        one = copy(self)
+        one._pointers = self._pointers.acting(by, note)
+        one._namespaces = Namespaces(one._pointers)
+        return one
+
+    @property
+    def etcd(self) -> SyncEtcd:
+        """The connection to etcd."""
+        return self._etcd
 
     def close(self) -> None:
         """Close the connection to etcd."""
@@ -92,10 +148,25 @@ class EtcdCatalog(StagingCatalog):
         properties: Properties = EMPTY_DICT,
     ) -> Table:
         """Create an empty table. Raises ``TableAlreadyExistsError`` or ``NoSuchNamespaceError``."""
+        staged = self.staged(identifier, schema, location, partition_spec, sort_order, properties)
+        return self._create(identifier, staged)
+
+    def staged(
+        self,
+        identifier: str | Identifier,
+        schema: Any,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: SortOrder = UNSORTED_SORT_ORDER,
+        properties: Properties = EMPTY_DICT,
+    ) -> StagedTable:
+        """A table that may be created, of which nothing is written. Raises as :meth:`create_table`."""
+        check_properties(properties)
         staged = self.stage_new(identifier, schema, location, partition_spec, sort_order, dict(properties))
         self._check_namespace_of(identifier)
-        self._create(identifier, staged)
-        return self.load_table(identifier)
+        if self._pointers.read(table_name(identifier)).record is not None:
+            raise _exists(identifier)
+        return staged
 
     def register_table(
         self, identifier: str | Identifier, metadata_location: str, overwrite: bool = False
@@ -107,8 +178,8 @@ class EtcdCatalog(StagingCatalog):
         io = self.file_io(metadata_location)
         metadata = FromInputFile.table_metadata(io.new_input(metadata_location))
         full = table_identifier(table_name(identifier))
-        self._create(identifier, StagedTable(full, metadata, metadata_location, io, self), written=True)
-        return self.load_table(identifier)
+        staged = StagedTable(full, metadata, metadata_location, io, self)
+        return self._create(identifier, staged, written=True)
 
     def load_table(self, identifier: str | Identifier) -> Table:
         """The table as it is now. Raises ``NoSuchTableError``."""
@@ -116,11 +187,16 @@ class EtcdCatalog(StagingCatalog):
 
     def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
         """The tables right in a namespace that can be loaded. Raises ``NoSuchNamespaceError``."""
+        return list(self.tables_after(namespace))
+
+    def tables_after(self, namespace: str | Identifier, last: Identifier = ()) -> Iterator[Identifier]:
+        """Those of :meth:`list_tables` behind the ``last`` one seen, in an order that stays; read as they are
+        asked for. Raises ``NoSuchNamespaceError``."""
         name = self._existing(namespace)
-        wanted = tuple(name.split("."))
-        found = self._pointers.tables("" if name == DEFAULT else name)
+        wanted = namespace_identifier(name)
+        found = self._pointers.tables("" if name == DEFAULT else name, table_name(last) if last else "")
         names = (table for table in found if table_identifier(table)[:-1] == wanted)
-        return [table_identifier(table) for table in self._pointers.published(names)]
+        return (table_identifier(table) for table in self._pointers.published(names))
 
     def drop_table(self, identifier: str | Identifier) -> None:
         """Forget a table, with its watermarks and history; its files stay (``purge_table`` removes them).
@@ -131,11 +207,12 @@ class EtcdCatalog(StagingCatalog):
         name = table_name(identifier)
         for _ in range(MAX_TRIES):
             pointer = self._pointers.read(name)
-            if pointer.record is None:
+            record = pointer.record
+            if record is None:
+                self._pointers.finish(name)
                 raise NoSuchTableError(f"Table does not exist: {'.'.join(table_identifier(name))}")
-            outcome = self._pointers.drop(pointer)
+            outcome = self._pointers.drop(pointer, record, Folder(record, self.properties).leave)
             if outcome is Swap.DONE:
-                Folder(pointer.record, self.properties).give_up()
                 return
             if outcome is Swap.UNKNOWN:
                 raise OutcomeUnknown(f"whether table {name!r} was dropped is not known")
@@ -158,19 +235,25 @@ class EtcdCatalog(StagingCatalog):
         Raises ``NoSuchTableError``, ``TableAlreadyExistsError``, ``NoSuchNamespaceError``, and
         :class:`~distop.errors.IncompatibleOperation` while an operation runs on it.
         """
+        self.rename(from_identifier, to_identifier)
+        return self.load_table(to_identifier)
+
+    def rename(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> None:
+        """As :meth:`rename_table`, without a look at the table afterwards."""
         old, new = table_name(from_identifier), table_name(to_identifier)
         self._check_namespace_of(to_identifier)
         for _ in range(MAX_TRIES):
             pointer = self._pointers.read(old)
             record = pointer.record
             if record is None:
+                self._pointers.finish(old)
                 raise NoSuchTableError(f"Table does not exist: {'.'.join(table_identifier(old))}")
             if self._pointers.read(new).record is not None:
-                raise TableAlreadyExistsError(f"Table {'.'.join(table_identifier(new))} already exists")
+                raise _exists(to_identifier)
             record.name = new
             outcome = self._pointers.rename(pointer, record)
             if outcome is Swap.DONE:
-                return self.load_table(to_identifier)
+                return
             if outcome is Swap.UNKNOWN:
                 raise OutcomeUnknown(f"whether table {old!r} was renamed is not known")
         raise CommitFailedException(f"Table {old} is written to all the time, it was not renamed")
@@ -180,31 +263,92 @@ class EtcdCatalog(StagingCatalog):
     ) -> CommitTableResponse:
         """Move a table to its next metadata, if the requirements hold and nobody was faster.
 
+        Raises as :meth:`commit`.
+        """
+        return self.commit(table.name(), requirements, updates)
+
+    def commit(
+        self,
+        identifier: Identifier,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> CommitTableResponse:
+        """Move a table to its next metadata, if the requirements hold and nobody was faster; or create it, if
+        they say that there is none.
+
         Raises
         ------
         CommitFailedException
             Somebody was faster, nothing has happened: refresh and try again.
         CommitStateUnknownException
             Nobody knows whether it has happened; no file was removed.
+        NoSuchTableError
+            There is none, and the requirements do not say so.
         """
-        identifier = table.name()
+        return self.commit_all([(identifier, requirements, updates)])[0]
+
+    def commit_all(self, changes: Sequence[Change]) -> list[CommitTableResponse]:
+        """As :meth:`commit`, of several tables: all of it happens, at once, or nothing.
+
+        Raises, besides, :class:`~distop.errors.ArgumentTooLarge` if they are more than one transaction holds.
+        """
+        names = [table_name(identifier) for identifier, _, _ in changes]
+        if len(set(names)) < len(names):
+            raise InvalidArgument("a table is there twice", details={"field": "table-changes"})
+        staged = [self._staged(*change) for change in changes]
+        if steps := [one for one in staged if isinstance(one, _Step)]:
+            self._publish(steps)
+        done = [one.staged if isinstance(one, _Step) else one for one in staged]
+        return [_response(table.metadata, table.metadata_location) for table in done]
+
+    def _staged(
+        self,
+        identifier: Identifier,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> _Step | Table:
+        """What is to be done; the table as it is, if that is nothing."""
         current: Table | None
         try:
             current, pointer = self._load(identifier)
         except NoSuchTableError:
+            if not any(isinstance(one, AssertCreate) for one in requirements):
+                raise
             current, pointer = None, self._pointers.read(table_name(identifier))
+        for update in updates:
+            if isinstance(update, SetPropertiesUpdate):
+                check_properties(update.updates)
+            if isinstance(update, AddSnapshotUpdate) and current is not None:
+                _check_fresh(update.snapshot, current.metadata)
+        besides = self._marks_moved(pointer, updates)
         staged = self.stage_update(current, identifier, requirements, updates)
-        metadata, location = staged.metadata, staged.metadata_location
-        if current is not None and metadata == current.metadata:
-            return _response(metadata, current.metadata_location)
+        check_properties(staged.metadata.properties, staged.metadata.location)
         if current is None:
             self._check_namespace_of(identifier)
-            self._create(identifier, staged)
-        else:
-            self._swap(current, pointer, staged)
-        return _response(metadata, location)
+            return self._making(identifier, staged)
+        if staged.metadata == current.metadata:
+            return current
+        return self._moving(current, pointer, staged, besides)
 
-    def _load(self, identifier: str | Identifier) -> tuple[Table, Pointer]:
+    def _marks_moved(self, pointer: Pointer, updates: tuple[TableUpdate, ...]) -> Txn:
+        """What moves the watermarks that a commit carries. The last snapshot says what that is."""
+        if not (marks := carried(updates)):
+            return Txn()
+        if pointer.record is None:
+            raise InvalidArgument("a commit that makes the table moves no watermarks")
+        keys = self._pointers.keyspace.table(pointer.record.name)
+        txn, told = moving(self._etcd, keys, pointer.record, marks)
+        last = [update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate)][-1]
+        assert last.summary is not None
+        for name, value in told.items():
+            last.summary[name] = value
+        return txn
+
+    def metadata_location(self, identifier: str | Identifier) -> str:
+        """Where the present metadata of a table is. Raises ``NoSuchTableError``."""
+        return self._published(identifier)[1].metadata_location
+
+    def _published(self, identifier: str | Identifier) -> tuple[Pointer, Head]:
         name = table_name(identifier)
         pointer = self._pointers.read(name)
         head = pointer.head
@@ -218,27 +362,38 @@ class EtcdCatalog(StagingCatalog):
                 f"Table {'.'.join(full)} exists in distop, but no operation has published anything to it yet"
             )
         if storage := storage_of(pointer.record):
+            self._storage.pop(pointer.record.location, None)
             self._storage[pointer.record.location] = storage
+            while len(self._storage) > KEPT_STORAGE:
+                self._storage.pop(next(iter(self._storage)), None)
+        return pointer, head
+
+    def _load(self, identifier: str | Identifier) -> tuple[Table, Pointer]:
+        pointer, head = self._published(identifier)
         io = self.file_io(head.metadata_location)
         metadata = FromInputFile.table_metadata(io.new_input(head.metadata_location))
         table = Table(
-            identifier=full,
+            identifier=table_identifier(table_name(identifier)),
             metadata=metadata,
             metadata_location=head.metadata_location,
-            io=self.file_io(head.metadata_location, metadata.properties),
+            io=io,
             catalog=self,
         )
         return table, pointer
 
     def file_io(self, location: str, properties: Properties = EMPTY_DICT) -> FileIO:
-        """See :class:`~distop.commit.pyiceberg_private.StagingCatalog`: with the table's storage options."""
-        storage = next((self._storage[at] for at in self._storage if location.startswith(f"{at}/")), None)
-        return file_io(location, {**self.properties, **properties}, storage)
+        """See :class:`~distop.commit.pyiceberg_private.StagingCatalog`: with the storage options
+        of the table and the properties of this catalog; those of the table have no say."""
+        storage, folder = None, location
+        while storage is None and folder:
+            folder = folder.rpartition("/")[0]
+            storage = self._storage.get(folder)
+        return file_io(location, storage, self.properties)
 
-    def _create(self, identifier: str | Identifier, staged: StagedTable, *, written: bool = False) -> None:
-        """Put record and head of a new table, and its metadata file unless that is ``written``; it is removed
-        again if the name or the location is taken."""
+    def _making(self, identifier: str | Identifier, staged: StagedTable, *, written: bool = False) -> _Step:
+        """A table that is to be. ``written``: its metadata file is there already."""
         name, metadata = table_name(identifier), staged.metadata
+        check_properties(metadata.properties, metadata.location)
         record = TableRecord(
             name=name,
             location=canonical(metadata.location),
@@ -247,68 +402,79 @@ class EtcdCatalog(StagingCatalog):
             # Not the table's own: it must tell this attempt from another one to register the same files.
             uuid=str(uuid4()),
         )
-        exists = TableAlreadyExistsError(f"Table {'.'.join(table_identifier(name))} already exists")
         if not self._pointers.check_new(record):
-            raise exists
-        folder = Folder(record, self.properties)
-        own = folder.is_free() and not written
-        if not written:
-            self.write_metadata(metadata, staged.io, staged.metadata_location)
-        try:
-            action = "register-table" if written else "create-table"
-            outcome = self._pointers.create(record, _foreign_head(metadata, staged.metadata_location), action)
-        except DistopError:
-            if not written:
-                _remove(staged.io, staged.metadata_location)
-            raise
-        if outcome is Swap.UNKNOWN:
-            raise CommitStateUnknownException(f"Whether table {name} was created is not known")
-        if outcome is Swap.LOST:
-            if not written:
-                _remove(staged.io, staged.metadata_location)
-            raise exists
-        if own:
-            folder.mark()
+            raise _exists(identifier)
+        record.found_empty = Folder(record, self.properties).is_free() and not written
+        action = "register-table" if written else "create-table"
+        move = self._pointers.created(record, _foreign_head(staged), action)
+        return _Step(table_identifier(name), staged, move, record, written=written)
 
-    def location_of_new(self, location: str | None, namespace: str, table: str) -> str:
-        """See :class:`~distop.commit.pyiceberg_private.StagingCatalog`."""
-        return new_location(location, namespace, table, self.properties, self.load_namespace_properties)
-
-    def _swap(self, current: Table, pointer: Pointer, staged: StagedTable) -> None:
-        record, own = pointer.record, False
+    def _moving(self, current: Table, pointer: Pointer, staged: StagedTable, besides: Txn) -> _Step:
+        """A table that is to have other metadata. ``besides``: what else happens then."""
+        record = pointer.record
         if record is not None and record.location != (moved := canonical(staged.metadata.location)):
             record.location = moved
             self._pointers.check_free(Claim.of(self._pointers.keyspace, record))
-            own = Folder(record, self.properties).is_free()
+            record.found_empty = Folder(record, self.properties).is_free()
         else:
+            if record is not None and not current.metadata.metadata_log:
+                Folder(record, self.properties).take()
             record = None
-        self.write_metadata(staged.metadata, staged.io, staged.metadata_location)
 
         def landed(found: Head | None) -> bool | None:
             return self._is_behind(found, staged.metadata_location, current.metadata_location)
 
-        head = _foreign_head(staged.metadata, staged.metadata_location)
+        move = self._pointers.moved(pointer, _foreign_head(staged), landed, record, besides)
+        return _Step(current.name(), staged, move, record)
+
+    def _publish(self, steps: Sequence[_Step]) -> None:
+        """Write the metadata of several tables, and publish all of it at once; what is not published is
+        removed again, unless nobody knows."""
+        names = ", ".join(".".join(step.identifier) for step in steps)
+        moves = [step.move for step in steps]
+        self._pointers.check_fits(moves)
         try:
-            outcome = self._pointers.move_head(pointer, head, landed, record)
+            for step in steps:
+                if not step.written:
+                    self.write_metadata(step.staged.metadata, step.staged.io, step.staged.metadata_location)
+        except Exception:
+            _undo(steps)
+            raise
+        try:
+            outcome = self._pointers.send(moves)
         except DistopError:
-            _remove(staged.io, staged.metadata_location)
+            _undo(steps)
             raise
         if outcome is Swap.UNKNOWN:
-            raise CommitStateUnknownException(
-                f"Whether {'.'.join(current.name())} has moved to {staged.metadata_location} is not known"
-            )
+            raise CommitStateUnknownException(f"Whether {names} has the new metadata is not known")
         if outcome is Swap.LOST:
-            _remove(staged.io, staged.metadata_location)
-            raise CommitFailedException(f"Table {'.'.join(current.name())} was updated by another process")
-        if record is not None and own:
-            Folder(record, self.properties).mark()
+            _undo(steps)
+            if len(steps) == 1 and steps[0].move.new:
+                raise _exists(steps[0].identifier)
+            raise CommitFailedException(f"Table {names} was updated by another process")
+        for step in steps:
+            if step.record is not None and step.record.found_empty:
+                Folder(step.record, self.properties).mark()
+
+    def _create(self, identifier: str | Identifier, staged: StagedTable, *, written: bool = False) -> Table:
+        """Make a table whose metadata is ``staged``."""
+        step = self._making(identifier, staged, written=written)
+        self._publish([step])
+        return Table(step.identifier, staged.metadata, staged.metadata_location, staged.io, self)
+
+    def location_of_new(self, location: str | None, namespace: str, table: str) -> str:
+        """See :class:`~distop.commit.pyiceberg_private.StagingCatalog`."""
+        return new_location(location, namespace, table, self.properties, self._properties_of)
+
+    def _properties_of(self, name: str) -> Properties:
+        return self._namespaces.properties(self._there(name))
 
     def _is_behind(self, found: Head | None, ours: str, base: str) -> bool | None:
         """Whether a head has our metadata among its ancestors, as far as its log reaches back."""
         if found is None:
             return None
-        if found.metadata_location == ours:
-            return True
+        if found.metadata_location in (ours, base):
+            return found.metadata_location == ours
         try:
             io = self.file_io(found.metadata_location)
             metadata = FromInputFile.table_metadata(io.new_input(found.metadata_location))
@@ -338,8 +504,8 @@ class EtcdCatalog(StagingCatalog):
     def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
         """The namespaces right below one; the top-level ones if none is given."""
         below = self._existing(namespace) if namespace else ""
-        parent = tuple(below.split(".")) if below else ()
-        known = {(DEFAULT,), *(tuple(name.split(".")) for name in self._namespaces.below(below))}
+        parent = namespace_identifier(below) if below else ()
+        known = {(DEFAULT,), *(namespace_identifier(name) for name in self._namespaces.below(below))}
         known |= {table_identifier(name)[:-1] for name in self._pointers.tables(below)}
         depth = len(parent) + 1
         return sorted({path[:depth] for path in known if len(path) >= depth and path[: depth - 1] == parent})
@@ -374,7 +540,9 @@ class EtcdCatalog(StagingCatalog):
         return summaries[-1]
 
     def _existing(self, namespace: str | Identifier) -> str:
-        name = namespace_name(namespace)
+        return self._there(namespace_name(namespace))
+
+    def _there(self, name: str) -> str:
         if not self._namespaces.exists(name):
             raise NoSuchNamespaceError(f"Namespace does not exist: {name}")
         return name
@@ -411,21 +579,52 @@ class EtcdCatalog(StagingCatalog):
         identifier: str | Identifier,
         err: type[ValueError] | type[NoSuchTableError] | type[NoSuchNamespaceError] = ValueError,
     ) -> tuple[str, str]:
-        """``(namespace, table)`` of an identifier; the namespace's parts are joined by dots."""
+        """``(namespace, table)`` of an identifier; the namespace by its name, see :func:`namespace_name`."""
         full = table_identifier(table_name(identifier))
-        return ".".join(full[:-1]), full[-1]
+        return namespace_name(full[:-1]), full[-1]
 
 
-def _foreign_head(metadata: TableMetadata, location: str) -> Head:
-    return Head(metadata_location=location, snapshot_id=metadata.current_snapshot_id, operation=FOREIGN)
+def _check_fresh(snapshot: Snapshot, base: TableMetadata) -> None:
+    """What pyiceberg takes for a wrong value has lost to a commit to another branch: it can be made again."""
+    if isinstance(base, TableMetadataV1) or snapshot.parent_snapshot_id is None:
+        return
+    if (snapshot.sequence_number or 0) <= base.last_sequence_number:
+        raise CommitFailedException(
+            f"Sequence number {snapshot.sequence_number} was taken by another commit: refresh and try again"
+        )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What a commit does to one table."""
+
+    identifier: Identifier
+    staged: StagedTable
+    move: Move
+    record: TableRecord | None
+    """Of a table that is new, or has another location."""
+    written: bool = False
+    """Whether its metadata file was there before."""
+
+
+def _undo(steps: Sequence[_Step]) -> None:
+    """Remove the metadata files of what certainly was not published, and will not be; best effort."""
+    for step in steps:
+        if not step.written:
+            with suppress(Exception):
+                step.staged.io.delete(step.staged.metadata_location)
+
+
+def _foreign_head(staged: StagedTable) -> Head:
+    snapshot, location = staged.metadata.current_snapshot_id, staged.metadata_location
+    return Head(metadata_location=location, snapshot_id=snapshot, operation=FOREIGN)
+
+
+def _exists(identifier: str | Identifier) -> TableAlreadyExistsError:
+    full = table_identifier(table_name(identifier))
+    return TableAlreadyExistsError(f"Table {'.'.join(full)} already exists")
 
 
 def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:
     fields: dict[str, Any] = {"metadata": metadata, "metadata-location": location}
     return CommitTableResponse(**fields)
-
-
-def _remove(io: FileIO, location: str) -> None:
-    """Remove a metadata file that certainly nothing refers to; best effort."""
-    with suppress(Exception):
-        io.delete(location)

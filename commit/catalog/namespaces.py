@@ -7,6 +7,7 @@ creates one that only exists so far gives it its properties.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from pyiceberg.typedef import Identifier
 from distop.commit.catalog.errors import both
 from distop.commit.catalog.pointers import Pointers
 from distop.errors import InvalidArgument, InvalidName
+from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import (
@@ -33,6 +35,11 @@ from distop.metastore.records.table import NamespaceRecord
 
 DEFAULT = DEFAULT_NAMESPACE
 
+# Dots stand between parts: one in a part is written %2E. What reads like that by itself has its percent sign
+# written %25; every other percent sign stands as it is, so that all names without %2E are what they seem.
+_TO_ESCAPE = re.compile(r"\.|%(?=(?:25)*2E)")
+_ESCAPE = re.compile(r"%(2E|25(?=(?:25)*2E))")
+
 
 def table_name(identifier: str | Identifier) -> str:
     """The distop table that an identifier names: namespaces and name joined by dots, ``default`` left out.
@@ -47,8 +54,15 @@ def table_name(identifier: str | Identifier) -> str:
 
 def table_identifier(name: str) -> Identifier:
     """The identifier of a distop table; the inverse of :func:`table_name`."""
-    parts = tuple(name.split("."))
+    parts = namespace_identifier(name)
     return (DEFAULT, *parts) if len(parts) == 1 else parts
+
+
+def namespace_identifier(name: str) -> Identifier:
+    """The parts of a namespace's name; the inverse of :func:`namespace_name`."""
+    return tuple(
+        _ESCAPE.sub(lambda found: "." if found[1] == "2E" else "%", part) for part in name.split(".")
+    )
 
 
 def namespace_name(namespace: str | Identifier) -> str:
@@ -66,9 +80,7 @@ def _joined(identifier: str | Identifier, what: str) -> str:
     parts: tuple[Any, ...] = Catalog.identifier_to_tuple(identifier)
     if not parts or not all(isinstance(part, str) and part.strip() for part in parts):
         raise InvalidName(f"{what} {identifier!r} has an empty part", details={"field": what})
-    if any("." in part for part in parts):
-        raise InvalidName(f"a part of {what} {identifier!r} has a dot", details={"field": what})
-    return ".".join(parts)
+    return ".".join(_TO_ESCAPE.sub(lambda found: "%2E" if found[0] == "." else "%25", part) for part in parts)
 
 
 class Namespaces:
@@ -131,14 +143,17 @@ class Namespaces:
             if (op := wanted(kv)) is None:
                 return None, False
             standing = op.value if isinstance(op, Put) else b""
+            reached("namespace.before")
             return Txn((unchanged(kv),), (op, *self._pointers.audit(f"{action}-namespace", name))), True
 
         def is_ours(read: TxnResult) -> bool | None:
             # Who wrote the same value does not matter.
             return True if read.one(0, key).value == standing else None
 
-        what = f"namespace {name!r}"
-        return self._etcd.run(lambda client: update(client, (Get(key),), decide, is_ours, what=what))[0]
+        what, replied = f"namespace {name!r}", lambda: reached("namespace.after")
+        return self._etcd.run(
+            lambda client: update(client, (Get(key),), decide, is_ours, what=what, replied=replied)
+        )[0]
 
 
 def _properties(kv: KeyValue) -> dict[str, str]:

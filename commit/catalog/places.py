@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeVar
 from uuid import uuid4
 
@@ -13,10 +15,10 @@ from pyiceberg.catalog import LOCATION, WAREHOUSE_LOCATION
 from distop.commit.cleanup.reachable import Files
 from distop.commit.files.listing import remove_files
 from distop.commit.files.storage import StorageOptions, storage_from, storage_of
-from distop.commit.layout.owner import give_folder_up, is_free, mark_folder
+from distop.commit.layout.owner import give_folder_up, is_free, mark_folder, take_folder
 from distop.errors import DistopError
 from distop.metastore.records.locations import canonical
-from distop.metastore.records.table import TableRecord
+from distop.metastore.records.table import DropRecord, TableRecord
 
 log = logging.getLogger(__name__)
 
@@ -74,12 +76,17 @@ class Folder:
         return bool(self._softly(is_free))
 
     def mark(self) -> None:
-        """Make it the table's own."""
+        """Make it the table's own, where :meth:`is_free` has said that it can be."""
         self._softly(mark_folder)
 
-    def give_up(self) -> None:
-        """Nothing says any longer that what is there is the table's own."""
-        self._softly(give_folder_up)
+    def take(self) -> None:
+        """Make it the table's own, if it was found empty, and who made the table has died before that."""
+        if self._record.found_empty:
+            self._softly(partial(take_folder, found_empty=True))
+
+    async def leave(self, record: DropRecord) -> None:
+        """Nothing says any longer that what is there is the table's own: it is dropped."""
+        await asyncio.to_thread(self._softly, give_folder_up)
 
     def remove(self, files: Files) -> None:
         """Remove those of the files that lie in it."""

@@ -20,7 +20,6 @@ from distop.commit.cleanup.reachable import files_of
 from distop.commit.files.listing import remove_files
 from distop.commit.iceberg.append import dropped_metadata
 from distop.commit.iceberg.branches import ids_of_branches
-from distop.commit.iceberg.content import recorded_properties
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.model import file_io, load_metadata
@@ -85,7 +84,7 @@ class IcebergExpire(TransactionalStep):
         if not context.head.exists:
             return Contribution(facts={"expiredSnapshots": 0})
         location = decode(context.head.value, Head, context.head.key).metadata_location
-        metadata = load_metadata(location, recorded_properties(arg), arg.storage)
+        metadata = load_metadata(location, arg.storage)
         expired = expired_snapshots(
             metadata,
             older_than_ms=int(self.argument["olderThanMs"]),
@@ -95,7 +94,7 @@ class IcebergExpire(TransactionalStep):
             return Contribution(facts={"expiredSnapshots": 0})
         ids: dict[str, Any] = {"snapshot-ids": [snapshot.snapshot_id for snapshot in expired]}
         draft = Draft(
-            file_io(metadata.location, {**recorded_properties(arg), **metadata.properties}, arg.storage),
+            file_io(metadata.location, arg.storage),
             TableFile.of(metadata, location),
         )
         try:
@@ -121,11 +120,10 @@ def remove_expired(operation: OperationArg, history: HistoryRecord) -> int:
     before, after = history.facts.get(EXPIRED_FROM), history.facts.get(EXPIRED_TO)
     if not before or not after:
         return 0
-    properties = recorded_properties(operation)
     try:
-        old = load_metadata(str(before), properties, operation.storage)
-        new = load_metadata(str(after), properties, operation.storage)
-        io = file_io(old.location, {**properties, **old.properties}, operation.storage)
+        old = load_metadata(str(before), operation.storage)
+        new = load_metadata(str(after), operation.storage)
+        io = file_io(old.location, operation.storage)
         kept = files_of(new, new.snapshots, io)
     except (CorruptRecord, FileNotFoundError) as error:
         log.warning("expired_files_left", extra={"operation": str(operation.id), "error": str(error)})

@@ -74,7 +74,7 @@ def view_table(metadata_location: str, *, deep: bool, storage: StorageOptions | 
     missing: tuple[str, ...] = ()
     referred: frozenset[str] | None = None
     if deep:
-        io = file_io(metadata.location, metadata.properties, storage)
+        io = file_io(metadata.location, storage)
         missing, referred = _deep(metadata, current, io, storage)
     return TableView(
         snapshots=frozenset(snapshot.snapshot_id for snapshot in metadata.snapshots),

@@ -27,7 +27,6 @@ from pyiceberg.io import FileIO
 
 from distop.commit.cleanup.reachable import files_of_table, path_of
 from distop.commit.files.listing import entries, remove_files
-from distop.commit.iceberg.content import recorded_properties
 from distop.commit.layout.model import file_io, load_metadata
 from distop.commit.layout.owner import owners
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
@@ -88,15 +87,14 @@ def find_orphans(
 
 
 def _io(operation: OperationArg) -> FileIO:
-    return file_io(operation.location, recorded_properties(operation), operation.storage)
+    return file_io(operation.location, operation.storage)
 
 
 def _known(operation: OperationArg, metadata_location: str | None) -> set[str]:
     if not metadata_location:
         return set()
-    properties = recorded_properties(operation)
-    metadata = load_metadata(metadata_location, properties, operation.storage)
-    io = file_io(metadata.location, {**properties, **metadata.properties}, operation.storage)
+    metadata = load_metadata(metadata_location, operation.storage)
+    io = file_io(metadata.location, operation.storage)
     return {path_of(location) for location in files_of_table(metadata, metadata_location, io).all()}
 
 

@@ -8,12 +8,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 from distop.commit.files.listing import entries, remove_file
 from distop.commit.files.places import OBJECT_STORES
-from distop.commit.files.storage import FILES_AT_ONCE, StorageOptions, file_system, protocol_of
-from distop.commit.layout.owner import give_folder_up, is_empty, owners
+from distop.commit.files.storage import FILES_AT_ONCE, StorageOptions, file_system, protocol_of, storage_of
+from distop.commit.layout.owner import give_folder_up, is_empty, owners, take_folder
 from distop.commit.layout.staging import PRIVATE
 from distop.errors import LocationNotOwned
 from distop.metastore.crashpoints import reached
-from distop.metastore.records.table import DropRecord
+from distop.metastore.records.table import DropRecord, TableRecord
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +21,13 @@ LEAVING_S = 5.0
 """How long a drop that leaves the files waits for a storage that does not answer."""
 
 
-def check_purge(location: str, uuid: str, storage: StorageOptions | None = None) -> None:
-    """Raises :class:`~distop.errors.LocationNotOwned` if there are files, and not all are the table's own.
-    Blocking."""
-    if not is_empty(location, storage) and uuid not in owners(location, storage):
+def check_purge(table: TableRecord) -> None:
+    """Raises :class:`~distop.errors.LocationNotOwned` if there are files, and not all are the table's own. If
+    they are, and the owner file is missing, it is put there. Blocking."""
+    location, uuid, storage = table.location, table.uuid, storage_of(table)
+    if is_empty(location, storage) or uuid in owners(location, storage):
+        return
+    if not (table.found_empty and take_folder(location, uuid, storage, found_empty=True)):
         raise LocationNotOwned(
             f"{location} held files before this table wrote to it, or another table has taken it: "
             "nothing says that all of them are its own",

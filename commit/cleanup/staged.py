@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from distop.commit.cleanup.expiry import remove_expired
 from distop.commit.cleanup.orphans import remove_orphans
 from distop.commit.files.listing import entries, remove_files, remove_if_empty
-from distop.commit.iceberg.content import recorded_properties
 from distop.commit.index.publish import sweep_index
 from distop.commit.layout.model import file_io
 from distop.commit.layout.staging import format_of, kept_folders, passing_folders_of
@@ -110,7 +109,7 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
     this far before, and what is left to remove can no longer be distinguished from what is published.
     """
     if operation.builds_index:
-        io = file_io(operation.location, recorded_properties(operation), operation.storage)
+        io = file_io(operation.location, operation.storage)
         return sweep_index(io, operation, history)
     removed = remove_files(history.facts.get(DROPPED_METADATA, ()), operation.storage)
     removed += remove_expired(operation, history) + remove_orphans(operation, history)

@@ -3,7 +3,8 @@
 The options are fsspec's, such as ``{"endpoint_url": "http://minio:9000"}`` for S3. A table names them in its
 options as ``storage``; every operation of it works with the ones it was started with. What they do not say
 comes from the environment of the process (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` and so on), which is
-where keys belong: what stands in a table's options stands in etcd.
+where keys belong: what stands in a table's options stands in etcd. All ways to a table's files begin here, so
+here it is checked where they may lead.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from distop.commit.files.allowed import check_location
+from distop.commit.files.credentials import opened_with
 from distop.errors import InvalidArgument, require
 from distop.metastore.records.table import TableRecord
 
@@ -66,10 +69,14 @@ def file_system(url: str, storage: StorageOptions | None = None) -> tuple[Any, s
     """The file system of a URL and the path within it. Names are taken as they are: nothing in them is an
     escape, a query or a chain of file systems (C12).
 
-    Raises :class:`~distop.errors.InvalidArgument` if no such file system can be opened here, and
+    Raises :class:`~distop.errors.NotAllowed` if tables may have no files there,
+    :class:`~distop.errors.InvalidArgument` if no such file system can be opened here, and
     :class:`~distop.errors.ExtraMissing` if it is S3, and S3 is not installed here.
     """
     import fsspec
+
+    check_location(url)
+    options = opened_with(storage)
 
     protocol = protocol_of(url)
     if protocol == "file":
@@ -79,7 +86,7 @@ def file_system(url: str, storage: StorageOptions | None = None) -> tuple[Any, s
 
     try:
         # What a step sees must be what is there, not what some listing saw.
-        return open_file_system(protocol, url, {"use_listings_cache": False, **(storage or {})})
+        return open_file_system(protocol, url, {"use_listings_cache": False, **options})
     except (ImportError, ValueError, TypeError) as error:
         raise InvalidArgument(
             f"{url!r} cannot be reached: {error}",
@@ -90,9 +97,10 @@ def file_system(url: str, storage: StorageOptions | None = None) -> tuple[Any, s
 
 def io_properties(location: str, storage: StorageOptions | None = None) -> dict[str, str]:
     """The properties that make pyiceberg reach ``location`` as :func:`file_system` does."""
+    check_location(location)
+    given = opened_with(storage)
     if protocol_of(location) not in S3:
         return {}
-    given = dict(storage or {})
     found = _from_environment()
     client = given.get("client_kwargs") or {}
     for names, options in ((_PYICEBERG_CLIENT, client), (_PYICEBERG, given)):

@@ -44,7 +44,7 @@ from distop.commit.steps.partial import selection
 from distop.errors import CorruptRecord, HeadConflict
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import decode
-from distop.metastore.records.table import Head, decode_watermarks
+from distop.metastore.records.table import Head
 
 MAX_DROPPED = 100
 """Earlier metadata files that one commit sees removed: as many as the log usually has."""
@@ -90,12 +90,12 @@ class IcebergStep(TransactionalStep):
         snapshot_id = snapshot_id_of(f"{arg.id}/{arg.uuid}")
         columns = fitted(layout, file, arg)
         _check_unpublished(file, snapshot_id, arg)
-        io = file_io(base.location, {**layout.properties, **base.properties}, arg.storage)
+        io = file_io(base.location, arg.storage)
         draft = Draft(io, file, branch_of(arg), columns)
         moves = selection(arg, context.view.jobs).moves
         told = provenance(arg, moves)
         if draft.branch:
-            check_carried(file, draft.branch, decode_watermarks(context.watermarks.value), moves, told)
+            check_carried(file, draft.branch, context.marks, moves, told)
         try:
             self.check(draft, layout, output, arg)
             change = self.change(draft, layout, output, snapshot_id)
@@ -224,7 +224,7 @@ def _file_of(context: FinishContext, layout: Layout) -> TableFile:
         table = context.table
         return TableFile.of(layout.new_metadata(table.location, uuid=table.uuid, now=context.now()))
     location = decode(context.head.value, Head, context.head.key).metadata_location
-    return TableFile.read(location, layout.properties, context.view.arg.storage)
+    return TableFile.read(location, context.view.arg.storage)
 
 
 def _without_rows(draft: Draft) -> Change:

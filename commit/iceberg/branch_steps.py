@@ -12,7 +12,7 @@ from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 from distop.commit.iceberg.append import dropped_metadata
 from distop.commit.iceberg.branch_rebase import joined_moves, only_appends, rebased
 from distop.commit.iceberg.branches import unpublished
-from distop.commit.iceberg.content import named, recorded_properties, writer_of
+from distop.commit.iceberg.content import named, writer_of
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.provenance import provenance
 from distop.commit.iceberg.snapshots import Draft, snapshot_id_of
@@ -21,8 +21,8 @@ from distop.commit.steps.contract import Contribution, FinishContext, Transactio
 from distop.errors import HeadConflict, PreconditionFailed
 from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.record import decode, encode_plain
-from distop.metastore.records.table import Head, decode_watermarks
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head
 
 
 class _OfBranch(TransactionalStep):
@@ -34,7 +34,7 @@ class _OfBranch(TransactionalStep):
         if not context.head.exists:
             raise _no_branch(arg, branch)
         location = decode(context.head.value, Head, context.head.key).metadata_location
-        file = TableFile.read(location, recorded_properties(arg), arg.storage)
+        file = TableFile.read(location, arg.storage)
         ref = file.metadata.refs.get(branch)
         if ref is None or ref.snapshot_ref_type != SnapshotRefType.BRANCH:
             raise _no_branch(arg, branch)
@@ -67,7 +67,7 @@ class _OfBranch(TransactionalStep):
             The snapshot that the table is at with it.
         """
         arg, base = context.view.arg, file.metadata
-        io = file_io(base.location, {**recorded_properties(arg), **base.properties}, arg.storage)
+        io = file_io(base.location, arg.storage)
         draft = Draft(io, file)
         try:
             location = write(draft)
@@ -110,10 +110,10 @@ class IcebergPublishBranch(_OfBranch):
             return self._written(
                 context, file, lambda draft: draft.write(gone), current=current, also=Txn(), facts=facts
             )
-        present = decode_watermarks(context.watermarks.value)
+        present = context.marks
         after = found.watermarks(present)
         # Compared even if none moves: what they were worked out from is to hold.
-        puts = (Put(context.keys.watermarks, encode_plain(after)),) if after != present else ()
+        puts = (Put(context.keys.watermarks, after.encoded()),) if after.recent != present.recent else ()
         marks = Txn((unchanged(context.watermarks),), puts)
         if not found.ahead:
             return self._rebased(context, file, found.snapshots, gone, marks, facts)

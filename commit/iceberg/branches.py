@@ -21,7 +21,7 @@ from distop.commit.iceberg.provenance import WATERMARKS_BEFORE, moves_of
 from distop.commit.iceberg.watermarks import moved
 from distop.commit.steps.partial import Moves
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.metastore.records.table import Watermarks
+from distop.metastore.records.watermarks import Marks
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
 
@@ -48,7 +48,7 @@ class Unpublished:
     """Whether the table still holds the rows they follow: nobody has written to it since, unless files were
     replaced by others of the same rows."""
 
-    def watermarks(self, present: Watermarks) -> Watermarks:
+    def watermarks(self, present: Mapping[str, Mapping[str, str]]) -> Marks:
         """The watermarks of the table with those that these snapshots move.
 
         Raises
@@ -58,9 +58,10 @@ class Unpublished:
         PreconditionFailed
             A snapshot does not say what it moves.
         """
+        marks = Marks.of(present)
         for snapshot in reversed(self.snapshots):
-            present = moved(present, moves_of(snapshot))
-        return present
+            marks = moved(marks, moves_of(snapshot))
+        return marks
 
 
 def unpublished(file: TableFile, branch: str) -> Unpublished:
@@ -85,7 +86,7 @@ def unpublished(file: TableFile, branch: str) -> Unpublished:
 
 
 def check_carried(
-    file: TableFile, branch: str, present: Watermarks, moves: Moves, told: Mapping[str, str]
+    file: TableFile, branch: str, present: Marks, moves: Moves, told: Mapping[str, str]
 ) -> None:
     """Whether a snapshot of a branch can move watermarks when it is published.
 

@@ -41,15 +41,13 @@ def data_of(file: TableFile, io: FileIO) -> Snapshot | None:
     return snapshot if any(is_live(manifest) for manifest in snapshot.manifests(io)) else None
 
 
-def data_at(
-    head: Head | None, properties: Mapping[str, str] | None = None, storage: StorageOptions | None = None
-) -> Snapshot | None:
+def data_at(head: Head | None, storage: StorageOptions | None = None) -> Snapshot | None:
     """The same of a table whose head this is."""
     if head is None:
         return None
-    file = TableFile.read(head.metadata_location, properties, storage)
+    file = TableFile.read(head.metadata_location, storage)
     metadata = file.metadata
-    return data_of(file, file_io(metadata.location, {**(properties or {}), **metadata.properties}, storage))
+    return data_of(file, file_io(metadata.location, storage))
 
 
 def other_partitioning(head: Head, storage: StorageOptions | None = None) -> bool:
@@ -58,7 +56,7 @@ def other_partitioning(head: Head, storage: StorageOptions | None = None) -> boo
     snapshot = metadata.current_snapshot()
     if snapshot is None or len(metadata.partition_specs) == 1:
         return False
-    found = snapshot.manifests(file_io(metadata.location, metadata.properties, storage))
+    found = snapshot.manifests(file_io(metadata.location, storage))
     return any(is_live(one) and one.partition_spec_id != metadata.default_spec_id for one in found)
 
 
@@ -97,7 +95,7 @@ def is_ignored(context: FinishContext) -> bool:
     if arg.argument.get("ignored"):
         return True
     head = decode(context.head.value, Head, context.head.key) if context.head.exists else None
-    return data_at(head, recorded_properties(arg), arg.storage) is not None
+    return data_at(head, arg.storage) is not None
 
 
 def not_empty(table: str, found: Snapshot) -> TableNotEmpty:

@@ -74,7 +74,6 @@ class TableFile:
     def read(
         cls,
         location: str,
-        properties: Mapping[str, str] | None = None,
         storage: StorageOptions | None = None,
         *,
         also: Iterable[int] = (),
@@ -90,7 +89,7 @@ class TableFile:
         """
         if not also and (written := _written.get(location)) is not None:
             return written
-        io = file_io(location, properties, storage)
+        io = file_io(location, storage)
         try:
             compressor = Compressor.get_compressor(location=location)
             with io.new_input(location).open() as stream, compressor.stream_decompressor(stream) as plain:

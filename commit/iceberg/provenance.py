@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Snapshot
 from distop.commit.steps.partial import Moves
 from distop.errors import PreconditionFailed
 from distop.metastore.records.operation import OperationArg, WatermarkMove
-from distop.metastore.records.table import Watermarks
+from distop.metastore.records.watermarks import Changes, Marks, position
 
 MAX_SUMMARY_WATERMARKS_BYTES = 16 << 10
 """Watermarks in a snapshot's summary: every metadata file repeats the summaries of all snapshots."""
@@ -26,6 +26,12 @@ WATERMARKS_BEFORE = "distop.watermarks-before"
 def provenance(arg: OperationArg, moved: Moves) -> dict[str, str]:
     """Who made a snapshot and what it holds."""
     told = {"distop.operation": str(arg.id), "distop.uuid": arg.uuid, "distop.started-by": arg.started_by}
+    return {name: value for name, value in told.items() if value} | watermarks_told(moved)
+
+
+def watermarks_told(moved: Moves) -> dict[str, str]:
+    """What a snapshot says of the watermarks that moved with it."""
+    told: dict[str, str] = {}
     if any(moved.values()):
         after = {
             source: {name: move.after for name, move in moves.items()} for source, moves in moved.items()
@@ -38,7 +44,7 @@ def provenance(arg: OperationArg, moved: Moves) -> dict[str, str]:
         if len(told[WATERMARKS]) + len(told[WATERMARKS_BEFORE]) > MAX_SUMMARY_WATERMARKS_BYTES:
             told[WATERMARKS] = _text({source: f"{len(moves)} partitions" for source, moves in moved.items()})
             del told[WATERMARKS_BEFORE]
-    return {name: value for name, value in told.items() if value}
+    return told
 
 
 def moves_of(snapshot: Snapshot) -> Moves:
@@ -68,7 +74,7 @@ def _text(value: object) -> str:
     return msgspec.json.encode(value, order="deterministic").decode()
 
 
-def without(snapshots: Iterable[Snapshot], watermarks: Watermarks) -> Watermarks:
+def without(snapshots: Iterable[Snapshot], watermarks: Mapping[str, Mapping[str, str]]) -> Marks:
     """The watermarks as they stood before some snapshots, the newest of them first.
 
     Raises
@@ -77,7 +83,7 @@ def without(snapshots: Iterable[Snapshot], watermarks: Watermarks) -> Watermarks
         A snapshot moved watermarks and does not say where they had stood: there were too many of them, or an
         earlier version of distop made it.
     """
-    result = {source: dict(partitions) for source, partitions in watermarks.items()}
+    back: dict[str, dict[str, str | None]] = {}
     for snapshot in snapshots:
         told = snapshot.summary.additional_properties if snapshot.summary else {}
         if WATERMARKS not in told:
@@ -90,17 +96,17 @@ def without(snapshots: Iterable[Snapshot], watermarks: Watermarks) -> Watermarks
             )
         before = _decoded(told[WATERMARKS_BEFORE])
         for source, partitions in _decoded(told[WATERMARKS]).items():
-            standing = result.setdefault(source, {})
             for partition in partitions:
-                value = before.get(source, {}).get(partition)
-                if value is None:
-                    standing.pop(partition, None)
-                else:
-                    standing[partition] = value
-    return {source: partitions for source, partitions in result.items() if partitions}
+                back.setdefault(source, {})[partition] = before.get(source, {}).get(partition)
+    return _changed(Marks.of(watermarks), back)
 
 
-def rewound(live: Iterable[Snapshot], gone: Iterable[Snapshot], watermarks: Watermarks) -> Watermarks:
+def rewound(
+    live: Iterable[Snapshot],
+    gone: Iterable[Snapshot],
+    watermarks: Mapping[str, Mapping[str, str]],
+    only: str = "",
+) -> Marks:
     """The watermarks without what snapshots have moved that are no longer part of a table.
 
     A watermark that a snapshot of the table accounts for, or that something else has moved since, stays.
@@ -111,13 +117,16 @@ def rewound(live: Iterable[Snapshot], gone: Iterable[Snapshot], watermarks: Wate
         The present snapshot and those that it follows.
     gone:
         The others, the newest first.
+    only:
+        Only of this source. Empty: of all.
 
     Raises
     ------
     PreconditionFailed
         One of those does not say where the watermarks that it moved had stood.
     """
-    result = {source: dict(partitions) for source, partitions in watermarks.items()}
+    marks = Marks.of(watermarks)
+    back: dict[str, dict[str, str | None]] = {}
     kept = {
         (source, name, move.after)
         for snapshot in live
@@ -127,15 +136,18 @@ def rewound(live: Iterable[Snapshot], gone: Iterable[Snapshot], watermarks: Wate
     }
     for snapshot in gone:
         for source, moves in moves_of(snapshot).items():
-            standing = result.get(source, {})
+            marks.chunks.know(position(source, name) for name in moves)
+            standing = back.setdefault(source, {})
             for name, move in moves.items():
-                if standing.get(name) != move.after or (source, name, move.after) in kept:
-                    continue
-                if move.before is None:
-                    del standing[name]
-                else:
+                now = standing[name] if name in standing else marks.value(source, name)
+                if now == move.after and (source, name, move.after) not in kept and only in ("", source):
                     standing[name] = move.before
-    return {source: partitions for source, partitions in result.items() if partitions}
+    return _changed(marks, back)
+
+
+def _changed(marks: Marks, changes: Changes) -> Marks:
+    marks.chunks.know(position(source, name) for source, names in changes.items() for name in names)
+    return marks.then(changes)
 
 
 def _decoded(text: str) -> Mapping[str, Mapping[str, Any]]:

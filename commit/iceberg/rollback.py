@@ -10,7 +10,6 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from distop.commit.iceberg.append import dropped_metadata, head_conflict
-from distop.commit.iceberg.content import recorded_properties
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.provenance import without
 from distop.commit.iceberg.snapshots import Draft
@@ -18,8 +17,8 @@ from distop.commit.layout.model import file_io, load_metadata
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.errors import PreconditionFailed
 from distop.metastore.etcd.txn import Put, Txn, unchanged
-from distop.metastore.records.record import decode, encode_plain
-from distop.metastore.records.table import Head, decode_watermarks
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head
 
 
 def target_of(metadata: TableMetadata, *, snapshot_id: int | None, as_of_ms: int | None) -> Snapshot:
@@ -64,8 +63,7 @@ class IcebergRollback(TransactionalStep):
         head = decode(context.head.value, Head, context.head.key) if context.head.exists else None
         if head is None:
             raise PreconditionFailed(f"nothing was published to table {arg.table!r} yet")
-        properties = recorded_properties(arg)
-        metadata = load_metadata(head.metadata_location, properties, arg.storage)
+        metadata = load_metadata(head.metadata_location, arg.storage)
         current, expected = metadata.current_snapshot(), self.argument.get("expectedSnapshotId")
         if (None if current is None else str(current.snapshot_id)) != expected:
             raise head_conflict(arg, None if expected is None else int(expected), current)
@@ -79,7 +77,7 @@ class IcebergRollback(TransactionalStep):
             "type": SnapshotRefType.BRANCH,
             "snapshot-id": target.snapshot_id,
         }
-        io = file_io(metadata.location, {**properties, **metadata.properties}, arg.storage)
+        io = file_io(metadata.location, arg.storage)
         draft = Draft(io, TableFile.of(metadata, head.metadata_location))
         try:
             location = draft.write(SetSnapshotRefUpdate(**branch))
@@ -108,5 +106,5 @@ class IcebergRollback(TransactionalStep):
                 hint='pass watermarks="keep" and see to them yourself',
                 details={"field": "watermarks"},
             )
-        restored = without(undone, decode_watermarks(context.watermarks.value))
-        return Txn((unchanged(context.watermarks),), (Put(context.keys.watermarks, encode_plain(restored)),))
+        restored = without(undone, context.marks)
+        return Txn((unchanged(context.watermarks),), (Put(context.keys.watermarks, restored.encoded()),))

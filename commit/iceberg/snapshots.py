@@ -23,7 +23,7 @@ from pyiceberg.table.update import (
 )
 
 from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.layout.model import FORMAT_VERSION
+from distop.commit.layout.model import FORMAT_VERSION, inert
 from distop.errors import PreconditionFailed
 from distop.metastore.crashpoints import reached
 
@@ -67,7 +67,7 @@ class Draft:
         self.dropped: list[str] = []
         """Metadata files that the log of earlier ones no longer names, after :meth:`write`."""
         self._uuid = uuid4()
-        self._locations = load_location_provider(self.base.location, self.base.properties)
+        self._locations = load_location_provider(self.base.location, inert(self.base.properties))
         self._written: list[str] = []
 
     def new_manifest_path(self) -> str:

@@ -6,21 +6,16 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from distop.commit.layout.staging import branch_of
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.commit.steps.partial import selection
-from distop.errors import Exhausted, WatermarkConflict
+from distop.errors import WatermarkConflict
 from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.operation import WatermarkMove
-from distop.metastore.records.record import encode_plain
-from distop.metastore.records.table import Watermarks, decode_watermarks
-
-MAX_WATERMARKS_BYTES = 1_000_000
-"""All watermarks of a table stand in one key, which etcd limits."""
+from distop.metastore.records.watermarks import Marks, position
 
 _INTEGER = re.compile(r"-?[0-9]+")
 _DIGITS = re.compile(r"([0-9]+)")
@@ -45,18 +40,18 @@ def _order_key(value: str) -> _OrderKey:
     return (1, parts, value)
 
 
-def moved(present: Watermarks, moves: dict[str, dict[str, WatermarkMove]]) -> Watermarks:
+def moved(present: Mapping[str, Mapping[str, str]], moves: dict[str, dict[str, WatermarkMove]]) -> Marks:
     """The watermarks after the moves.
 
     Raises :class:`~distop.errors.WatermarkConflict` if one does not stand where its move begins, or would
     go back (P16); or if another operation has ingested a folder around or below a place meanwhile.
     """
-    _check_beside(present, moves)
-    result = {source: dict(partitions) for source, partitions in present.items()}
+    marks = Marks.of(present)
+    marks.chunks.know(position(source, path) for source, paths in moves.items() for path in paths)
+    _check_beside(marks, moves)
     for source, partitions in moves.items():
-        standing = result.setdefault(source, {})
         for partition, move in partitions.items():
-            at = standing.get(partition)
+            at = marks.value(source, partition)
             where = f"watermark {source!r}/{partition!r}"
             details = {"source": source, "partition": partition, "present": at or "", "after": move.after}
             if at != move.before:
@@ -69,28 +64,12 @@ def moved(present: Watermarks, moves: dict[str, dict[str, WatermarkMove]]) -> Wa
                 raise WatermarkConflict(
                     f"{where} would go back from {at!r} to {move.after!r}", details=details
                 )
-            standing[partition] = move.after
-    return result
+    return marks.then(
+        {source: {name: move.after for name, move in paths.items()} for source, paths in moves.items()}
+    )
 
 
-def standing_by_url(standing: Watermarks) -> dict[str, tuple[str, str]]:
-    """Where something was ingested from -> its source and partition; of sources that are places."""
-    return {
-        f"{source}/{path}": (source, path)
-        for source, partitions in standing.items()
-        if "://" in source
-        for path in partitions
-    }
-
-
-def upwards(url: str) -> Iterator[str]:
-    """A URL, and those of the folders around it."""
-    while url:
-        yield url
-        url = url.rpartition("/")[0]
-
-
-def _check_beside(present: Watermarks, moves: dict[str, dict[str, WatermarkMove]]) -> None:
+def _check_beside(marks: Marks, moves: dict[str, dict[str, WatermarkMove]]) -> None:
     """What stands around and below each place must be what its move allows beside it."""
     guarded = [
         (source, path, move)
@@ -99,37 +78,20 @@ def _check_beside(present: Watermarks, moves: dict[str, dict[str, WatermarkMove]
         for path, move in paths.items()
         if move.beside
     ]
-    if not guarded:
-        return
-    standing = standing_by_url(present)
-    urls = sorted(standing)
+    marks.look_around(f"{source}/{path}" for source, path, _ in guarded)
     for source, path, move in guarded:
         url = f"{source}/{path}"
-        others = [outer for outer in upwards(url) if standing.get(outer, (source, path)) != (source, path)]
+        others = [entry for entry in marks.around(url) if entry[:2] != (source, path)]
         if move.beside == "older":
-            marks = ((outer, present[at][name]) for outer in others for at, name in [standing[outer]])
-            others = [outer for outer, mark in marks if not is_after(move.after, mark)]
-        else:
-            below = bisect_left(urls, f"{url}/")
-            others += [other for other in urls[below : below + 1] if other.startswith(f"{url}/")]
-        if others:
+            others = [entry for entry in others if not is_after(move.after, entry[2])]
+        other = next(iter(others), None) or (next(marks.below(url), None) if move.beside != "older" else None)
+        if other is not None:
+            at = f"{other[0]}/{other[1]}"
             raise WatermarkConflict(
-                f"{others[0]} was ingested while the operation read {url}: rows may be the same",
+                f"{at} was ingested while the operation read {url}: rows may be the same",
                 hint="start it again, for what is new",
-                details={"source": source, "partition": path, "present": others[0], "after": move.after},
+                details={"source": source, "partition": path, "present": at, "after": move.after},
             )
-
-
-def check_size(table: str, watermarks: Watermarks) -> bytes:
-    """Watermarks as they are stored. Raises :class:`~distop.errors.Exhausted` if they are too many."""
-    value = encode_plain(watermarks)
-    if len(value) > MAX_WATERMARKS_BYTES:
-        raise Exhausted(
-            f"the watermarks of table {table!r} would take {len(value):,} bytes, "
-            f"the limit is {MAX_WATERMARKS_BYTES:,}",
-            hint="give sources fewer partitions",
-        )
-    return value
 
 
 class WatermarkStep(TransactionalStep):
@@ -142,8 +104,7 @@ class WatermarkStep(TransactionalStep):
         moves = selection(context.view.arg, context.view.jobs).moves
         if not any(moves.values()) or self._is_ignored(context):
             return Contribution()
-        after = moved(decode_watermarks(context.watermarks.value), moves)
-        value = check_size(context.table.name, after)
+        value = moved(context.marks, moves).encoded()
         return Contribution(
             txn=Txn((unchanged(context.watermarks),), (Put(context.keys.watermarks, value),)),
         )

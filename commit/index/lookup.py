@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
@@ -20,7 +20,6 @@ from pyiceberg.schema import Schema
 from distop.commit.index.keys import key_of
 from distop.commit.index.manifest import IndexManifest, IndexPart, read_manifest
 from distop.commit.index.parts import Groups, find
-from distop.metastore.records.table import IndexRecord
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +46,21 @@ class Narrowed:
     """Parts that could not be read; their files are opened."""
 
 
+class PublishedIndex(Protocol):
+    """What is needed of an index that is published."""
+
+    @property
+    def field_id(self) -> int: ...
+    @property
+    def manifest(self) -> str: ...
+    @property
+    def sequence_number(self) -> int: ...
+    @property
+    def operation(self) -> str: ...
+
+
 def narrow(
-    records: Iterable[IndexRecord],
+    records: Iterable[PublishedIndex],
     io: FileIO,
     root: str,
     schema: Schema,
@@ -61,7 +73,7 @@ def narrow(
     Parameters
     ----------
     records:
-        The table's indexes, as etcd has them.
+        The table's indexes, as etcd has them or the client tells of them.
     root:
         The table's location.
     schema:

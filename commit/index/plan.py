@@ -20,7 +20,6 @@ from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile, read_man
 from pyiceberg.types import IcebergType, PrimitiveType
 
 from distop.commit.files.storage import FILES_AT_ONCE
-from distop.commit.iceberg.content import recorded_properties
 from distop.commit.index.lookup import load_manifest
 from distop.commit.index.manifest import IndexManifest
 from distop.commit.layout.model import file_io
@@ -101,7 +100,7 @@ class Build:
         self.arg = arg
         self.plan = IndexPlan.of(arg)
         self.root = arg.location.rstrip("/")
-        self.io: FileIO = file_io(arg.location, recorded_properties(arg), arg.storage)
+        self.io: FileIO = file_io(arg.location, arg.storage)
 
     @cached_property
     def base(self) -> IndexManifest | None:

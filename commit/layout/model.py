@@ -43,9 +43,11 @@ from pyiceberg.types import (
 )
 
 from distop.commit.files.storage import StorageOptions, io_properties
+from distop.commit.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
 from distop.commit.layout.terms import parse_partitioning
 from distop.commit.pyiceberg_private import schema_without_ids
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
+from distop.metastore.records.locations import canonical, place_of
 
 FORMAT_VERSION: Literal[2] = 2
 """The Iceberg format that is written: the first in which a manifest may be adopted by a later snapshot."""
@@ -53,6 +55,23 @@ FORMAT_VERSION: Literal[2] = 2
 DEFAULT_PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true"}
 """Of the tables that operations make, unless they say otherwise: earlier metadata files that the table's log
 no longer names (it has ``write.metadata.previous-versions-max`` entries, 100 by default) are removed."""
+
+MAX_PROPERTIES, MAX_PROPERTY_NAME, MAX_PROPERTY, MAX_MAPPING = 256, 256, 16 << 10, 1 << 20
+"""Of one table; characters of a name, of a value, and of the one that maps columns to names."""
+
+_ACTS = re.compile(
+    r"(.*[.-])?impl|py-.*|(s3|gcs|adls|hdfs|oss|abfs|wasb|client|rest|hive|glue|dynamodb|sql|fs|http|ssl|auth"
+    r"|oauth2|header|token|credential|uri|warehouse)([.-].*)?|.*(secret|password|passwd|access-key|credential).*"
+)
+"""Names of properties that libraries act on."""
+
+_NAMES_FOLDERS = (
+    "write.data.path",
+    "write.metadata.path",
+    "write.object-storage.path",
+    "write.folder-storage.path",
+)
+"""Where programs of Iceberg write, in place of the table's location."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +104,15 @@ class Layout:
         Raises
         ------
         InvalidArgument
-            A column has a type that Iceberg lacks (``field`` is ``schema``), or a term names no column or no
-            transform (``field`` is ``partition_by``).
+            A column has a type that Iceberg lacks (``field`` is ``schema``), a term names no column or no
+            transform (``field`` is ``partition_by``), or a property names code (``field`` is ``properties``).
         """
         if not isinstance(schema, Schema):
             schema = _from_arrow(schema)
         _check_names(column.name for column in schema.columns)
         fresh = assign_fresh_schema_ids(schema)
         texts = {name: _property_text(value) for name, value in (properties or {}).items()}
+        check_properties(texts)
         return cls(fresh, parse_partitioning(partition_by, fresh), texts)
 
     @classmethod
@@ -160,6 +180,54 @@ class Layout:
         return TableMetadataV2(**fields)
 
 
+def check_properties(properties: Mapping[str, Any], location: str = "") -> None:
+    """Refuse properties that somebody's library would act on, and more of others than a table has use for.
+
+    Names that nobody knows are notes. But pyiceberg would call what ``py-io-impl`` names wherever a process
+    opens the table. A folder to write to must be in that of the table, where its ``location`` is known: any
+    other is another table's, or claimed by nobody.
+
+    Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` is ``properties``.
+    """
+    if len(properties) > MAX_PROPERTIES:
+        raise _bad_property(f"there are {len(properties):,} properties, at most {MAX_PROPERTIES} are kept")
+    for name, value in properties.items():
+        if _ACTS.fullmatch(name.lower()):
+            raise _bad_property(
+                f"property {name[:100]!r} names code, a credential or an endpoint",
+                "leave it out; how files are reached is up to each process, not to the table",
+            )
+        most = MAX_MAPPING if name == "schema.name-mapping.default" else MAX_PROPERTY
+        if len(name) > MAX_PROPERTY_NAME or len(str(value)) > most:
+            raise _bad_property(
+                f"property {name[:100]!r} is too long: names have at most {MAX_PROPERTY_NAME} characters, "
+                f"and this one's value {most:,}"
+            )
+    for name in _NAMES_FOLDERS if location else ():
+        if name not in properties:
+            continue
+        own, place = (place_of(canonical(str(text), "properties")) for text in (location, properties[name]))
+        if place != own and not place.startswith(f"{own}/"):
+            raise InvalidArgument(
+                f"property {name!r} names {properties[name]}, which is not in the table's own folder {own}",
+                hint="leave it out, or name a folder below the table's location",
+                details={"field": "properties"},
+            )
+
+
+def inert(properties: Mapping[str, str]) -> dict[str, str]:
+    """Properties that another program wrote, without those that :func:`check_properties` may refuse."""
+    return {
+        name: value
+        for name, value in properties.items()
+        if name not in _NAMES_FOLDERS and not _ACTS.fullmatch(name.lower())
+    }
+
+
+def _bad_property(message: str, hint: str = "") -> InvalidArgument:
+    return InvalidArgument(message, hint=hint, details={"field": "properties"})
+
+
 def check_format(metadata: TableMetadata) -> None:
     """Raise :class:`~distop.errors.PreconditionFailed` unless the table has the format that is written."""
     if metadata.format_version != FORMAT_VERSION:
@@ -185,30 +253,37 @@ def _uuid(text: str) -> UUID:
 
 
 def file_io(
-    location: str, properties: Mapping[str, str] | None = None, storage: StorageOptions | None = None
+    location: str, storage: StorageOptions | None = None, own: Mapping[str, str] | None = None
 ) -> FileIO:
     """Access to the files at and below a location.
 
+    Properties of the table have no say: anybody who may write to a table sets them, and ``py-io-impl`` names
+    any function of Python.
+
     Parameters
     ----------
-    properties:
-        Of the table or the catalog; they come first.
     storage:
-        The table's storage options. What neither says comes from the environment.
+        The table's storage options.
+    own:
+        Properties of the catalog that this process was given; they come first. What neither says comes from
+        the environment.
+
+    Raises
+    ------
+    NotAllowed
+        Tables may have no files there; also when one is opened that lies elsewhere.
     """
-    return load_file_io({**io_properties(location, storage), **(properties or {})}, location)
+    from distop.commit.files.checked_io import checked
+
+    return checked(load_file_io({**io_properties(location, storage), **(own or {})}, location))
 
 
-def load_metadata(
-    metadata_location: str,
-    properties: Mapping[str, str] | None = None,
-    storage: StorageOptions | None = None,
-) -> TableMetadata:
+def load_metadata(metadata_location: str, storage: StorageOptions | None = None) -> TableMetadata:
     """Read a table's metadata file.
 
     Raises :class:`~distop.errors.CorruptRecord` if it is missing or is no table metadata.
     """
-    io = file_io(metadata_location, properties, storage)
+    io = file_io(metadata_location, storage)
     try:
         return FromInputFile.table_metadata(io.new_input(metadata_location))
     except FileNotFoundError as error:
@@ -279,6 +354,14 @@ def _check_names(names: Iterable[str]) -> None:
     for name in names:
         if not name:
             raise _bad_schema("a column has no name", name)
+        if len(name) > MAX_COLUMN_NAME:
+            raise _bad_schema(
+                f"column {name[:50]!r}... has a name of {len(name):,} characters, at most "
+                f"{MAX_COLUMN_NAME:,} are taken",
+                name[:50],
+            )
+        if len(seen) >= MAX_COLUMNS:
+            raise _bad_schema(f"there are more than {MAX_COLUMNS:,} columns", "")
         if name in seen:
             raise _bad_schema(f"column {name!r} is named twice", name)
         seen.add(name)

@@ -1,9 +1,11 @@
 """The owner file of a table's folder: it says that everything in the folder is this table's (checklist S2).
 
 ``<location>/_distop/table-<uuid>`` is put there before the first file of the table is, if the folder is empty
-then. Folders are removed, and searched for orphans, only where it stands: that a table's record names a
-folder proves nothing, since links, mounts and other installations lead to the same files under other names.
-A file that exists or not cannot be half written, and a copy of a folder carries the uuid of the original.
+then. A program of pyiceberg writes a file first, and may die before it has put this one there: so the table's
+record says whether the folder was found empty, and whoever needs the owner file next puts it there. Folders
+are removed, and searched for orphans, only where it stands: that a table's record names a folder proves
+nothing, since links, mounts and other installations lead to the same files under other names. A file that
+exists or not cannot be half written, and a copy of a folder carries the uuid of the original.
 """
 
 from __future__ import annotations
@@ -22,14 +24,20 @@ def owners(location: str, storage: StorageOptions | None = None) -> list[str]:
     return [entry.name[len(_STEM) :] for entry in found if entry.name.startswith(_STEM)]
 
 
-def take_folder(location: str, uuid: str, storage: StorageOptions | None = None) -> bool:
-    """Make a folder a table's own, if nothing is in it; whether it is. Safe to repeat.
+def take_folder(
+    location: str, uuid: str, storage: StorageOptions | None = None, *, found_empty: bool = False
+) -> bool:
+    """Make a folder a table's own, if nothing is in it, or nothing was when the table was made
+    (``found_empty``); whether it is. Safe to repeat.
 
     Raises as :func:`is_free`.
     """
-    if not uuid or not is_free(location, uuid, storage):
+    if not uuid:
         return False
-    mark_folder(location, uuid, storage)
+    if not _is_taken(location, uuid, storage):
+        if not found_empty and not is_empty(location, storage):
+            return False
+        mark_folder(location, uuid, storage)
     return True
 
 
@@ -38,6 +46,11 @@ def is_free(location: str, uuid: str, storage: StorageOptions | None = None) -> 
 
     Raises :class:`~distop.errors.LocationInUse` if it is another table's.
     """
+    return _is_taken(location, uuid, storage) or is_empty(location, storage)
+
+
+def _is_taken(location: str, uuid: str, storage: StorageOptions | None) -> bool:
+    """Whether it is the table's own already. Raises as :func:`is_free`."""
     found = owners(location, storage)
     if found and uuid not in found:
         raise LocationInUse(
@@ -45,7 +58,7 @@ def is_free(location: str, uuid: str, storage: StorageOptions | None = None) -> 
             hint=f"use another folder; if no table is there, remove {owner_file(location, found[0])}",
             details={"field": "location", "uuid": found[0]},
         )
-    return bool(found) or is_empty(location, storage)
+    return bool(found)
 
 
 def mark_folder(location: str, uuid: str, storage: StorageOptions | None = None) -> None:

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 
 from distop.commit.files.storage import FILES_AT_ONCE
-from distop.commit.iceberg.content import recorded_properties
 from distop.commit.layout.hive import PartitionValues, columns_in_files
 from distop.commit.layout.model import Layout, file_io
 from distop.commit.layout.partitioning import PartitionKey
@@ -105,7 +104,7 @@ def written(view: OperationView) -> Written:
 
     Raises :class:`~distop.errors.CorruptRecord` if one is missing, or is not what its job has written.
     """
-    io = file_io(view.arg.location, recorded_properties(view.arg), view.arg.storage)
+    io = file_io(view.arg.location, view.arg.storage)
     folder = staging_folder(view.arg, PRIVATE)
 
     def files_of(item: tuple[str, JobRecord]) -> list[ListedFile]:

@@ -30,6 +30,7 @@ from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.metastore.records.record import encode
 from distop.metastore.records.structs import convert
 from distop.metastore.records.table import Head, TableRecord
+from distop.metastore.records.watermarks import Chunks, Fetch, Marks, decode_recent
 from distop.operations.api import OperationView
 
 GROUP = "distop.commit_steps"
@@ -53,12 +54,19 @@ class FinishContext:
     head: KeyValue
     """The raw head; missing before anything was published."""
     watermarks: KeyValue
-    """The raw watermarks; missing before any was set."""
+    """Those that were written lately, raw; missing before any was set. Its revision is that of all."""
     view: OperationView
     index: KeyValue = KeyValue.missing(b"")  # noqa: RUF009 - a frozen value
     """The raw pointer of the operation's object; missing before anything of it was published."""
     now: Callable[[], float] = time.time
     """Seconds since the Unix epoch."""
+    chunks: Fetch | None = None
+    """Reads the other watermarks."""
+
+    @cached_property
+    def marks(self) -> Marks:
+        """All watermarks, read as they are asked for."""
+        return Marks(decode_recent(self.watermarks.value), Chunks(self.chunks))
 
     def head_moved(self, head: Head) -> Txn:
         """The share of a step that moves the head: only if it is still the one that the step builds on."""
@@ -88,9 +96,9 @@ class TransactionalStep(ABC):
     def prepare(self, context: FinishContext) -> Contribution:
         """Work out this step's share on the given base.
 
-        Runs in a thread, touches no etcd, and is called again on a fresh base when the transaction lost to
-        another writer. Raising :class:`~distop.errors.Conflict`, ``InvalidArgument`` or
-        ``PreconditionFailed`` ends the operation; anything else is tried again.
+        Runs in a thread, reads nothing of etcd but the watermarks that it asks for, and is called again on a
+        fresh base when the transaction lost to another writer. Raising :class:`~distop.errors.Conflict`,
+        ``InvalidArgument`` or ``PreconditionFailed`` ends the operation; anything else is tried again.
         """
 
 

@@ -98,8 +98,7 @@ def read_list(arg: OperationArg) -> list[PreparedTask]:
     if not name:
         return []
     path = f"{staging_folder(arg, 'metadata')}/{name}"
-    layout = arg.argument.get("layout") or {}
-    io = file_io(path, layout.get("properties"), arg.storage)
+    io = file_io(path, arg.storage)
     try:
         with io.new_input(path).open() as stream:
             return from_json(stream.read(), list[PreparedTask])

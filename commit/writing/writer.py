@@ -104,7 +104,7 @@ class StagedWriter:
         self._list = files or IcebergFileList(layout)
         self._data_folder, self._inline = data_folder, inline
         self._manifest_path = path_for(self._list.suffix, self._list.folder)
-        self._io: FileIO = file_io(self._manifest_path, layout.properties, storage)
+        self._io: FileIO = file_io(self._manifest_path, storage)
         self._target_file_bytes = target_file_bytes or table_file_bytes(layout)
         self._row_group_bytes = row_group_bytes
         self._buffer_bytes = buffer_bytes

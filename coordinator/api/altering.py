@@ -78,13 +78,13 @@ class Altering:
                 await self._blocking(written.pop().discard)
 
         async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
-            await discard()
             table, head, run_ops = (read.one(index, get.key) for index, get in enumerate(reads))
             if not table.exists:
                 raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
             record = decode(table.value, TableRecord, table.key)
             if request_id in record.altered:
-                return None, False
+                return None, False  # what was written for it may be what the table consists of now
+            await discard()
             running = await self._running(keys, run_ops.value)
             standing = decode(head.value, Head, head.key) if head.exists else None
             made = await self._blocking(self._made, record, standing, changes, running)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
@@ -12,18 +13,21 @@ from typing import Any
 
 import grpc.aio
 
+from distop.coordinator.access.callers import caller
 from distop.coordinator.doctor.findings import Reported
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.rounds import Doctor, Examination
+from distop.coordinator.views.audits import audit_updates, entry_message
 from distop.coordinator.views.listing import PageToken, check_table, continued_listing, no_token, page_of
-from distop.coordinator.views.operations import member_message, timestamp
+from distop.coordinator.views.operations import member_message
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Put
+from distop.metastore.etcd.txn import Get, Put
 from distop.metastore.members.draining import set_draining
 from distop.metastore.records.keyspace import check_table_name
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.record import decode
-from distop.metastore.tables.audit import Entry, audit_put, prune_softly, read_audit
+from distop.metastore.tables.audit import audit_put, prune_softly, read_audit
+from distop.metastore.tables.audit_feed import Cursor
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 
@@ -36,9 +40,10 @@ _ENTRY = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
 class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
     """The handlers; stateless."""
 
-    def __init__(self, client: EtcdClient, threads: Executor) -> None:
+    def __init__(self, client: EtcdClient, threads: Executor, stopping: asyncio.Event | None = None) -> None:
         self._client = client
         self._threads = threads
+        self._stopping = stopping or asyncio.Event()
 
     async def ListMembers(  # noqa: N802 - the name of the RPC
         self, request: pb.ListMembersRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -82,10 +87,22 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
             found, revision = await read_audit(
                 self._client, prefix, limit=size, revision=token.revision, before=token.after
             )
-        response = pb.ListAuditResponse(entries=[_entry(one) for one in found])
+        response = pb.ListAuditResponse(entries=map(entry_message, found))
         if len(found) == size:
             response.next_page_token = PageToken(revision, found[-1].id).encode()
         return response
+
+    async def FollowAudit(  # noqa: N802
+        self, request: pb.FollowAuditRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncGenerator[pb.AuditUpdate, None]:
+        keys = None
+        if request.table:
+            keys = self._client.keyspace.table(check_table_name(request.table))
+            await check_table(self._client, keys.name)
+        after = Cursor.parse(request.after) if request.after else None
+        async with aclosing(audit_updates(self._client, keys, after, self._stopping)) as updates:
+            async for update in updates:
+                yield update
 
     async def ListLeaders(  # noqa: N802
         self, request: pb.ListLeadersRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -93,8 +110,12 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         keyspace = self._client.keyspace
         index = await self._client.scan(keyspace.active, keys_only=True)
         response = pb.ListLeadersResponse()
-        for table in sorted({keyspace.table_of_active(kv.key) for kv in index.kvs}):
-            leader = await self._client.get(keyspace.table(table).coordinator)
+        sees = caller().sees
+        tables = sorted({name for kv in index.kvs if sees(name := keyspace.table_of_active(kv.key))})
+        gets = [Get(keyspace.table(table).coordinator) for table in tables]
+        read = await self._client.read_many(gets)
+        for number, (table, get) in enumerate(zip(tables, gets, strict=True)):
+            leader = read.one(number, get.key)
             if leader.exists:
                 record = decode(leader.value, LeaderRecord, leader.key)
                 response.leaders.append(
@@ -140,18 +161,4 @@ def _finding(told: Reported) -> pb.Finding:
         fixable=finding.fix is not None,
         fixed=told.fixed,
         outcome=told.outcome,
-    )
-
-
-def _entry(entry: Entry) -> pb.AuditEntry:
-    record = entry.record
-    return pb.AuditEntry(
-        id=entry.id,
-        at=timestamp(record.at),
-        action=record.action,
-        target=record.target,
-        by=record.by,
-        reason=record.reason,
-        request_id=record.request_id,
-        argument_json=record.argument,
     )

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from concurrent.futures import Executor
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpc.aio
 
 from distop.commit.files.storage import StorageOptions, storage_of
+from distop.coordinator.api.stored import StoredCalls
 from distop.coordinator.views.operations import timestamp
-from distop.errors import TableNotFound
-from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Get
-from distop.metastore.records.keyspace import check_table_name
-from distop.metastore.records.record import decode
-from distop.metastore.records.table import Head, TableRecord
+from distop.errors import PreconditionFailed
 from distop.metastore.tables.indexes import read_indexes
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
@@ -24,34 +20,19 @@ from distop.proto import distop_pb2_grpc
 log = logging.getLogger(__name__)
 
 
-class IndexService(distop_pb2_grpc.IndexServiceServicer):
-    """The handlers; stateless.
-
-    Parameters
-    ----------
-    threads:
-        Where metadata of tables is read.
-    """
-
-    def __init__(self, client: EtcdClient, threads: Executor) -> None:
-        self._client = client
-        self._threads = threads
+class IndexService(StoredCalls, distop_pb2_grpc.IndexServiceServicer):
+    """The handlers; stateless."""
 
     async def ListIndexes(  # noqa: N802 - the name of the RPC
         self, request: pb.ListIndexesRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ListIndexesResponse:
-        keys = self._client.keyspace.table(check_table_name(request.table))
-        result = await self._client.read_at_once([Get(keys.table), Get(keys.head)])
-        table, head = result.one(0, keys.table), result.one(1, keys.head)
-        if not table.exists:
-            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
-        indexes = await read_indexes(self._client, keys)
+        table, head = await self._published(request.table)
+        indexes = await read_indexes(self._client, self._client.keyspace.table(table.name))
         present = None
-        if indexes and head.exists:
-            storage = storage_of(decode(table.value, TableRecord, table.key))
-            location = decode(head.value, Head, head.key).metadata_location
-            loop = asyncio.get_running_loop()
-            present = await loop.run_in_executor(self._threads, _sequence_number, location, storage)
+        if indexes and head is not None:
+            read = partial(_sequence_number, head.metadata_location, storage_of(table))
+            with suppress(PreconditionFailed):
+                present = await self._from_storage(table, read)
         response = pb.ListIndexesResponse()
         for index in indexes:
             # A table that was rolled back is at a snapshot before the one that is covered.

@@ -19,7 +19,7 @@ def check_options(record: TableRecord, registry: Registry) -> None:
     Raises
     ------
     InvalidArgument
-        ``details["field"]`` is ``options.<option>``.
+        ``details["field"]`` is ``options.<option>``, or ``location``.
     """
     options = record.options
     if unknown := sorted(set(options) - set(OPTIONS)):
@@ -30,6 +30,13 @@ def check_options(record: TableRecord, registry: Registry) -> None:
     for name, value in options.get("properties", {}).items():
         if not isinstance(value, str | bool | int | float):
             raise _wrong("properties", f"property {name!r} is neither text, number nor boolean")
+    from distop.commit.files.allowed import check_location
+    from distop.commit.files.credentials import opened_with
+    from distop.commit.layout.model import check_properties
+
+    check_location(record.location)
+    _as_option("storage", lambda: opened_with(options.get("storage")))
+    _as_option("properties", lambda: check_properties(options.get("properties", {}), record.location))
     schema = _checked_columns(record)
     if "checks" in options and "ingest" in registry.names():
         _as_option("checks", lambda: registry.get("ingest").check_table(record, schema))

@@ -16,28 +16,26 @@ import grpc.aio
 from distop.commit.files.storage import storage_of
 from distop.commit.files.traces import read_traces
 from distop.coordinator.metrics.counts import Metrics
+from distop.coordinator.starting.admission import Admission
 from distop.coordinator.starting.body import StartBody, operation_arg, seconds
 from distop.coordinator.starting.planner import Planner, Planning
 from distop.coordinator.state.memory import Memory
 from distop.coordinator.state.tracker import Tracked
+from distop.coordinator.views.following import Following
 from distop.coordinator.views.listing import list_operations
 from distop.coordinator.views.operations import (
-    ENDED_STATES,
     from_record,
     from_request,
     from_tracked,
     not_found,
-    read_finished,
     read_operation,
-    refresh_pause,
     timestamp,
 )
-from distop.coordinator.views.updates import live_updates
+from distop.coordinator.views.updates import updates
 from distop.errors import (
-    Compacted,
+    Conflict,
     DeadlineExceeded,
     DistopError,
-    EtcdUnavailable,
     OperationNotFound,
     OutcomeUnknown,
     PreconditionFailed,
@@ -45,7 +43,6 @@ from distop.errors import (
 )
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, Put
-from distop.metastore.etcd.watch import WatchBatch, watch
 from distop.metastore.operations.ending import request_cancel
 from distop.metastore.operations.parking import request_resolve
 from distop.metastore.operations.pausing import pause_operation, resume_operation
@@ -58,7 +55,7 @@ from distop.metastore.operations.starting import (
     read_table_state,
     start,
 )
-from distop.metastore.records.keyspace import OperationId, TableKeys, prefix_end
+from distop.metastore.records.keyspace import OperationId, TableKeys
 from distop.metastore.records.operation import (
     RUNNING,
     CancelRecord,
@@ -81,8 +78,9 @@ DEFAULT_CALL_S = 60.0
 
 DEFAULT_HEARTBEAT_S = 10.0
 
-SOON_S = 0.05
-"""An operation that ends so soon is over before a watch of it would be of use."""
+SOON_S = 1.0
+"""Who waits for an operation that is led here hears nothing else before; a watch of it costs more than most
+operations."""
 
 
 class OperationService(distop_pb2_grpc.OperationServiceServicer):
@@ -96,10 +94,14 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         stopping: asyncio.Event | None = None,
         memory: Memory | None = None,
         remember_s: float = REMEMBER_S,
+        admission: Admission | None = None,
+        following: Following | None = None,
     ) -> None:
         self._remember_s = remember_s
+        self._admission = admission or Admission()
         self._client = client
         self._memory = memory or Memory()
+        self._following = following or Following(client, self._memory.leads)
         self._stopping = stopping or asyncio.Event()
         self._metrics = metrics or Metrics()
         self._planner = planner
@@ -110,27 +112,40 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
     async def StartOperation(  # noqa: N802 - the name of the RPC
         self, request: pb.StartOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
-        body = StartBody.of(request, self._registry)
-        request_id = request.request_id or uuid.uuid4().hex
-        wanted = body.request(
-            request_id,
-            self._registry.get(body.type),
-            call=request.call_id if request.request_id else request_id,
-            keep_s=self._remember_s,
-        )
         left_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
-        if (state := self._guess(wanted)) is not None:
+        # First of all: those who are sent away are to cost as little as can be.
+        async with self._admission.admitted(request.started_by, request.table, left_s):
+            body = await StartBody.of(request, self._planner.work)
+            request_id = request.request_id or uuid.uuid4().hex
+            wanted = body.request(
+                request_id,
+                self._registry.get(body.type),
+                call=request.call_id if request.request_id else request_id,
+                keep_s=self._remember_s,
+            )
+            return await self._start_wanted(body, wanted, request.started_by, left_s)
+
+    async def _start_wanted(
+        self, body: StartBody, wanted: StartRequest, started_by: str, left_s: float
+    ) -> pb.Operation:
+        keys = self._client.keyspace.table(body.table)
+        planning = Planning(self._planner, self._client, keys, body, left_s)
+        turn = self._memory.turns.get(body.table)
+        if turn is not None and (state := self._guess(wanted)) is not None:
             try:
-                return await self._start(body, wanted, state, request.started_by, left_s)
+                await planning.on(state)
+                async with turn.sending:
+                    # What has been remembered while it was planned; and if the plan is good for it still.
+                    state = self._guess(wanted)
+                    if state is not None and planning.stands_on(state):
+                        return await self._start(wanted, state, planning, started_by, planned=True)
             except (Unavailable, OutcomeUnknown, DeadlineExceeded):
                 raise
             except DistopError:
                 # What is wrong, if anything, can only be said of what was read.
-                if (turn := self._memory.turns.get(body.table)) is not None:
-                    turn.guessed_wrong()
-        keys = self._client.keyspace.table(body.table)
+                turn.guessed_wrong()
         state = await read_table_state(self._client, keys, wanted)
-        return await self._start(body, wanted, state, request.started_by, left_s)
+        return await self._start(wanted, state, planning, started_by)
 
     def _guess(self, wanted: StartRequest) -> TableState | None:
         """What a start would read, if the table is led here and it is certain enough; spares the read."""
@@ -145,14 +160,23 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         return partial(self._registry.compatible, self._registry.get(type_name))
 
     async def _start(
-        self, body: StartBody, wanted: StartRequest, state: TableState, started_by: str, left_s: float
+        self,
+        wanted: StartRequest,
+        state: TableState,
+        planning: Planning,
+        started_by: str,
+        *,
+        planned: bool = False,
     ) -> pb.Operation:
-        """Start it on a table as it stands, or show what this request has started before."""
+        """Start it on a table as it stands, or show what this request has started before. ``planned``: with
+        the plan that there is, or not at all."""
+        body = planning.body
         keys = self._client.keyspace.table(body.table)
-        planning = Planning(self._planner, self._client, keys, body, left_s)
         started_at = time.time()
 
         async def make_arg(now: TableState) -> OperationArg:
+            if planned and not planning.stands_on(now):
+                raise Conflict(f"table {body.table!r} has moved")
             return operation_arg(
                 planning.kind,
                 await planning.on(now),
@@ -174,6 +198,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             if started.state is not state:
                 turn.guessed_wrong()
             turn.started(started.state, started.arg, started.revision)
+            self._memory.ends.started(keys.history_prefix, keys.history(operation))
         self._metrics.operation_started(body.type)
         log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
         tracked = Tracked(keys.operation(operation), started.arg, RUNNING, started.revision)
@@ -182,7 +207,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
     async def PreviewOperation(  # noqa: N802
         self, request: pb.StartOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.OperationPreview:
-        body = StartBody.of(request, self._registry)
+        body = await StartBody.of(request, self._planner.work)
         keys = self._client.keyspace.table(body.table)
         left_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
         planning = Planning(self._planner, self._client, keys, body, left_s)
@@ -228,7 +253,10 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             uuid = decode(arg.value, OperationArg, arg.key).uuid
         else:
             uuid = decode(ended.value, HistoryRecord, ended.key).uuid
-        found = await asyncio.to_thread(read_traces, record.location, storage_of(record), operation, uuid)
+        limit_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
+        given = read_traces, record.location, storage_of(record), operation, uuid
+        what = "reading stack traces"
+        found = await self._planner.work.blocking(record.name, what, *given, limit_s=limit_s)
         return pb.ListTracesResponse(
             traces=[
                 pb.Trace(
@@ -312,62 +340,31 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         return operation, table, who, audit_put(table, action, target=str(operation), **who)
 
     async def _get(self, operation: OperationId) -> pb.Operation:
-        message, _ = await read_operation(self._client, operation)
-        return message
+        return await read_operation(self._client, operation, self._memory.leads)
 
     # -- watch -----------------------------------------------------------------------------------------
 
     async def WatchOperation(  # noqa: N802
         self, request: pb.WatchOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncGenerator[pb.OperationUpdate, None]:
+    ) -> AsyncGenerator[bytes | pb.OperationUpdate, None]:
         operation = OperationId.parse(request.name)
         heartbeat_s = max(seconds(request.heartbeat) or DEFAULT_HEARTBEAT_S, 0.1)
-        table = self._client.keyspace.table(operation.table)
-        keys = table.operation(operation)
-        start, end = keys.prefix, prefix_end(keys.prefix)
         if request.states_only:
-            if (record := await self._memory.ends.within(table.history(operation), SOON_S)) is not None:
+            history = self._client.keyspace.table(operation.table).history(operation)
+            soon_s = min(SOON_S, heartbeat_s)
+            if (record := await self._memory.ends.within(history, soon_s)) is not None:
                 message = from_record(operation, record)
                 yield pb.OperationUpdate(operation=message, revision=message.revision)
                 return
-            # The operation's own keys, from .arg to .state; numbered partitions lie outside of them.
-            start, end = keys.arg, keys.state + b"\0"
-        after = request.after_revision
-
-        async def ended() -> pb.OperationUpdate | None:
-            message = await read_finished(self._client, operation)
-            return (
-                None if message is None else pb.OperationUpdate(operation=message, revision=message.revision)
+        with self._following.watching(operation, whole=not request.states_only) as followed:
+            told = updates(
+                self._client,
+                self._memory.leads,
+                followed,
+                after=request.after_revision,
+                heartbeat_s=heartbeat_s,
+                stopping=self._stopping,
             )
-
-        while True:
-            changes = watch(self._client, start, end)
-            async with aclosing(changes):
-                await self._stands(changes)
-                message, tracked = await read_operation(self._client, operation)
-                if tracked is None or message.revision > after:
-                    # Jobs that finished before are in the counts; naming them all would grow without bound.
-                    yield pb.OperationUpdate(operation=message, revision=message.revision)
-                if tracked is None:
-                    return
-                refresh = partial(refresh_pause, self._client, table, tracked)
-                updates = live_updates(
-                    changes, tracked, message.revision, heartbeat_s, self._stopping, ended, refresh
-                )
-                try:
-                    async with aclosing(updates):
-                        async for update in updates:
-                            after = update.revision
-                            yield update
-                            if update.operation.state in ENDED_STATES:
-                                return
-                except Compacted:
-                    continue
-
-    async def _stands(self, changes: AsyncGenerator[WatchBatch, None]) -> None:
-        """Wait until a watch stands. It would wait for etcd as long as it takes; the caller is to know."""
-        try:
-            async with asyncio.timeout(self._client.config.timeout_s):
-                await anext(changes)
-        except TimeoutError:
-            raise EtcdUnavailable(f"etcd at {self._client.endpoint} opens no watch") from None
+            async with aclosing(told):
+                async for update in told:
+                    yield update

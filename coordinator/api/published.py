@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Callable
-from concurrent.futures import Executor
-from typing import Any, TypeVar
+from datetime import datetime
+from functools import reduce
+from itertools import islice
+from typing import Any
 
 import grpc.aio
 
-from distop.commit.iceberg.watermarks import check_size
+from distop.commit.iceberg.watermarks import is_after
+from distop.coordinator.api.stored import StoredCalls
 from distop.coordinator.views.listing import DEFAULT_PAGE, MAX_PAGE, PageToken, no_token
 from distop.coordinator.views.operations import from_history
-from distop.errors import InvalidArgument, NotFound, TableNotFound
-from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Get, Txn
+from distop.errors import DistopError, InvalidArgument, NotFound, shortened
+from distop.metastore.etcd.txn import Txn
 from distop.metastore.records.keyspace import check_table_name, prefix_end
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode
-from distop.metastore.records.table import Head, TableRecord, Watermarks, decode_watermarks
+from distop.metastore.records.table import Head, TableRecord
+from distop.metastore.records.watermarks import Marks, check_entry, position
 from distop.metastore.tables.audit import audit_put, prune_softly
-from distop.metastore.tables.watermarks import change_watermarks
+from distop.metastore.tables.watermarks import (
+    change_watermarks,
+    read_marks,
+    watermark_chunks,
+    without_source,
+)
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import from_json
@@ -35,21 +41,15 @@ RECENT = 50
 _ADDED = {"rows", "files", "bytes"}
 """Facts of operations that add rows."""
 
-T = TypeVar("T")
+WATERMARKS = 5_000
+"""In one response."""
+
+MAX_WHY = 500
+"""Characters of why something is not known."""
 
 
-class PublishedCalls(distop_pb2_grpc.TableServiceServicer):
-    """The part of ``TableService`` about what is published; stateless.
-
-    Parameters
-    ----------
-    threads:
-        Where metadata of tables is read.
-    """
-
-    def __init__(self, client: EtcdClient, threads: Executor) -> None:
-        self._client = client
-        self._threads = threads
+class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
+    """The part of ``TableService`` about what is published; stateless."""
 
     async def DescribeTable(  # noqa: N802 - the name of the RPC
         self, request: pb.GetTableRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -57,7 +57,14 @@ class PublishedCalls(distop_pb2_grpc.TableServiceServicer):
         from distop.coordinator.views.contents import content_of
 
         table, head = await self._published(request.name)
-        content = await self._in_thread(lambda: content_of(table, head))
+        try:
+            content = await self._from_storage(table, lambda: content_of(table, head))
+        except Exception as error:  # of any storage: what etcd knows is told all the same
+            why = error.message if isinstance(error, DistopError) else f"{type(error).__name__}: {error}"
+            content = pb.TableContent(
+                table=table.name, missing=f"columns, rows and size: {shortened(why, MAX_WHY)}"
+            )
+            log.warning("table_unreadable", extra={"table": table.name, "error": str(error)})
         prefix = self._client.keyspace.table(table.name).history_prefix
         recent = await self._client.get_range(prefix, prefix_end(prefix), limit=RECENT, newest_first=True)
         for kv in recent.kvs:
@@ -79,7 +86,7 @@ class PublishedCalls(distop_pb2_grpc.TableServiceServicer):
             raise InvalidArgument("page_size is negative", details={"field": "page_size"})
         size = min(request.page_size or DEFAULT_PAGE, MAX_PAGE)
         table, head = await self._published(request.table)
-        found = await self._in_thread(lambda: snapshots_of(table, head))
+        found = await self._from_storage(table, lambda: snapshots_of(table, head))
         first = 0
         if request.page_token:
             # The last one of the page before: newer ones may have come meanwhile, older ones may have gone.
@@ -96,12 +103,32 @@ class PublishedCalls(distop_pb2_grpc.TableServiceServicer):
     async def GetWatermarks(  # noqa: N802
         self, request: pb.GetWatermarksRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.GetWatermarksResponse:
-        keys = self._client.keyspace.table(check_table_name(request.table))
-        result = await self._client.txn(Txn(then=(Get(keys.table), Get(keys.watermarks))))
-        if not result.got(0):
-            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
-        watermarks = decode_watermarks(result.one(1, keys.watermarks).value)
-        return _watermarks(watermarks, result.revision, request.source)
+        if request.page_size < 0:
+            raise InvalidArgument("page_size is negative", details={"field": "page_size"})
+        size = min(request.page_size or WATERMARKS, WATERMARKS)
+        return await self._watermarks(request.table, request.source, size, request.page_token)
+
+    async def _watermarks(
+        self, table: str, source: str, size: int = WATERMARKS, token: str = ""
+    ) -> pb.GetWatermarksResponse:
+        keys = self._client.keyspace.table(check_table_name(table))
+        marks, revision = await read_marks(self._client, keys)
+        response = pb.GetWatermarksResponse(revision=revision)
+        after = PageToken.decode(token).after.encode() + b"\0" if token else b""
+
+        def read() -> None:
+            first = position(source) if source else b""
+            entries = marks.between(max(first, after), prefix_end(first) if source else b"\xff")
+            for name, partition, value in entries:
+                if len(response.watermarks) == size:
+                    last = response.watermarks[-1]
+                    at = position(last.source, last.partition).decode()
+                    response.next_page_token = PageToken(1, at).encode()
+                    return
+                response.watermarks.add(source=name, partition=partition, value=value)
+
+        await self._in_thread(read)
+        return response
 
     async def ChangeWatermarks(  # noqa: N802
         self, request: pb.ChangeWatermarksRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -118,48 +145,60 @@ class PublishedCalls(distop_pb2_grpc.TableServiceServicer):
             at=time.time(),
         )
 
-        async def change(before: Watermarks, table: TableRecord, head: Head | None) -> Watermarks:
-            if request.action == "rewind":
-                return await self._rewound(request.source, before, table, head)
-            return _changed(request, before)
+        async def change(before: Marks, table: TableRecord, head: Head | None) -> tuple[Marks, Txn]:
+            return await self._in_thread(lambda: self._changed(request, before, table, head))
 
-        after, revision = await change_watermarks(self._client, keys, change, audit)
+        await change_watermarks(self._client, keys, change, audit)
         log.info("watermarks_changed", extra={"table": keys.name, "how": request.action, "what": place})
         await prune_softly(self._client, keys.audit_prefix)
-        return _watermarks(after, revision, request.source)
+        return await self._watermarks(keys.name, request.source)
 
-    async def _rewound(
-        self, source: str, before: Watermarks, table: TableRecord, head: Head | None
-    ) -> Watermarks:
-        from distop.coordinator.views.contents import rewound_watermarks
+    def _changed(
+        self, request: pb.ChangeWatermarksRequest, before: Marks, table: TableRecord, head: Head | None
+    ) -> tuple[Marks, Txn]:
+        """Blocks."""
+        source, partition = request.source, request.partition
+        if request.action == "rewind":
+            from distop.coordinator.views.contents import rewound_watermarks
 
-        after = await self._in_thread(lambda: rewound_watermarks(table, head, before))
-        if not source:
-            return after
-        others = {name: partitions for name, partitions in before.items() if name != source}
-        return others | ({source: after[source]} if source in after else {})
-
-    async def _published(self, name: str) -> tuple[TableRecord, Head | None]:
-        keys = self._client.keyspace.table(check_table_name(name))
-        result = await self._client.read_at_once([Get(keys.table), Get(keys.head)])
-        table, head = result.one(0, keys.table), result.one(1, keys.head)
-        if not table.exists:
-            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
-        published = decode(head.value, Head, head.key) if head.exists else None
-        return decode(table.value, TableRecord, table.key), published
-
-    async def _in_thread(self, read: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, read)
+            return rewound_watermarks(table, head, before, source), Txn()
+        if request.action == "set":
+            check_entry(source, partition, request.value)
+            return before.then({source: {partition: request.value}}), Txn()
+        known = [name for _, name, _ in islice(before.of_source(source), 5)]
+        if not known or (partition and before.value(source, partition) is None):
+            what = f"partition {partition!r} of source {source!r}" if known else f"source {source!r}"
+            others = dict.fromkeys(name for name, _, _ in islice(before.between(b"", b"\xff"), 100))
+            raise NotFound(
+                f"table {request.table!r} has no watermark of {what}",
+                hint=f"it has: {', '.join(known or list(others)[:5]) or 'none'}",
+                details={"field": "partition" if known else "source"},
+            )
+        if partition:
+            return before.then({source: {partition: None}}), Txn()
+        folder = _folder(before, source) if request.action == "compact" else {}
+        after, besides = without_source(before, watermark_chunks(self._client.keyspace, table), source)
+        return after.then(folder), besides
 
 
 def _check(request: pb.ChangeWatermarksRequest) -> None:
     """Raise :class:`~distop.errors.InvalidArgument` if the request is none that could be meant."""
-    needed = {"set": ("source", "partition", "value"), "forget": ("source",), "rewind": ()}
-    unwanted = {"set": (), "forget": ("value",), "rewind": ("partition", "value")}
+    needed = {
+        "set": ("source", "partition", "value"),
+        "forget": ("source",),
+        "compact": ("source",),
+        "rewind": (),
+    }
+    unwanted = {
+        "set": (),
+        "forget": ("value",),
+        "compact": ("partition", "value"),
+        "rewind": ("partition", "value"),
+    }
     if request.action not in needed:
         raise InvalidArgument(
             f"{request.action!r} changes no watermarks",
-            hint="choose set, forget or rewind",
+            hint="choose set, forget, compact or rewind",
             details={"field": "action"},
         )
     for name in needed[request.action]:
@@ -170,35 +209,20 @@ def _check(request: pb.ChangeWatermarksRequest) -> None:
             raise InvalidArgument(f"{request.action} takes no {name}", details={"field": name})
 
 
-def _changed(request: pb.ChangeWatermarksRequest, before: Watermarks) -> Watermarks:
-    after = {source: dict(partitions) for source, partitions in before.items()}
-    source, partition = request.source, request.partition
-    if request.action == "set":
-        after.setdefault(source, {})[partition] = request.value
-        check_size(request.table, after)
-        return after
-    standing = after.get(source, {})
-    if not standing or (partition and partition not in standing):
-        known = ", ".join(list(standing or after)[:5]) or "none"
-        what = f"partition {partition!r} of source {source!r}" if standing else f"source {source!r}"
-        raise NotFound(
-            f"table {request.table!r} has no watermark of {what}",
-            hint=f"it has: {known}",
-            details={"field": "partition" if standing else "source"},
+def _folder(marks: Marks, source: str) -> dict[str, dict[str, str]]:
+    """The one watermark of a folder that stands for those of its files: the newest of them."""
+    around, _, name = source.rpartition("/")
+    values = (value for _, _, value in marks.of_source(source))
+    newest = reduce(lambda one, other: other if is_after(other, one) else one, values)
+    try:
+        datetime.fromisoformat(newest)
+    except ValueError:
+        newest = ""
+    if not newest or "://" not in around:
+        raise InvalidArgument(
+            f"{source!r} is no folder whose files have times for watermarks",
+            hint="only what new_only has ingested can be compacted",
+            details={"field": "source"},
         )
-    if partition:
-        del standing[partition]
-    if not partition or not standing:
-        del after[source]
-    return after
-
-
-def _watermarks(watermarks: Watermarks, revision: int, source: str) -> pb.GetWatermarksResponse:
-    response = pb.GetWatermarksResponse(revision=revision)
-    for name, partitions in sorted(watermarks.items()):
-        if source in ("", name):
-            response.watermarks.extend(
-                pb.Watermark(source=name, partition=partition, value=value)
-                for partition, value in sorted(partitions.items())
-            )
-    return response
+    standing = marks.value(around, name)
+    return {around: {name: standing if standing is not None and is_after(standing, newest) else newest}}

@@ -12,12 +12,11 @@ from typing import Any
 import grpc.aio
 
 from distop.commit.cleanup.purge import check_purge, leave_files
-from distop.commit.files.storage import storage_of
 from distop.coordinator.api.altering import Altering
 from distop.coordinator.api.new_table import check_options
 from distop.coordinator.api.published import PublishedCalls
-from distop.coordinator.views.listing import PageToken, continued_listing, page_of, table_names
-from distop.coordinator.views.tables import explain, read_table_message
+from distop.coordinator.views.listing import PageToken, continued_listing, first_tables, page_of
+from distop.coordinator.views.tables import explain, read_table_message, read_table_messages
 from distop.errors import (
     ArgumentTooLarge,
     InvalidArgument,
@@ -26,17 +25,18 @@ from distop.errors import (
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, Put, Txn, TxnResult, absent
+from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, Txn, TxnResult, absent
 from distop.metastore.etcd.update import update
 from distop.metastore.operations.pausing import pause_table, resume_table
 from distop.metastore.records.keyspace import TableKeys, check_table_name
 from distop.metastore.records.locations import canonical
 from distop.metastore.records.names import check_new_name
 from distop.metastore.records.operation import PauseRecord
-from distop.metastore.records.record import decode, encode
+from distop.metastore.records.record import decode
 from distop.metastore.records.table import DropRecord, TableRecord
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.dropping import drop_table, finish_drop
+from distop.metastore.tables.listing import table_puts
 from distop.metastore.tables.locations import Claim
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
@@ -63,7 +63,7 @@ class TableService(PublishedCalls):
         by, at = record.created_by, record.created_at
         trails = (keys, keys.keyspace)
         audit = [audit_put(trail, "create-table", by=by, target=record.name, at=at) for trail in trails]
-        puts = (Put(keys.table, encode(record)), *audit)
+        puts = (*table_puts(keys, record), *audit)
         tombstone, claim = keys.keyspace.dropped(record.name), Claim.of(keys.keyspace, record)
         txn = Txn((absent(keys.table), absent(tombstone), *claim.free()), (*puts, claim.put))
         if txn.size() > MAX_REQUEST_BYTES:
@@ -98,6 +98,7 @@ class TableService(PublishedCalls):
             True, 0, ([],) * len(reads)
         )  # a new name is the rule: nothing is read before it is taken
         await update(self._client, reads, decide, is_ours, what=what, first=free, replied=replied)
+        await prune_softly(self._client, keys.keyspace.audit_prefix)
         return await read_table_message(self._client, record.name)
 
     async def GetTable(  # noqa: N802
@@ -111,11 +112,10 @@ class TableService(PublishedCalls):
         size, token = await page_of(self._client, request)
         response = pb.ListTablesResponse()
         with continued_listing():
-            async for name in table_names(self._client, token.revision, token.after):
-                response.tables.append(await read_table_message(self._client, name, revision=token.revision))
-                if len(response.tables) == size:
-                    response.next_page_token = PageToken(token.revision, name).encode()
-                    break
+            names, last = await first_tables(self._client, size, revision=token.revision, after=token.after)
+            response.tables.extend(await read_table_messages(self._client, names, token.revision))
+        if last:
+            response.next_page_token = PageToken(token.revision, last).encode()
         return response
 
     async def ExplainTable(  # noqa: N802
@@ -187,8 +187,7 @@ class TableService(PublishedCalls):
                 hint="see distop doctor, or drop it without purging",
                 details={"table": table.name},
             )
-        place = table.location, table.uuid, storage_of(table)
-        await asyncio.get_running_loop().run_in_executor(self._threads, check_purge, *place)
+        await asyncio.get_running_loop().run_in_executor(self._threads, check_purge, table)
 
     async def _leave(self, record: DropRecord) -> None:
         await leave_files(record, self._threads)

@@ -9,33 +9,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import msgspec
 
 from distop.coordinator.backlog.launching import Launched, Launcher
 from distop.coordinator.backlog.policy import Apply, Backlog, Failure, InFlight, Rest, Stop, Waiting, decide
+from distop.coordinator.backlog.reading import Reader
 from distop.coordinator.backlog.unordered import UnorderedBatches
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.planner import Planner
+from distop.coordinator.work.call import Surroundings
 from distop.errors import OF_THE_WORLD, DistopError, LeadershipLost, LeaseLost, shortened
 from distop.metastore.backlog.batches import (
     LATE,
     MAX_ERROR_LENGTH,
-    WAITING,
     BatchRecord,
     Block,
-    ordering_of,
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, absent, unchanged
+from distop.metastore.etcd.txn import Delete, Put, Txn, absent, unchanged
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.starting import digest_of
-from distop.metastore.records.keyspace import OperationId, TableKeys, prefix_end
+from distop.metastore.records.keyspace import OperationId, TableKeys
 from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.record import decode, encode
+from distop.metastore.records.record import encode
 from distop.operations.api import DistributedOperation
 
 log = logging.getLogger(__name__)
@@ -73,6 +75,7 @@ class Drainer:
         self._check, self._rested, self._wall = check, rested, wall
         self._launcher = Launcher(client, keys, epoch, planner, check=check, wall=wall)
         self._unordered = UnorderedBatches(client, keys, planner, self._launcher, wall=wall)
+        self.reader = Reader(client, keys)
         self._news = asyncio.Event()
         self._news.set()
         self._stood_back = 0
@@ -87,8 +90,9 @@ class Drainer:
         self.resting = False
         self._news.set()
 
-    def arrived(self) -> None:
+    def arrived(self, key: bytes) -> None:
         """A batch has come, or has changed: nothing to look at while others are being applied."""
+        self.reader.came(key)
         self.resting = False
         if not self._flying:
             self._news.set()
@@ -115,7 +119,7 @@ class Drainer:
 
     async def _look(self) -> float:
         """Do what is to be done next; seconds after which to look again, 0 to wait for news."""
-        backlog = await self._read()
+        backlog = await self.reader.read()
         self._flying = bool(backlog.ordering.running)
         beside = await self._unordered.look(backlog)
         ordered = await self._look_at_first(backlog, rests=beside is None)
@@ -159,26 +163,6 @@ class Drainer:
         await self._settled(txn, lambda: reached("batch.free.after"))
         self._news.set()
 
-    async def _read(self) -> Backlog:
-        keys = self._keys
-        wanted = [
-            Get(keys.ordering),
-            Get(keys.backlog_index),
-            Get(keys.pause),
-            Get(keys.backlog_prefix, prefix_end(keys.backlog_prefix), limit=20),
-            Get(keys.unordered(WAITING), prefix_end(keys.unordered(WAITING)), limit=20),
-        ]
-        read = await self._client.read_at_once(wanted)
-        ordering_kv = read.one(0, keys.ordering)
-        return Backlog(
-            ordering=ordering_of(ordering_kv),
-            ordering_kv=ordering_kv,
-            index_kv=read.one(1, keys.backlog_index),
-            heads=[_waiting(keys.backlog_prefix, kv) for kv in read.got(3)],
-            unordered=[_waiting(keys.unordered(WAITING), kv) for kv in read.got(4)],
-            paused=bool(read.got(2)),
-        )
-
     async def _rest(self, backlog: Backlog) -> None:
         """Tell etcd that a leader need not look, unless something has changed since this look."""
         index = backlog.index_kv
@@ -197,7 +181,7 @@ class Drainer:
         first = batches[0]
         try:
             kind = self._planner.registry.get(first.record.type)
-            batches, argument = _combined(kind, batches)
+            batches, argument = await self._combined(kind, batches)
             return await self._start(backlog, kind, batches, argument)
         except OF_THE_WORLD:
             raise
@@ -206,16 +190,28 @@ class Drainer:
                 return await self._part(backlog, batches, error)
             return await self._failed(backlog, first, error)
 
+    async def _combined(
+        self, kind: DistributedOperation, batches: Sequence[Waiting]
+    ) -> tuple[Sequence[Waiting], dict[str, Any]]:
+        """As many of the batches as the type can apply together, and the argument that does."""
+        arguments = [waiting.record.argument for waiting in batches]
+        if len(batches) == 1:
+            return batches, dict(arguments[0])
+        call = partial(_combine, kind.type, arguments)
+        count, argument = await self._planner.work.asked(kind, self._keys.name, "combine", call)
+        return batches[:count], argument
+
     async def _start(
         self,
         backlog: Backlog,
         kind: DistributedOperation,
         batches: Sequence[Waiting],
-        argument: dict[str, object],
+        argument: dict[str, Any],
     ) -> float:
         """Start the operation that applies these batches."""
         keys, first = self._keys, batches[0]
         names = [waiting.name for waiting in batches]
+        stands_on = [backlog.ordering_kv, *(waiting.kv for waiting in batches)]
 
         def share(arg: OperationArg) -> Txn:
             operation = str(arg.id)
@@ -227,7 +223,7 @@ class Drainer:
                     for waiting in batches
                 ),
             )
-            return Txn((unchanged(backlog.ordering_kv), *(unchanged(waiting.kv) for waiting in batches)), own)
+            return Txn(tuple(map(unchanged, stands_on)), own)
 
         launched = await self._launcher.launch(
             kind,
@@ -242,6 +238,7 @@ class Drainer:
             # it again after a crash or a lost reply finds the operation that was made.
             f"batch.{first.kv.mod_revision}.{backlog.ordering_kv.mod_revision}",
             share,
+            stands_on,
             started_by=first.record.queued_by,
             batches=names,
         )
@@ -293,21 +290,13 @@ class Drainer:
         return 0.0
 
 
-def _waiting(prefix: bytes, kv: KeyValue) -> Waiting:
-    record = decode(kv.value, BatchRecord, kv.key)
-    return Waiting(name=kv.key[len(prefix) :].decode(), record=record, kv=kv)
-
-
-def _combined(
-    kind: DistributedOperation, batches: Sequence[Waiting]
-) -> tuple[Sequence[Waiting], dict[str, object]]:
-    """As many of the batches as the type can apply together, and the argument that does."""
-    argument = dict(batches[0].record.argument)
-    taken = list(batches[:1])
-    for waiting in batches[1:]:
-        both = kind.combine(argument, waiting.record.argument)
+def _combine(
+    name: str, arguments: Sequence[Mapping[str, Any]], surroundings: Surroundings
+) -> tuple[int, dict[str, Any]]:
+    kind, argument = surroundings.registry.get(name), dict(arguments[0])
+    for count, other in enumerate(arguments[1:], 1):
+        both = kind.combine(argument, other)
         if both is None:
-            break
+            return count, argument
         argument = both
-        taken.append(waiting)
-    return taken, argument
+    return len(arguments), argument

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
+from typing import Any
 
 from distop.coordinator.starting.body import StartBody, operation_arg
 from distop.coordinator.starting.planner import Planner, Planning
+from distop.coordinator.work import work
 from distop.errors import ArgumentTooLarge, LeadershipLost
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, Txn
+from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Txn
 from distop.metastore.etcd.update import settle
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.starting import (
@@ -22,9 +25,12 @@ from distop.metastore.operations.starting import (
 )
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import OperationArg
-from distop.operations.api import DistributedOperation
+from distop.operations.api import DistributedOperation, Plan
 
 log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""How often it is looked whether a plan that takes long is still of use."""
 
 PLANNING_S = 300.0
 """Longest time that planning a batch may take."""
@@ -68,6 +74,7 @@ class Launcher:
         body: StartBody,
         unique: str,
         share: Callable[[OperationArg], Txn],
+        stands_on: Sequence[KeyValue],
         *,
         started_by: str,
         batches: Sequence[str] = (),
@@ -81,6 +88,9 @@ class Launcher:
             Id of the request.
         share:
             What the batches have in the transaction that starts it.
+        stands_on:
+            What that compares. A plan that takes long is given up when one of it has changed, or somebody has
+            paused the table.
         batches, unordered:
             Those of the backlog, or the one without an order.
         """
@@ -93,10 +103,12 @@ class Launcher:
         if other := operation_in_the_way(run_ops, request, lambda name: registry.compatible(kind, name)):
             log.info("batch_waits", extra={"table": keys.name, "batch": names[0], "operation": str(other)})
             return Launched.IN_THE_WAY
-        planned = unique, body.object
+        planned, whose = (unique, body.object), f" for batch {names[0]}"
         if self._planning is None or self._planning[0] != planned:
-            self._planning = planned, Planning(self._planner, self._client, keys, body, PLANNING_S)
-        plan = await self._planning[1].on(state)
+            self._planning = planned, Planning(self._planner, self._client, keys, body, PLANNING_S, whose)
+        plan = await self._unless_changed(self._planning[1].on(state), stands_on)
+        if plan is None:
+            return Launched.LOST
         arg = operation_arg(
             kind,
             plan,
@@ -121,6 +133,24 @@ class Launcher:
         self._planning = None
         log.info("batches_taken", extra={"table": keys.name, "batches": names})
         return Launched.STARTED
+
+    async def _unless_changed(
+        self, planning: Coroutine[Any, Any, Plan], stands_on: Sequence[KeyValue]
+    ) -> Plan | None:
+        pause = self._keys.pause
+        task = asyncio.create_task(planning)
+        try:
+            await asyncio.wait({task}, timeout=work.LONG_S)
+            while not task.done():
+                read = await self._client.read_at_once([Get(pause), *(Get(kv.key) for kv in stands_on)])
+                standing = (read.one(index, kv.key) for index, kv in enumerate(stands_on, 1))
+                if read.got(0) or any(now != kv for now, kv in zip(standing, stands_on, strict=True)):
+                    return None
+                await asyncio.wait({task}, timeout=LOOK_S)
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def settled(self, txn: Txn, replied: Callable[[], None]) -> bool:
         """Send a transaction under the epoch; whether it happened, as far as the last answer says.

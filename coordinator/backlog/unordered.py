@@ -126,6 +126,7 @@ class UnorderedBatches:
                     body,
                     f"unordered.{waiting.kv.mod_revision}",
                     share,
+                    [waiting.kv],
                     started_by=record.queued_by,
                     unordered=name,
                 )

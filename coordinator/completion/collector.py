@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor
 
 from distop.coordinator.completion.publication import read_jobs
 from distop.coordinator.state.tracker import Tracked
+from distop.coordinator.work.work import Work
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.watch import until_absent
 from distop.metastore.operations import retention
@@ -21,16 +20,10 @@ log = logging.getLogger(__name__)
 
 
 class Collector:
-    """Collects for the drivers of one coordinator.
+    """Collects for the drivers of one coordinator."""
 
-    Parameters
-    ----------
-    threads:
-        Where files are swept.
-    """
-
-    def __init__(self, client: EtcdClient, threads: Executor, wall: Callable[[], float]) -> None:
-        self._client, self._threads, self._wall = client, threads, wall
+    def __init__(self, client: EtcdClient, work: Work, wall: Callable[[], float]) -> None:
+        self._client, self._work, self._wall = client, work, wall
 
     async def collect(self, keys: TableKeys, tracked: Tracked) -> None:
         """Sweep the files and remove the keys that a finished operation has left behind."""
@@ -52,8 +45,8 @@ class Collector:
             return
         history = decode(kv.value, HistoryRecord, kv.key)
         jobs = await read_jobs(self._client, tracked.keys) if history.outcome == "success" else {}
-        loop = asyncio.get_running_loop()
-        removed = await loop.run_in_executor(self._threads, sweep, tracked.arg, history, jobs)
+        what = f"sweeping the files of {tracked.arg.id}"
+        removed = await self._work.blocking(keys.name, what, sweep, tracked.arg, history, jobs)
         if removed:
             fields = {"table": keys.name, "operation": str(tracked.arg.id), "files": removed}
             log.info("staged_files_swept", extra=fields)

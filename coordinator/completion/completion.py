@@ -7,21 +7,19 @@ outcome true is one transaction, fenced by the epoch.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from distop.coordinator.backlog.applying import share_of
 from distop.coordinator.backlog.policy import failure_of
 from distop.coordinator.completion.collector import Collector
 from distop.coordinator.completion.external import ExternalSteps
 from distop.coordinator.completion.follow_up import FollowUps
-from distop.coordinator.completion.hooks import Hooks
+from distop.coordinator.completion.outside import Interrupted, Outside
 from distop.coordinator.completion.parking import MAX_ERROR_LENGTH, Parking, text_of
 from distop.coordinator.completion.publication import (
     Base,
@@ -37,6 +35,8 @@ from distop.coordinator.starting.planner import Planner
 from distop.coordinator.state.memory import Memory
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.state.turns import Turn
+from distop.coordinator.work.call import Surroundings
+from distop.coordinator.work.work import Work, is_own
 from distop.errors import (
     OF_THE_WORLD,
     Busy,
@@ -57,6 +57,7 @@ from distop.metastore.members.election import Epoch
 from distop.metastore.operations import retention
 from distop.metastore.operations.ending import MAX_KEYS_IN_FINISH, Finish, Finished, finish, seal
 from distop.metastore.operations.pausing import is_paused
+from distop.metastore.operations.series import continued
 from distop.metastore.operations.starting import FollowUpStart
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import (
@@ -66,15 +67,17 @@ from distop.metastore.records.operation import (
     ErrorRecord,
     HistoryRecord,
     OperationArg,
+    StepRecord,
 )
+from distop.metastore.records.record import encode_plain
+from distop.metastore.records.watermarks import FOLD_BYTES
+from distop.metastore.tables.watermarks import make_room
 from distop.operations.api import DistributedOperation, OperationView
-from distop.operations.registry import Registry
 
 if TYPE_CHECKING:
     from distop.commit.steps.contract import Contribution
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 MAX_NAMED_ERROR = 120
 """Characters of the error of each failed job that a history record names."""
@@ -96,10 +99,8 @@ class Completion:
 
     Parameters
     ----------
-    threads:
-        Where blocking work (table metadata, commit steps, sweeping files) runs.
-    hooks:
-        Where the code of users runs.
+    work:
+        Where what may hang runs: table metadata, sweeping files, commit steps, and hooks of users.
     parking:
         Where attempts that failed are counted.
     """
@@ -107,40 +108,36 @@ class Completion:
     def __init__(
         self,
         client: EtcdClient,
-        registry: Registry,
-        threads: Executor,
+        work: Work,
         *,
-        hooks: Hooks | None = None,
         parking: Parking | None = None,
         metrics: Metrics | None = None,
         memory: Memory | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._hooks = hooks or Hooks()
-        self.parking = parking or Parking(client)
+        self.parking = parking or Parking(client, work)
         self._client = client
-        self._registry = registry
-        self._threads = threads
+        self._registry = work.registry
+        self._work = work
+        self.outside = Outside(work, self.parking)
         self._metrics = metrics or Metrics()
         self._wall = wall
-        self._follow_ups = FollowUps(client, Planner(registry, threads), wall)
-        self._external = ExternalSteps(client, threads)
-        self.collector = Collector(client, threads, wall)
+        self._follow_ups = FollowUps(client, Planner(work), wall)
+        self._external = ExternalSteps(client, self.outside)
+        self.collector = Collector(client, work, wall)
         self.memory = memory or Memory()
 
     def turn(self, keys: TableKeys) -> Turn:
         """The turns of a table; its driver tells it what it hears."""
         return self.memory.turns.setdefault(keys.name, Turn(keys))
 
-    async def _blocking(self, call: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
-
     # -- finish ----------------------------------------------------------------------------------------
 
     def publishes(self, arg: OperationArg) -> bool:
         """Whether more than a history entry comes of it: outputs, watermarks, or the effect of a hook.
 
-        Of a dynamic plan it does in any case: only a seal tells for certain which results count.
+        Of a dynamic plan it does in any case: only a seal tells for certain which results count. A type of
+        a user's is not asked: whoever has commit steps, has some.
         """
         if arg.dynamic:
             return True
@@ -148,7 +145,9 @@ class Completion:
             kind = self._registry.get(arg.type)
         except UnknownOperationType:
             return True  # nobody here can say
-        return bool(arg.watermarks) or _is_hooked(kind) or bool(kind.commit_steps(arg))
+        if arg.watermarks or _is_hooked(kind):
+            return True
+        return bool(kind.commit_steps(arg)) if is_own(kind, "commit_steps") else True
 
     async def finish(
         self,
@@ -172,6 +171,8 @@ class Completion:
             return
         try:
             await self._publish(keys, tracked, epoch, check)
+        except Interrupted:
+            return  # what is to become of it stands in etcd
         except OperationPaused:
             raise
         except OF_THE_WORLD:
@@ -195,13 +196,15 @@ class Completion:
     async def _bury(self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]) -> None:
         error = tracked.error or ErrorRecord(code="ABORTED", message="aborted")
         outcome = "cancelled" if error.code == "CANCELLED" else "failed"
-        facts = error.facts | await self._external.undo(keys, tracked, check)
-        facts |= await self._abort(tracked, epoch, error)
+        facts = error.facts | await self._external.undo(keys, tracked, epoch, check)
+        facts |= await self._abort(tracked, epoch, error, check)
         history = self._history(tracked, outcome, error=error, facts=facts)
         async with self.turn(keys).lock:
             await self._send(keys, tracked, epoch, None, history, ())
 
-    async def _abort(self, tracked: Tracked, epoch: Epoch, error: ErrorRecord) -> dict[str, Any]:
+    async def _abort(
+        self, tracked: Tracked, epoch: Epoch, error: ErrorRecord, check: Callable[[], None]
+    ) -> dict[str, Any]:
         """Let the type know that its operation has failed; facts that say that it could not be told."""
         try:
             kind = self._registry.get(tracked.arg.type)
@@ -209,7 +212,8 @@ class Completion:
                 return {}
             view = replace(await read_view(self._client, tracked), error=error)
             reached("abort.before")
-            await self._hooks.run(f"{view.token}/abort", partial(kind.abort_operation, view))
+            call = partial(_hook, "abort_operation", view)
+            await self.outside.run(tracked, epoch, "abort_operation", call, check, kind)
             reached("abort.after")
         except OF_THE_WORLD:
             raise
@@ -224,18 +228,24 @@ class Completion:
         self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]
     ) -> None:
         kind = self._registry.get(tracked.arg.type)
-        steps = list(kind.commit_steps(tracked.arg))
+        asked = partial(_steps, tracked.arg)
+        steps, external = await self.outside.asked(tracked, epoch, "commit_steps", asked, kind)
         # Operations that publish nothing need not read what their jobs said.
         view = OperationView(arg=tracked.arg, jobs={}, token=str(tracked.arg.id))
         if steps or _is_hooked(kind) or tracked.jobs.failed or tracked.arg.dynamic:
             view = await read_view(self._client, tracked)
         if _is_hooked(kind):
             reached("hook.before")
-            await self._hooks.run(view.token, partial(kind.complete_operation, view))
+            call = partial(_hook, "complete_operation", view)
+            await self.outside.run(tracked, epoch, "complete_operation", call, check, kind)
             reached("hook.after")
-        failed = await self._failed_jobs(kind, tracked)
+        failed: dict[str, Any] = {}
+        if tracked.jobs.failed:
+            described = partial(_described, tracked.arg, dict(tracked.jobs.failures))
+            called = self.outside.run(tracked, epoch, "describing its failed jobs", described, check, kind)
+            failed = {"failedPartitions": await called}
         skipped: list[str] = []
-        if steps and is_external(steps):
+        if external:
             done = await self._external.run(keys, tracked, epoch, view, steps, check)
             if done is None:
                 await self._look_again(tracked, tracked.state_revision)
@@ -247,10 +257,12 @@ class Completion:
                 run_ops: KeyValue | None = None
                 base: Base | None = None
                 if steps or tracked.arg.watermarks or tracked.arg.then is not None:
-                    base = await read_base(self._client, keys, tracked.arg)
+                    base = await self._base(keys, tracked.arg)
                     run_ops = base.run_ops
                 if base is not None and (steps or tracked.arg.watermarks):
-                    contributions = await self._blocking(prepare, context_of(keys, base, view), steps)
+                    context, what = context_of(keys, base, view), "preparing the commit"
+                    waited = self.outside.blocking(tracked, epoch, what, prepare, context, steps)
+                    contributions = await waited
                 facts = failed | ({"skippedSteps": skipped} if skipped else {})
                 for contribution in contributions:
                     facts.update(contribution.facts)
@@ -258,9 +270,12 @@ class Completion:
                 if base is not None:
                     try:
                         prepared = self._follow_ups.prepare(keys, tracked.arg, base, joined(contributions))
+                        if tracked.arg.then is not None:
+                            what = "planning its follow-up"
+                            prepared = self.outside.followed(tracked, epoch, what, prepared)
                         follow_up, said = await prepared
                     except BaseException:
-                        await self._discard(contributions)
+                        await self._discard(keys, contributions)
                         raise
                     facts.update(said)
                 history = self._history(tracked, "success", facts=facts)
@@ -270,16 +285,13 @@ class Completion:
                 return
         raise Busy(f"{tracked.arg.id} lost {MAX_REBASES} races in a row for table {keys.name!r}")
 
-    async def _failed_jobs(self, kind: DistributedOperation, tracked: Tracked) -> dict[str, Any]:
-        """What a success says of the jobs that were allowed to fail; so much of it as fits its record."""
-        if not tracked.jobs.failed:
-            return {}
-
-        def named() -> dict[str, str]:
-            jobs = tracked.jobs.failures.items()
-            return {kind.describe_job(tracked.arg, job): shortened(why, MAX_NAMED_ERROR) for job, why in jobs}
-
-        return {"failedPartitions": await self._blocking(named)}
+    async def _base(self, keys: TableKeys, arg: OperationArg) -> Base:
+        """What a finish stands on; first the watermarks get the room that it needs."""
+        base = await read_base(self._client, keys, arg)
+        if len(base.watermarks.value) <= FOLD_BYTES:
+            return base
+        await make_room(self._client, keys, len(encode_plain(arg.watermarks)))
+        return await read_base(self._client, keys, arg)
 
     async def _send(
         self,
@@ -296,51 +308,56 @@ class Completion:
         Without a ``run_ops`` that was read with everything else, the one that is remembered will do.
         """
         turn = self.turn(keys)
-        run_ops = run_ops or turn.run_ops or await self._client.get(keys.run_ops)
         failure = None if history.outcome == "success" else failure_of(tracked.error, tracked.jobs.failures)
         share = await share_of(self._client, keys, tracked.arg, failure=failure, now=self._wall())
-        plan = Finish(
-            sealed=tracked.state,
-            run_ops=run_ops,
-            history=history,
-            arg=tracked.arg,
-            publication=share + joined(contributions),
-            follow_up=follow_up,
-            leave_keys=tracked.arg.stages_files or tracked.total > MAX_KEYS_IN_FINISH,
-        )
+        if tracked.arg.series and failure is None:
+            history, line = await continued(self._client, keys, tracked.arg, history)
+            share += line
+        leave_keys = tracked.arg.stages_files or tracked.total > MAX_KEYS_IN_FINISH
         fields = {"table": keys.name, "operation": str(tracked.arg.id), "epoch": epoch.revision}
         try:
-            became, revision = await finish(self._client, keys, tracked.keys, epoch, plan)
+            async with turn.sending:
+                run_ops = run_ops or turn.run_ops or await self._client.get(keys.run_ops)
+                plan = Finish(
+                    sealed=tracked.state,
+                    run_ops=run_ops,
+                    history=history,
+                    arg=tracked.arg,
+                    publication=share + joined(contributions),
+                    follow_up=follow_up,
+                    leave_keys=leave_keys,
+                )
+                became, revision = await finish(self._client, keys, tracked.keys, epoch, plan)
+                if became is Finished.DONE and follow_up is None:
+                    turn.finished(run_ops, tracked.arg.id, revision)
+                else:
+                    turn.forget()
         except OutcomeUnknown:
             # In doubt nothing is removed: the files may be those of a commit that has happened.
             raise
         except DistopError:
-            await self._discard(contributions)
+            await self._discard(keys, contributions)
             raise
         if became is Finished.DONE:
             log.info("operation_finished", extra={**fields, "outcome": history.outcome})
             self._metrics.operation_finished(tracked, history)
-            if follow_up is None:
-                turn.finished(run_ops, tracked.arg.id, revision)
-            else:
-                turn.forget()
+            if follow_up is not None:
                 self._metrics.operation_started(follow_up.arg.type)
                 log.info("operation_started", extra={**fields, "operation": str(follow_up.arg.id)})
             tracked.set_state(b"", revision)
-            tracked.gone = not plan.leave_keys
-            if not plan.leave_keys and tracked.arg.instance % retention.EVERY == 0:
+            tracked.gone = not leave_keys
+            if not leave_keys and tracked.arg.instance % retention.EVERY == 0:
                 await retention.prune(self._client, keys, now=self._wall())
             return True
-        turn.forget()
         self._metrics.finish_lost_race(tracked.arg.type)
         log.info("finish_lost_race", extra=fields)
-        await self._discard(contributions)
+        await self._discard(keys, contributions)
         await self._look_again(tracked, revision)
         return False
 
-    async def _discard(self, contributions: list[Contribution] | tuple[()]) -> None:
+    async def _discard(self, keys: TableKeys, contributions: list[Contribution] | tuple[()]) -> None:
         for contribution in contributions:
-            await self._blocking(contribution.discard)
+            await self._work.blocking(keys.name, "removing what a lost race has left", contribution.discard)
 
     async def _look_again(self, tracked: Tracked, revision: int) -> None:
         """What became of an operation, after a transaction about it was refused."""
@@ -378,3 +395,20 @@ class Completion:
             argument=arg.asked,
             facts=facts or {},
         )
+
+
+def _hook(name: str, view: OperationView, surroundings: Surroundings) -> None:
+    """Where hooks run."""
+    getattr(surroundings.registry.get(view.arg.type), name)(view)
+
+
+def _steps(arg: OperationArg, surroundings: Surroundings) -> tuple[list[StepRecord], bool]:
+    """The commit steps of an operation, and whether any of them is external."""
+    steps = list(surroundings.registry.get(arg.type).commit_steps(arg))
+    return steps, bool(steps) and is_external(steps)
+
+
+def _described(arg: OperationArg, failures: dict[str, str], surroundings: Surroundings) -> dict[str, str]:
+    """What a success says of the jobs that were allowed to fail; so much of it as fits its record."""
+    kind = surroundings.registry.get(arg.type)
+    return {kind.describe_job(arg, job): shortened(why, MAX_NAMED_ERROR) for job, why in failures.items()}

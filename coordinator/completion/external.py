@@ -5,14 +5,13 @@ The coordinator that leads the table next finds the log and goes on with it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from distop.commit.steps.facts import NOT_UNDONE
+from distop.coordinator.completion.outside import Outside
 from distop.coordinator.completion.parking import text_of
 from distop.coordinator.completion.publication import (
     context_of,
@@ -22,6 +21,7 @@ from distop.coordinator.completion.publication import (
     work_out,
 )
 from distop.coordinator.state.tracker import Tracked
+from distop.coordinator.work.call import Surroundings
 from distop.errors import OF_THE_WORLD
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.election import Epoch
@@ -30,18 +30,19 @@ from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import StepRecord
 from distop.operations.api import OperationView
 
+if TYPE_CHECKING:
+    from distop.commit.steps.contract import StepContext
+    from distop.commit.steps.execution import Undone
+    from distop.metastore.records.sequence import CommitSequence
+
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class ExternalSteps:
-    """Runs them for the drivers of one coordinator, in ``threads``."""
+    """Runs them for the drivers of one coordinator."""
 
-    def __init__(self, client: EtcdClient, threads: Executor) -> None:
-        self._client, self._threads, self._store = client, threads, CommitStepStore()
-
-    async def _blocking(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+    def __init__(self, client: EtcdClient, outside: Outside) -> None:
+        self._client, self._outside, self._store = client, outside, CommitStepStore()
 
     async def run(
         self,
@@ -56,31 +57,31 @@ class ExternalSteps:
 
         ``None`` if a cancellation came before their log was durable: nothing was executed then.
         """
-        from distop.commit.steps.execution import execute
-
         sequence = await self._store.load(self._client, tracked.keys)
         if sequence is None:
             context = context_of(keys, await read_base(self._client, keys, tracked.arg), view)
-            planned = await self._blocking(partial(work_out, context, steps))
+            what = "working out the commit steps"
+            planned = await self._outside.blocking(tracked, epoch, what, work_out, context, steps)
             sequence = await self._store.write(self._client, tracked.keys, epoch, planned)
         if sequence is None:
             return None
-        outside = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
-        skip = frozenset(tracked.completion.skipped)
-        await self._blocking(partial(execute, sequence, outside, check=check, skip=skip))
+        seen = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
+        executed = partial(_execute, sequence, seen, frozenset(tracked.completion.skipped))
+        await self._outside.run(tracked, epoch, "executing the commit steps", executed, check)
         return [sequence.steps[index].step for index in tracked.completion.skipped]
 
-    async def undo(self, keys: TableKeys, tracked: Tracked, check: Callable[[], None]) -> dict[str, Any]:
+    async def undo(
+        self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]
+    ) -> dict[str, Any]:
         """Take back what logged steps did, where that is possible; facts that say what was not."""
-        from distop.commit.steps.execution import undo
-
         try:
             sequence = await self._store.load(self._client, tracked.keys)
             if sequence is None:
                 return {}
             view = await read_view(self._client, tracked)
             context = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
-            came = await self._blocking(partial(undo, sequence, context, check=check))
+            call = partial(_undo, sequence, context)
+            came = await self._outside.run(tracked, epoch, "taking the commit steps back", call, check)
         except OF_THE_WORLD:
             raise
         except Exception as error:
@@ -88,3 +89,20 @@ class ExternalSteps:
             log.error("steps_not_undone", extra={"operation": str(tracked.arg.id), "error": str(error)})
             return {"undoError": text_of(error)}
         return {"stepsUndone": came.undone, NOT_UNDONE: len(came.left)}
+
+
+# -- where steps run ---------------------------------------------------------------------------------
+
+
+def _execute(
+    sequence: CommitSequence, context: StepContext, skip: frozenset[int], surroundings: Surroundings
+) -> None:
+    from distop.commit.steps.execution import execute
+
+    execute(sequence, context, check=surroundings.check, skip=skip)
+
+
+def _undo(sequence: CommitSequence, context: StepContext, surroundings: Surroundings) -> Undone:
+    from distop.commit.steps.execution import undo
+
+    return undo(sequence, context, check=surroundings.check)

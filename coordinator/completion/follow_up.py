@@ -35,7 +35,8 @@ from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.options import FollowUp
 from distop.metastore.records.record import decode
-from distop.metastore.records.table import Head, IndexRecord, TableRecord, decode_watermarks
+from distop.metastore.records.table import Head, IndexRecord, TableRecord
+from distop.metastore.records.watermarks import Chunks, Marks, decode_recent
 from distop.operations.api import Plan, PlanRequest
 
 log = logging.getLogger(__name__)
@@ -149,7 +150,7 @@ class FollowUps:
         request = PlanRequest(
             table=table,
             head=decode(head, Head, keys.head) if head else None,
-            watermarks=decode_watermarks(watermarks),
+            watermarks=Marks(decode_recent(watermarks), Chunks(base.chunks)),
             argument=wanted.argument,
             partitions=wanted.partitions or None,
             options=wanted.options,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from distop.commit.files.traces import keep_trace
 from distop.coordinator.state.tracker import Tracked
-from distop.errors import as_distop, shortened
+from distop.coordinator.work.work import Work
+from distop.errors import Busy, CallTimeout, as_distop, shortened
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.parking import apply_resolve, note_failure
@@ -42,6 +44,8 @@ class Parking:
 
     Parameters
     ----------
+    work:
+        Where stack traces are written.
     max_attempts:
         Failed attempts at completing an operation after which it is parked.
     """
@@ -49,11 +53,12 @@ class Parking:
     def __init__(
         self,
         client: EtcdClient,
+        work: Work,
         *,
         max_attempts: int = MAX_COMMIT_ATTEMPTS,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._client = client
+        self._client, self._work = client, work
         self._max_attempts = max_attempts
         self._wall = wall
 
@@ -73,7 +78,7 @@ class Parking:
             parked=attempts >= self._max_attempts or (step is not None and step.permanent),
             skipped=tracked.completion.skipped,
         )
-        await _keep(tracked, cause)
+        await self._keep(tracked, cause)
         if not await self._note(tracked, epoch, record):
             return
         if not record.parked:
@@ -81,13 +86,25 @@ class Parking:
         fields = {"operation": str(tracked.arg.id), "attempts": attempts, "step": record.step}
         log.error("operation_parked", extra={**fields, "error": record.error})
 
+    async def runs_long(self, tracked: Tracked, epoch: Epoch, what: str) -> None:
+        """Write down what completing an operation waits for."""
+        now = self._wall()
+        record = msgspec.structs.replace(tracked.completion, running=what, running_since=now)
+        await self._note(tracked, epoch, record)
+
     async def gave_up(self, tracked: Tracked, epoch: Epoch, error: Exception) -> bool:
         """Count a failed attempt at the abort of an operation; whether no further one is to be made."""
         before = tracked.completion
         attempts = 1 + (before.attempts if before.step == ABORT_OPERATION else 0)
         record = self._failure(error, attempts=attempts, step=ABORT_OPERATION)
-        await _keep(tracked, error)
+        await self._keep(tracked, error)
         return await self._note(tracked, epoch, record) and attempts >= self._max_attempts
+
+    async def _keep(self, tracked: Tracked, error: Exception) -> None:
+        """The stack trace of what user code raised, for ``distop logs``."""
+        arg, what = tracked.arg, "keeping a stack trace"
+        with suppress(CallTimeout, Busy):  # of a storage that hangs: the failure is counted all the same
+            await self._work.blocking(arg.table, what, keep_trace, arg, error, limit_s=TRACE_S)
 
     def _failure(self, error: Exception, **fields: Any) -> CompletionRecord:
         known = as_distop(error)
@@ -117,10 +134,3 @@ class Parking:
         tracked.set_completion(record or CompletionRecord(), revision)
         tracked.error = error or tracked.error
         tracked.set_state(state, revision)
-
-
-async def _keep(tracked: Tracked, error: Exception) -> None:
-    """The stack trace of what user code raised, for ``distop logs``."""
-    with suppress(TimeoutError):  # of a storage that hangs: the failure is counted all the same
-        async with asyncio.timeout(TRACE_S):
-            await asyncio.to_thread(keep_trace, tracked.arg, error)

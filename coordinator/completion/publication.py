@@ -8,7 +8,7 @@ the next leader of the table finds the log and goes on, verifying each step befo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from distop.coordinator.state.tracker import Tracked
@@ -20,6 +20,8 @@ from distop.metastore.records.operation import COMMITTING, JobRecord, OperationA
 from distop.metastore.records.record import decode
 from distop.metastore.records.sequence import CommitSequence
 from distop.metastore.records.table import TableRecord
+from distop.metastore.records.watermarks import Fetch
+from distop.metastore.tables.watermarks import ChunkReader
 from distop.operations.api import OperationView
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ class Base:
     run_ops: KeyValue
     index: KeyValue
     """What is published of the operation's object; missing of operations without one."""
+    chunks: Fetch | None = None
+    """Reads the watermarks that do not stand in ``watermarks``."""
 
     @property
     def record(self) -> TableRecord | None:
@@ -50,7 +54,9 @@ async def read_base(client: EtcdClient, keys: TableKeys, arg: OperationArg) -> B
         wanted.append(keys.index(arg.object))
     result = await client.read_at_once([Get(key) for key in wanted])
     table, head, watermarks, run_ops, *rest = (result.one(index, key) for index, key in enumerate(wanted))
-    return Base(table, head, watermarks, run_ops, rest[0] if rest else KeyValue.missing(b""))
+    base = Base(table, head, watermarks, run_ops, rest[0] if rest else KeyValue.missing(b""))
+    record = base.record
+    return base if record is None else replace(base, chunks=ChunkReader(client, record, result.revision))
 
 
 async def read_jobs(client: EtcdClient, keys: OperationKeys) -> Mapping[str, JobRecord]:
@@ -98,6 +104,7 @@ def context_of(keys: TableKeys, base: Base, view: OperationView) -> FinishContex
         watermarks=base.watermarks,
         view=view,
         index=base.index,
+        chunks=base.chunks,
     )
 
 

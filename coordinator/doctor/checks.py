@@ -25,7 +25,8 @@ from distop.metastore.operations.starting import slots_without
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import ABORTING, COMMITTING, RUNNING, ActiveRecord, HistoryRecord
 from distop.metastore.records.record import decode, encode, encode_plain
-from distop.metastore.records.table import Head, RunOps, TableRecord, decode_run_ops, decode_watermarks
+from distop.metastore.records.table import Head, RunOps, TableRecord, decode_run_ops
+from distop.metastore.records.watermarks import decode_recent
 
 MOVES_S = 2.0
 """How long dropping or renaming a table may take, which moves its keys in more than one transaction."""
@@ -46,7 +47,7 @@ def _records(seen: TableSeen) -> Iterator[Finding]:
     kinds: list[tuple[KeyValue, Callable[[KeyValue], Any]]] = [
         (seen.table, lambda kv: decode(kv.value, TableRecord, kv.key)),
         (seen.head, lambda kv: decode(kv.value, Head, kv.key)),
-        (seen.watermarks, lambda kv: decode_watermarks(kv.value)),
+        (seen.watermarks, lambda kv: decode_recent(kv.value)),
         (seen.run_ops, lambda kv: decode_run_ops(kv.value)),
     ]
     for kv, read in kinds:
@@ -55,7 +56,8 @@ def _records(seen: TableSeen) -> Iterator[Finding]:
                 read(kv)
         except CorruptRecord as error:
             yield seen.unreadable(kv.key, error.message)
-    if not seen.table.exists and (seen.own_keys or any(one.keys_count for one in seen.operations.values())):
+    left = seen.own_keys or any(one.keys_count for one in seen.operations.values())
+    if left and not (seen.table.exists or seen.dropped.exists):
         yield seen.finding(
             "KEYS_WITHOUT_TABLE",
             persists_s=MOVES_S,
@@ -63,12 +65,33 @@ def _records(seen: TableSeen) -> Iterator[Finding]:
             remedy="make the table again with the location it had, or remove the keys below "
             f"{text(seen.keys.prefix)}",
         )
+    yield from _entry(seen)
     for kv in (seen.coordinator, *(one.word("runner") for one in seen.operations.values())):
         if kv.exists and not kv.lease:
             yield key_without_lease(kv, table=seen.name)
     for one in seen.operations.values():
         for kv in one.leaseless:
             yield key_without_lease(kv, table=seen.name, operation=str(one.id))
+
+
+def _entry(seen: TableSeen) -> Iterator[Finding]:
+    """The index of tables names those that have a record, and no others."""
+    table, entry = seen.table, seen.entry
+    same = unchanged(table), unchanged(entry)
+    if table.exists and not entry.exists:
+        yield seen.finding(
+            "TABLE_NOT_LISTED",
+            sentence=f"the index of tables does not name {seen.name!r}: no listing shows it",
+            remedy=f"{DOCTOR} adds the entry",
+            fix=Change("added the index entry", Txn(same, (Put(entry.key, b"{}"),))),
+        )
+    elif entry.exists and not table.exists:
+        yield seen.finding(
+            "ENTRY_WITHOUT_TABLE",
+            sentence=f"the index of tables names {seen.name!r}, which does not exist",
+            remedy=f"{DOCTOR} removes the entry",
+            fix=Change("removed the index entry", Txn(same, (Delete(entry.key),))),
+        )
 
 
 # -- the index, runOps, the keys of operations -------------------------------------------------------

@@ -17,6 +17,14 @@ two of the time that its record names, unless etcd was away."""
 FULL = 0.8
 """Share of the quota in use from which on it is reported."""
 
+_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+
+_NESTED = {(3, 4): (3, 4, 42), (3, 5): (3, 5, 28), (3, 6): (3, 6, 9)}
+"""From these releases on, transactions within transactions are checked, too."""
+
+_SAFE = {(3, 4): (3, 4, 44), (3, 5): (3, 5, 33), (3, 6): (3, 6, 14), (3, 7): (3, 7, 1)}
+"""The releases with the fixes of all later advisories about permissions."""
+
 _LOSSY = re.compile(r"3\.5\.[0-2](\D|$)")
 
 
@@ -25,6 +33,16 @@ def check_etcd(health: EtcdHealth) -> list[Finding]:
     found: list[Finding] = []
     for member in health.members:
         found += _etcd_member(member)
+        if health.users and (how := _around_permissions(member.version)):
+            found.append(
+                Finding(
+                    code="ETCD_PERMISSIONS",
+                    subject=member.endpoint,
+                    sentence=f"etcd at {member.endpoint} is {member.version}, {how}",
+                    remedy="use " + ", ".join(map(_dotted, _SAFE.values())) + " or newer; until then let "
+                    "only this installation's own processes reach etcd",
+                )
+            )
     for alarm in health.alarms:
         remedies = {
             "NOSPACE": "make room (etcdctl compact, etcdctl defrag), then: etcdctl alarm disarm",
@@ -40,6 +58,25 @@ def check_etcd(health: EtcdHealth) -> list[Finding]:
             )
         )
     return found
+
+
+def _around_permissions(version: str) -> str:
+    """How users can do what their roles do not allow, if there is a known way in this version."""
+    if (match := _VERSION.match(version)) is None:
+        return ""
+    major, minor, patch = map(int, match.groups())
+    release = major, minor
+    if release > max(_SAFE):
+        return ""
+    if release < min(_SAFE) or patch < _NESTED.get(release, (0, 0, 0))[2]:
+        return "where a transaction within a transaction gets around the permissions of its user"
+    if patch < _SAFE[release][2]:
+        return "where there are known ways around the permissions of a user"
+    return ""
+
+
+def _dotted(version: tuple[int, int, int]) -> str:
+    return ".".join(map(str, version))
 
 
 def _etcd_member(member: EtcdMember) -> Iterator[Finding]:

@@ -21,7 +21,8 @@ from distop.errors import CorruptRecord
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode
-from distop.metastore.records.table import Head, TableRecord, Watermarks, decode_watermarks
+from distop.metastore.records.table import Head, TableRecord, Watermarks
+from distop.metastore.records.watermarks import Chunks, Fetch, Marks, decode_recent, position
 
 STAGED_GRACE_S = 600.0
 """Age of a staged file from which on ``--fix`` removes it."""
@@ -151,8 +152,14 @@ def head_unreadable(seen: TableSeen, head: Head, why: str, *, missing: bool) -> 
     )
 
 
-def check_head(seen: TableSeen, head: Head, view: TableView) -> list[Finding]:
-    """Head, history and watermarks tell the same story (they move in one transaction)."""
+def check_head(seen: TableSeen, head: Head, view: TableView, chunks: Fetch | None = None) -> list[Finding]:
+    """Head, history and watermarks tell the same story (they move in one transaction). Blocks.
+
+    Parameters
+    ----------
+    chunks:
+        Reads the watermarks that were not written lately.
+    """
     found = []
     if head.snapshot_id is not None and head.snapshot_id not in view.snapshots:
         found.append(
@@ -165,10 +172,10 @@ def check_head(seen: TableSeen, head: Head, view: TableView) -> list[Finding]:
         )
     found += _unpublished(seen, head, view)
     try:
-        watermarks = decode_watermarks(seen.watermarks.value)
+        marks = Marks(decode_recent(seen.watermarks.value), Chunks(chunks))
+        found += _watermarks(seen, marks, view.watermarks)
     except CorruptRecord:
         return found
-    found += _watermarks(seen, watermarks, view.watermarks)
     if view.missing:
         named = ", ".join(view.missing[:MAX_NAMED])
         more = f" and {len(view.missing) - MAX_NAMED} more" if len(view.missing) > MAX_NAMED else ""
@@ -213,12 +220,13 @@ def _unpublished(seen: TableSeen, head: Head, view: TableView) -> Iterator[Findi
         )
 
 
-def _watermarks(seen: TableSeen, stands: Watermarks, expected: Watermarks) -> Iterator[Finding]:
+def _watermarks(seen: TableSeen, stands: Marks, expected: Watermarks) -> Iterator[Finding]:
+    stands.chunks.know(position(source, name) for source, names in expected.items() for name in names)
     behind = [
-        f"{source} {partition} at {stands.get(source, {}).get(partition) or 'nothing'}, rows up to {value}"
+        f"{source} {partition} at {stands.value(source, partition) or 'nothing'}, rows up to {value}"
         for source, partitions in sorted(expected.items())
         for partition, value in sorted(partitions.items())
-        if (standing := stands.get(source, {}).get(partition)) is None or is_after(value, standing)
+        if (standing := stands.value(source, partition)) is None or is_after(value, standing)
     ]
     if behind:
         named = "; ".join(behind[:MAX_NAMED])

@@ -12,7 +12,7 @@ from typing import Any
 from distop.coordinator.doctor.findings import Finding
 from distop.coordinator.doctor.reading import OperationSeen, TableSeen
 from distop.coordinator.state.tracker import Tracked
-from distop.coordinator.views.why import span
+from distop.coordinator.views.why import long_call, span
 from distop.errors import CorruptRecord
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.member import LeaderRecord
@@ -49,7 +49,21 @@ def check_progress(seen: TableSeen, now: float, patience: Patience) -> list[Find
         found.append(_notice("TABLE_PAUSED", seen, "", f"table {seen.name!r} is paused{held}"))
     for one in seen.operations.values():
         found += _operation(seen, one, now, patience, led=seen.coordinator.exists)
-    return found
+    return [*found, *_calls(seen, now, patience)]
+
+
+def _calls(seen: TableSeen, now: float, patience: Patience) -> Iterator[Finding]:
+    for member in seen.members.members:
+        for call in member.record.calls:
+            if call.table == seen.name:
+                yield seen.finding(
+                    "CALL_TAKES_LONG",
+                    subject=f"{member.record.id} {call.since}",
+                    persists_s=patience.hand_over_s,  # it is told of for a moment after its end
+                    sentence=long_call(call.what, member.record.id, now - call.since),
+                    remedy="look at what it reads; it ends with the call that wants it, or, if that is a "
+                    f"batch, when somebody pauses the table: distop pause {seen.name}",
+                )
 
 
 def _leader(seen: TableSeen, patience: Patience) -> Iterator[Finding]:
@@ -189,8 +203,16 @@ def _ended_at(seen: TableSeen, operation: OperationId) -> float:
 
 
 def _completion(seen: TableSeen, one: OperationSeen, record: CompletionRecord) -> Iterator[Finding]:
-    """Its end was tried and failed."""
+    """Its end was tried and failed, or waits for what may hang."""
     attempts = record.attempts
+    if record.running:
+        yield _notice(
+            "COMPLETION_HANGS",
+            seen,
+            str(one.id),
+            f"completing {one.id} waits for {record.running}, which takes long and may hang; distop resolve "
+            f"{one.id} abort ends it",
+        )
     if not attempts and not record.parked:
         return
     step = f" at step {record.step}" if record.step else ""

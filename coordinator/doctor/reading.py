@@ -6,15 +6,17 @@ wrong, and not merely under way.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import islice
 
 from distop.coordinator.doctor.findings import Finding, Fix, unreadable_record
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import Compacted, CorruptRecord
 from distop.metastore.backlog.batches import DONE
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.records.keyspace import (
     TABLE_WORDS,
     OperationId,
@@ -28,6 +30,7 @@ from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.operation import JobRecord, OperationArg
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import TableRecord
+from distop.metastore.tables.listing import table_names
 from distop.metastore.tables.locations import Claim
 
 PAGE = 5000
@@ -115,6 +118,8 @@ class TableSeen:
     revision: int
     members: Members
     table: KeyValue
+    entry: KeyValue
+    """Of the index of tables."""
     head: KeyValue
     watermarks: KeyValue
     run_ops: KeyValue
@@ -122,6 +127,8 @@ class TableSeen:
     pause: KeyValue
     ordering: KeyValue
     backlog_index: KeyValue
+    dropped: KeyValue
+    """The tombstone: what is left of it is still being removed."""
     claims: list[list[KeyValue]] = field(default_factory=list)
     """To its location, to folders above it, and the first in it."""
     batches: list[KeyValue] = field(default_factory=list)
@@ -171,22 +178,37 @@ class TableSeen:
     @property
     def empty(self) -> bool:
         """Nothing of it stands: it never was, or has been dropped."""
-        spoken_of = self.backlog_index.exists or self.paused_index
+        spoken_of = self.entry.exists or self.backlog_index.exists or self.paused_index
         return not (self.own_keys or self.operations or spoken_of)
 
 
-async def names_with_keys(client: EtcdClient, revision: int) -> AsyncGenerator[str, None]:
-    """Names of all tables that have keys, also of those without a table record, as of ``revision``."""
-    keyspace = client.keyspace
-    start, end = keyspace.prefix, prefix_end(keyspace.prefix)
-    while True:
-        page = await client.get_range(start, end, revision=revision, keys_only=True, limit=1)
-        if not page.kvs:
-            return
-        name = keyspace.table_of(page.kvs[0].key)
-        if not name.startswith("_"):
-            yield name
-        start = prefix_end(keyspace.table(name).prefix)
+async def names_with_keys(client: EtcdClient, revision: int) -> list[str]:
+    """Names of all tables that have keys, also of those that the index does not name, as of ``revision``.
+
+    Between the keys of two tables that follow each other in the index nothing may stand: a look there is a
+    key of a request, whatever the tables hold.
+    """
+    space = client.keyspace
+    listed = [name async for names, _ in table_names(client, revision=revision) for name in names]
+    known = sorted([space.prefix + b"_", *(space.table(name).prefix for name in listed)])
+    starts = [space.prefix, *map(prefix_end, known)]
+    gaps = [
+        Get(*gap, keys_only=True, limit=1)
+        for gap in zip(starts, [*known, prefix_end(space.prefix)], strict=True)
+    ]
+    gaps = [gap for gap in gaps if gap.key < gap.end]
+    found = await client.read_many(gaps, revision=revision)
+    others: list[str] = []
+    for index, gap in enumerate(gaps):
+        kvs = found.got(index)
+        while kvs:
+            others.append(space.table_of(kvs[0].key))
+            start = prefix_end(space.table(others[-1]).prefix)
+            if start >= gap.end:
+                break
+            page = await client.get_range(start, gap.end, revision=revision, keys_only=True, limit=1)
+            kvs = page.kvs
+    return [*others, *listed]
 
 
 async def indexed_tables(client: EtcdClient, revision: int) -> set[str]:
@@ -216,79 +238,135 @@ async def read_members(client: EtcdClient, revision: int = 0) -> Members:
 
 
 async def read_table(client: EtcdClient, name: str) -> TableSeen:
-    """A table at the present revision; read anew should that be compacted meanwhile."""
+    """A table at the present revision."""
+    return (await read_tables(client, [name]))[0]
+
+
+async def read_tables(client: EtcdClient, names: Sequence[str]) -> list[TableSeen]:
+    """Some tables at the present revision; read anew should that be compacted meanwhile.
+
+    Tables may be many and far from each other: some are read together, in few requests.
+    """
     try:
-        return await _read_table(client, name)
+        return await _read_tables(client, names)
     except Compacted:
-        return await _read_table(client, name)
+        return await _read_tables(client, names)
 
 
-async def _read_table(client: EtcdClient, name: str) -> TableSeen:
-    keys = client.keyspace.table(name)
+async def _read_tables(client: EtcdClient, names: Sequence[str]) -> list[TableSeen]:
     members = await read_members(client, await client.revision())
-    at = members.revision
+    reading = _Reading(client, members)
+    tables = [client.keyspace.table(name) for name in names]
+    seen = await reading.each([_table_gets(keys) for keys in tables])
+    found = [_table_seen(keys, members, kvs) for keys, kvs in zip(tables, seen, strict=True)]
+    claims = [_claims(one) for one in found]
+    for one, kvs in zip(found, await reading.each(claims), strict=True):
+        one.claims = [some[:1] for some in kvs]
+    operations = [operation for one in found for operation in one.operations.values()]
+    gets = [[Get(one.words[word].key) for word in one.words.keys() & _WORDS] for one in operations]
+    marks = [[Get(one.newest.key)] if _is_mark(one) else [] for one in operations]
+    counters = [[Get(one.keys.next_instance(kind)) for kind in one.next_instances] for one in found]
+    rest = await reading.each([*gets, *marks, *counters])
+    for operation, words, mark in zip(operations, rest, rest[len(operations) :], strict=False):
+        _take_values(operation, words, mark)
+    for one, numbers in zip(found, rest[2 * len(operations) :], strict=True):
+        values = [kvs[0] if kvs else KeyValue.missing(b"") for kvs in numbers]
+        one.next_instances = dict(zip(one.next_instances, values, strict=True))
+    return found
 
-    async def get(key: bytes) -> KeyValue:
-        return await client.get(key, revision=at)
 
+class _Reading:
+    """Reads of many things at one revision."""
+
+    def __init__(self, client: EtcdClient, members: Members) -> None:
+        self._client, self._revision = client, members.revision
+
+    async def each(self, wanted: Sequence[Sequence[Get]]) -> list[list[list[KeyValue]]]:
+        """What each of some lists of reads finds. A range that has more than a page is read to its end."""
+        gets = [get for some in wanted for get in some]
+        if not gets:
+            return [[] for _ in wanted]
+        read = await self._client.read_many(gets, revision=self._revision)
+        found = [read.got(index) for index in range(len(gets))]
+        for get, kvs in zip(gets, found, strict=True):
+            if get.limit == PAGE == len(kvs):
+                start, only = kvs[-1].key + b"\0", get.keys_only
+                pages = self._client.pages(
+                    start, get.end, limit=PAGE, revision=self._revision, keys_only=only
+                )
+                async with aclosing(pages):
+                    async for page in pages:
+                        kvs += page.kvs
+        parts = iter(found)
+        return [list(islice(parts, len(some))) for some in wanted]
+
+
+def _table_gets(keys: TableKeys) -> list[Get]:
+    space = keys.keyspace
+    words = (
+        keys.table,
+        keys.entry,
+        keys.head,
+        keys.watermarks,
+        keys.run_ops,
+        keys.coordinator,
+        keys.pause,
+        keys.ordering,
+        keys.backlog_index,
+        space.paused_table(keys.name),
+        space.dropped(keys.name),
+    )
+    below_pause = space.paused_table(keys.name) + b"."
+    active = space.active + escape(keys.name).encode() + b"."
+    not_done = prefix_end(keys.unordered(DONE)), prefix_end(keys.unordered_prefix)
+    return [
+        *(Get(key) for key in words),
+        Get(keys.backlog_prefix, prefix_end(keys.backlog_prefix), limit=MAX_BATCHES),
+        Get(*not_done, limit=MAX_BATCHES),
+        Get(below_pause, prefix_end(below_pause), limit=PAGE),
+        Get(active, prefix_end(active), limit=PAGE),
+        Get(keys.history_prefix, prefix_end(keys.history_prefix), limit=PAGE),
+        Get(keys.prefix, prefix_end(keys.prefix), keys_only=True, limit=PAGE),
+    ]
+
+
+def _table_seen(keys: TableKeys, members: Members, found: list[list[KeyValue]]) -> TableSeen:
+    gets = _table_gets(keys)
+    one = [kvs[0] if kvs else KeyValue.missing(get.key) for get, kvs in zip(gets, found, strict=True)]
+    batches, unordered, below_pause, active, history, every = found[-6:]
     seen = TableSeen(
         keys=keys,
-        revision=at,
+        revision=members.revision,
         members=members,
-        table=await get(keys.table),
-        head=await get(keys.head),
-        watermarks=await get(keys.watermarks),
-        run_ops=await get(keys.run_ops),
-        coordinator=await get(keys.coordinator),
-        pause=await get(keys.pause),
-        ordering=await get(keys.ordering),
-        backlog_index=await get(keys.backlog_index),
+        table=one[0],
+        entry=one[1],
+        head=one[2],
+        watermarks=one[3],
+        run_ops=one[4],
+        coordinator=one[5],
+        pause=one[6],
+        ordering=one[7],
+        backlog_index=one[8],
+        batches=batches,
+        unordered=unordered,
+        paused_index=[*found[9], *below_pause],
+        dropped=one[10],
     )
-    backlog = keys.backlog_prefix
-    page = await client.get_range(backlog, prefix_end(backlog), revision=at, limit=MAX_BATCHES)
-    seen.batches = page.kvs
-    first, end = prefix_end(keys.unordered(DONE)), prefix_end(keys.unordered_prefix)
-    seen.unordered = (await client.get_range(first, end, revision=at, limit=MAX_BATCHES)).kvs
-    of_table = client.keyspace.paused_table(name)
-    entry, below = await get(of_table), await client.scan(of_table + b".", revision=at)
-    seen.paused_index = [kv for kv in (entry, *below.kvs) if kv.exists]
-    seen.claims = await _claims(client, seen)
-    await _list_keys(client, seen)
-    history = await client.scan(keys.history_prefix, revision=at)
-    for kv in history.kvs:
-        seen.history[client.keyspace.parse_history(kv.key)] = kv
-    index = await client.scan(client.keyspace.active + escape(name).encode() + b".", revision=at)
-    for kv in index.kvs:
-        operation = client.keyspace.parse_active(kv.key)
-        _seen_operation(seen, operation).active = kv
-    for one in seen.operations.values():
-        await _read_values(client, one, at)
-    for type_name in seen.next_instances:
-        seen.next_instances[type_name] = await get(keys.next_instance(type_name))
+    for kv in every:
+        _note(seen, kv)
+    space = keys.keyspace
+    seen.history = {space.parse_history(kv.key): kv for kv in history}
+    for kv in active:
+        _seen_operation(seen, space.parse_active(kv.key)).active = kv
     return seen
 
 
-async def _claims(client: EtcdClient, seen: TableSeen) -> list[list[KeyValue]]:
+def _claims(seen: TableSeen) -> list[Get]:
     try:
         record = decode(seen.table.value, TableRecord, seen.table.key) if seen.table.exists else None
     except CorruptRecord:
         return []  # reported among the records
-    found = []
-    for get in Claim.of(client.keyspace, record).reads() if record is not None else ():
-        end = get.end or get.key + b"\0"
-        found.append((await client.get_range(get.key, end, revision=seen.revision, limit=1)).kvs)
-    return found
-
-
-async def _list_keys(client: EtcdClient, seen: TableSeen) -> None:
-    start, end = seen.keys.prefix, prefix_end(seen.keys.prefix)
-    while True:
-        page = await client.get_range(start, end, revision=seen.revision, keys_only=True, limit=PAGE)
-        for kv in page.kvs:
-            _note(seen, kv)
-        if not page.more:
-            return
-        start = page.kvs[-1].key + b"\0"
+    return list(Claim.of(seen.keys.keyspace, record).reads()) if record is not None else []
 
 
 def _note(seen: TableSeen, kv: KeyValue) -> None:
@@ -337,9 +415,13 @@ def _seen_operation(seen: TableSeen, operation: OperationId) -> OperationSeen:
     return one
 
 
-async def _read_values(client: EtcdClient, one: OperationSeen, revision: int) -> None:
-    for word in one.words.keys() & _WORDS:
-        one.words[word] = await client.get(one.words[word].key, revision=revision)
+def _is_mark(one: OperationSeen) -> bool:
+    return one.newest.key.endswith(b".state") and one.newest.key != one.keys.state
+
+
+def _take_values(one: OperationSeen, words: list[list[KeyValue]], mark: list[list[KeyValue]]) -> None:
+    for kv in (kv for kvs in words for kv in kvs):
+        one.words[kv.key[len(one.keys.prefix) :].decode()] = kv
     if one.word("arg").exists:
         try:
             one.tracked = Tracked(one.keys, decode(one.word("arg").value, OperationArg, one.keys.arg))
@@ -349,8 +431,7 @@ async def _read_values(client: EtcdClient, one: OperationSeen, revision: int) ->
         for word in one.words.keys() & _WORDS:
             one.tracked.apply_put(one.words[word])
         one.unreadable = next(iter(one.tracked.unreadable.values()), "")
-    if one.newest.key.endswith(b".state") and one.newest.key != one.keys.state:
-        kv = await client.get(one.newest.key, revision=revision)
+    for kv in (kv for kvs in mark for kv in kvs):
         try:
             one.last_mark_at = decode(kv.value, JobRecord, kv.key).at
         except CorruptRecord as error:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from distop.coordinator.doctor.backlog import check_backlog, check_pauses
@@ -28,13 +29,16 @@ from distop.coordinator.doctor.reading import (
     names_with_keys,
     read_members,
     read_table,
+    read_tables,
 )
 from distop.errors import CorruptRecord, DistopError, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.health import read_health
+from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.tables.audit import prune_softly
+from distop.metastore.tables.watermarks import ChunkReader
 
 if TYPE_CHECKING:
     from distop.commit.cleanup.inspection import TableView
@@ -45,6 +49,8 @@ Results: TypeAlias = asyncio.Queue[tuple[int, list[Reported]]]
 """How many operations a table has (-1: it is the cluster), and what was found there."""
 
 TABLES_AT_ONCE = 4
+READ_TOGETHER = 16
+"""Tables that are read in the same requests."""
 LOOK_EVERY_S = 0.5
 """Pause between two looks at a table where something is suspected."""
 
@@ -126,53 +132,51 @@ class Doctor:
         if what.table:
             if (await read_table(self._client, what.table)).empty:
                 raise TableNotFound(f"table {what.table!r} does not exist", details={"table": what.table})
-            await results.put(await self._table(what.table, what))
+            await self._tables((what.table,), what, results)
             return
-        await results.put((-1, await self._confirmed(self._look_at_cluster, what)))
-        names: asyncio.Queue[str] = asyncio.Queue(TABLES_AT_ONCE)
+        began, first = asyncio.get_running_loop().time(), await self._look_at_cluster(what)
+        await results.put((-1, await self._confirmed(self._look_at_cluster, what, began, first)))
+        names = iter(await self._names())
 
         async def examine_tables() -> None:
-            while name := await names.get():
-                await results.put(await self._table(name, what))
+            while some := tuple(islice(names, READ_TOGETHER)):
+                await self._tables(some, what, results)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(TABLES_AT_ONCE):
                 group.create_task(examine_tables())
-            async with aclosing(self._names()) as found:
-                async for name in found:
-                    await names.put(name)
-            for _ in range(TABLES_AT_ONCE):
-                await names.put("")
 
-    async def _names(self) -> AsyncGenerator[str, None]:
+    async def _names(self) -> list[str]:
         """Tables that have keys of their own, and those that only an index names."""
         revision = await self._client.revision()
         indexed = await indexed_tables(self._client, revision)
-        async with aclosing(names_with_keys(self._client, revision)) as names:
-            async for name in names:
-                indexed.discard(name)
-                yield name
-        for name in sorted(indexed):
-            yield name
+        names = await names_with_keys(self._client, revision)
+        return [*names, *sorted(indexed.difference(names))]
 
-    # -- one table, or the cluster ---------------------------------------------------------------------
+    # -- tables, or the cluster ------------------------------------------------------------------------
 
-    async def _table(self, name: str, what: Examination) -> tuple[int, list[Reported]]:
-        operations = 0
+    async def _tables(self, names: Sequence[str], what: Examination, results: Results) -> None:
+        began = asyncio.get_running_loop().time()
 
-        async def look(what: Examination) -> list[Finding]:
-            nonlocal operations
-            seen, findings = await self._look_at_table(name, what)
-            operations = len(seen.operations)
-            return findings
+        async def confirm(seen: TableSeen, findings: list[Finding]) -> None:
+            async def look(what: Examination) -> list[Finding]:
+                return (await self._look_at_tables((seen.name,), what))[0][1]
 
-        return operations, await self._confirmed(look, what)
+            reported = await self._confirmed(look, what, began, findings)
+            await results.put((len(seen.operations), reported))
 
-    async def _confirmed(self, look: Callable[[Examination], Any], what: Examination) -> list[Reported]:
-        """What is met in every look, for as long as each finding says."""
+        await asyncio.gather(*(confirm(*one) for one in await self._look_at_tables(names, what)))
+
+    async def _confirmed(
+        self,
+        look: Callable[[Examination], Awaitable[list[Finding]]],
+        what: Examination,
+        began: float,
+        first: list[Finding],
+    ) -> list[Reported]:
+        """What is met in every look, for as long as each finding says. ``first`` was met in the first one."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
-        suspects: dict[tuple[str, ...], Finding] = {one.identity: one for one in await look(what)}
+        suspects: dict[tuple[str, ...], Finding] = {one.identity: one for one in first}
         confirmed: dict[tuple[str, ...], Finding] = {}
         while suspects:
             for identity, one in list(suspects.items()):
@@ -181,7 +185,7 @@ class Doctor:
             if not suspects:
                 break
             await asyncio.sleep(LOOK_EVERY_S)
-            again = {one.identity: one for one in await look(what)}
+            again: dict[tuple[str, ...], Finding] = {one.identity: one for one in await look(what)}
             suspects = {identity: again[identity] for identity in suspects.keys() & again.keys()}
         told = worst(list(confirmed.values()))
         if not what.fix:
@@ -199,25 +203,33 @@ class Doctor:
                 found += check_claim(claim)
         return found
 
-    async def _look_at_table(self, name: str, what: Examination) -> tuple[TableSeen, list[Finding]]:
-        record = await self._record(name)
+    async def _look_at_tables(
+        self, names: Sequence[str], what: Examination
+    ) -> list[tuple[TableSeen, list[Finding]]]:
+        records = await self._records(names)
         # Folders before etcd: see files.py.
-        folders = await self._staged_folders(record) if record is not None else []
-        seen = await read_table(self._client, name)
+        folders = await asyncio.gather(*(self._staged_folders(record) for record in records))
+        seen = await read_tables(self._client, names)
+        looks = (self._look_at(*one, what) for one in zip(seen, records, folders, strict=True))
+        return list(zip(seen, await asyncio.gather(*looks), strict=True))
+
+    async def _look_at(
+        self, seen: TableSeen, record: TableRecord | None, folders: list[str], what: Examination
+    ) -> list[Finding]:
         findings = check_table(seen) + check_progress(seen, self._wall(), what.patience)
         findings += [*check_backlog(seen, what.patience), *check_pauses(seen), *check_location(seen)]
         if record is not None:
             findings += await self._look_at_files(seen, record, folders, what)
-        return seen, findings
+        return findings
 
-    async def _record(self, name: str) -> TableRecord | None:
-        kv = await self._client.get(self._client.keyspace.table(name).table)
-        try:
-            return decode(kv.value, TableRecord, kv.key) if kv.exists else None
-        except CorruptRecord:
-            return None
+    async def _records(self, names: Sequence[str]) -> list[TableRecord | None]:
+        keys = [self._client.keyspace.table(name).table for name in names]
+        read = await self._client.read_many([Get(key) for key in keys])
+        return [_record_of(read.one(index, key)) for index, key in enumerate(keys)]
 
-    async def _staged_folders(self, table: TableRecord) -> list[str]:
+    async def _staged_folders(self, table: TableRecord | None) -> list[str]:
+        if table is None:
+            return []
         from distop.commit.cleanup.inspection import staged_folders
 
         try:
@@ -236,7 +248,9 @@ class Doctor:
         if head is not None:
             view, failed = await self._view(seen, table, head, deep=what.deep)
             findings += [failed] if failed is not None else []
-            findings += check_head(seen, head, view) if view is not None else []
+            if view is not None:
+                chunks = ChunkReader(self._client, table, seen.revision)
+                findings += await self._blocking(check_head, seen, head, view, chunks)
         unowned = unowned_folders(seen, folders)
         files: dict[str, list[Entry]] = {}
         for folder, operation in unowned.items():
@@ -266,6 +280,13 @@ class Doctor:
 
     async def _blocking(self, call: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+
+
+def _record_of(kv: KeyValue) -> TableRecord | None:
+    try:
+        return decode(kv.value, TableRecord, kv.key) if kv.exists else None
+    except CorruptRecord:
+        return None  # reported among the records
 
 
 def _head_of(seen: TableSeen) -> Head | None:

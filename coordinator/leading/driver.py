@@ -15,6 +15,7 @@ from contextlib import aclosing, suppress
 
 from distop.coordinator.backlog.drainer import Drainer
 from distop.coordinator.completion.completion import Completion
+from distop.coordinator.leading.slot import Slot
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.state.actions import Action, Collect, Finish, Resolve, Seal, Wait, decide
@@ -50,18 +51,11 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 30.0
 """Back-off of an action that fails."""
 
+PAGE = 2000
+"""Keys of an operation read at once when a leader begins: the event loop is not held up for long."""
 
-class _Slot:
-    """One tracked operation, with the action under way for it and the time of its next try."""
-
-    def __init__(self, tracked: Tracked, deadline: float | None) -> None:
-        self.tracked = tracked
-        self.deadline = deadline
-        self.task: asyncio.Task[None] | None = None
-        self.action: Action = Wait()
-        """What is being done, or was done last."""
-        self.not_before = 0.0
-        self.failures = 0
+WIND_DOWN_S = 2.0
+"""How long actions under way are waited for before a table is handed over."""
 
 
 class TableDriver:
@@ -103,16 +97,20 @@ class TableDriver:
         self._metrics = metrics or Metrics()
         self._clock = clock
         self._wall = wall
-        self._slots: dict[bytes, _Slot] = {}
+        self._slots: dict[bytes, Slot] = {}
         self._wake = asyncio.Event()
-        self._turn, self._ends = completion.turn(keys), completion.memory.ends
+        self._turn = completion.turn(keys)
+        self._ends, self._leads = completion.memory.ends, completion.memory.leads
         self._drainer: Drainer | None = None
         if planner is not None:
             self._drainer = Drainer(
                 client, keys, epoch, planner, check=session.check, rested=self._wake.set, wall=wall
             )
+        self._winds_down = False
+        """No new action begins."""
         self.idle_since: float | None = None
         """When the table was last seen without any operation, by ``clock``."""
+        self._listed = False
 
     @property
     def _fields(self) -> dict[str, object]:
@@ -131,6 +129,15 @@ class TableDriver:
         if self._drainer is not None:
             self._drainer.heed()
             self.idle_since = None
+
+    async def wind_down(self) -> bool:
+        """Begin no action any more, and wait for those under way; whether all ended. If not, go on."""
+        self._winds_down = True
+        tasks = [slot.task for slot in self._slots.values() if slot.task is not None]
+        if tasks and (await asyncio.wait(tasks, timeout=WIND_DOWN_S))[1]:
+            self._winds_down = False
+            self._wake.set()
+        return self._winds_down
 
     async def run(self) -> None:
         """Drive the table until cancelled.
@@ -153,11 +160,14 @@ class TableDriver:
             await self._drop_all()
 
     async def _drop_all(self) -> None:
-        tasks = [slot.task for slot in self._slots.values() if slot.task is not None]
+        slots = list(self._slots.values())
+        self._slots.clear()
+        for slot in slots:
+            self._leads.leave(slot.tracked)
+        tasks = [task for slot in slots for task in slot.tasks()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._slots.clear()
         self._ends.leave(self._keys.history_prefix)
 
     # -- what stands in etcd ---------------------------------------------------------------------------
@@ -172,6 +182,8 @@ class TableDriver:
             raise LeadershipLost(f"table {self._keys.name!r}: epoch {self._epoch.revision} is over")
         for kv in index.kvs:
             await self._track(self._keys.keyspace.parse_active(kv.key), index.revision)
+        self._listed = True
+        self._ends.hear(self._keys.history_prefix)
         self._note_idle()
         self._wake.set()
         return index.revision
@@ -179,36 +191,44 @@ class TableDriver:
     async def _track(self, operation: OperationId, revision: int) -> None:
         """Begin to follow an operation as it stood at ``revision``."""
         keys = self._keys.operation(operation)
-        listing = await self._client.scan(keys.prefix, revision=revision)
-        arg_kv = next((kv for kv in listing.kvs if kv.key == keys.arg), None)
-        tracked = self._begin(keys, arg_kv) if arg_kv is not None else None
+        arg_kv = await self._client.get(keys.arg, revision=revision)
+        tracked = self._begin(keys, arg_kv) if arg_kv.exists else None
         if tracked is None:
             return
-        for kv in listing.kvs:
-            tracked.apply_put(kv)
+        pages = self._client.pages(keys.prefix, prefix_end(keys.prefix), limit=PAGE, revision=revision)
+        async with aclosing(pages):
+            async for page in pages:
+                for kv in page.kvs:
+                    tracked.apply_put(kv)
         for reason in tracked.unreadable.values():
             self._report_unreadable(str(operation), reason)
+        self._keep(tracked)
 
     def _begin(self, keys: OperationKeys, arg_kv: KeyValue) -> Tracked | None:
-        """Follow an operation from its argument on; ``None`` if this version does not understand it."""
+        """An operation as its argument says; ``None`` if this version does not understand it."""
         try:
             arg = decode(arg_kv.value, OperationArg, arg_kv.key)
         except CorruptRecord as error:
             # A newer version has started it, and will have to end it. The table's other operations go on.
             self._report_unreadable(str(keys.operation), error)
             return None
-        tracked = Tracked(keys, arg, publishes=self._completion.publishes(arg))
+        return Tracked(keys, arg, publishes=self._completion.publishes(arg))
+
+    def _keep(self, tracked: Tracked) -> None:
+        """Follow an operation from here on: all that stands of it at present has been applied."""
+        arg, keys = tracked.arg, tracked.keys
         deadline = None
         if arg.options.deadline_s is not None:
             # Wall clocks of hosts are compared once, here; from now on this one's monotonic clock counts.
             deadline = self._clock() + arg.started_at + arg.options.deadline_s - self._wall()
-        self._slots[keys.root] = _Slot(tracked, deadline)
+        self._slots[keys.root] = Slot(tracked, deadline)
+        self._leads.lead(tracked)
         self._ends.lead(self._keys.history(keys.operation))
         fields = {**self._fields, "operation": str(keys.operation), "jobs": tracked.total}
-        log.info("operation_tracked", extra=fields)
-        return tracked
+        log.debug("operation_tracked", extra=fields)
 
     async def _follow(self) -> None:
+        self._listed = False
         await self._drop_all()
         followers = [
             asyncio.create_task(self._pump(), name=f"pump-{self._keys.name}"),
@@ -245,19 +265,24 @@ class TableDriver:
         async with aclosing(changes):
             await anext(changes)
             revision = await self._list()
+            if self._drainer is not None:
+                self._drainer.reader.begin(revision)
+                self._drainer.heed()
             async for batch in changes:
                 events = batch.after(revision).events
                 for event in events:
                     await self._applied_put(event.kv)
                 if events:
                     self._wake.set()
+                if self._drainer is not None:
+                    self._drainer.reader.heard(batch.revision)
 
     async def _guard(self) -> None:
         """Ends when the leader's key is gone."""
         await until_absent(self._client, self._keys.coordinator)
         raise LeadershipLost(f"table {self._keys.name!r}: the leader's key is gone")
 
-    def _slot_of(self, key: bytes) -> _Slot | None:
+    def _slot_of(self, key: bytes) -> Slot | None:
         """The operation a key belongs to: directly below its root, or one level further for a job."""
         above = key.rpartition(b".")[0]
         return self._slots.get(above) or self._slots.get(above.rpartition(b".")[0])
@@ -265,7 +290,8 @@ class TableDriver:
     async def _applied_put(self, kv: KeyValue) -> None:
         slot = self._slot_of(kv.key)
         if slot is not None:
-            slot.tracked.apply_put(kv)
+            ended = slot.tracked.apply_put(kv)
+            self._leads.heard(slot.tracked.keys.root, kv.key, ended)
             if kv.key in slot.tracked.unreadable:
                 self._report_unreadable(str(slot.tracked.arg.id), slot.tracked.unreadable[kv.key])
         elif kv.key.startswith(
@@ -276,8 +302,9 @@ class TableDriver:
             # An operation not known yet: it has just been started, and its other keys come behind this one,
             # in the same revision. So there is nothing to read.
             operation = self._operation_of(kv.key)
-            if operation is not None:
-                self._begin(self._keys.operation(operation), kv)
+            tracked = self._begin(self._keys.operation(operation), kv) if operation is not None else None
+            if tracked is not None:
+                self._keep(tracked)
                 self.idle_since = None
         elif kv.key.startswith(self._keys.history_prefix):
             self._ends.told(kv)
@@ -287,7 +314,7 @@ class TableDriver:
             self._heed_backlog()
             self.idle_since = None
         elif self._drainer is not None and kv.key.startswith(self._keys.backlog_prefix):
-            self._drainer.arrived()
+            self._drainer.arrived(kv.key)
             self.idle_since = None
 
     def _operation_of(self, arg_key: bytes) -> OperationId | None:
@@ -301,7 +328,7 @@ class TableDriver:
         log.error("operation_unreadable", extra=fields)
 
     def _note_idle(self) -> None:
-        if self._slots or (self._drainer is not None and not self._drainer.resting):
+        if self._slots or not self._listed or (self._drainer is not None and not self._drainer.resting):
             self.idle_since = None
         elif self.idle_since is None:
             self.idle_since = self._clock()
@@ -313,22 +340,22 @@ class TableDriver:
         now = self._clock()
         times = [now + self._session.ttl_s]
         for slot in self._slots.values():
-            if slot.task is None:
-                if slot.not_before > now:
-                    times.append(slot.not_before)
-                if slot.deadline is not None and slot.deadline > now:
-                    times.append(slot.deadline)
+            times += slot.due(now)
         return max(0.0, min(times) - now)
 
     def _act(self) -> None:
         now = self._clock()
         for slot in list(self._slots.values()):
+            slot.say_counts(self._client, self._epoch, now)
             if slot.task is not None and slot.task.done():
                 self._reap(slot, now)
             if slot.task is not None:
+                self._interrupt(slot)
+            if slot.task is not None or self._winds_down:
                 continue
             if slot.tracked.gone:
                 self._slots.pop(slot.tracked.keys.root, None)
+                self._leads.leave(slot.tracked)
                 if self._drainer is not None and not self._drainer.resting:
                     self._heed_backlog()  # it was in a batch's way, or has applied one
                 continue
@@ -343,7 +370,14 @@ class TableDriver:
                 slot.task.add_done_callback(lambda _: self._wake.set())
         self._note_idle()
 
-    def _reap(self, slot: _Slot, now: float) -> None:
+    def _interrupt(self, slot: Slot) -> None:
+        """End what is being called for an operation that somebody has decided not to publish."""
+        if isinstance(slot.action, Finish) and not isinstance(
+            decide(slot.tracked, deadline_passed=False, paused=True), Finish | Wait
+        ):
+            self._completion.outside.interrupt(slot.tracked)
+
+    def _reap(self, slot: Slot, now: float) -> None:
         """Look at an action that has ended; what it did shows in etcd, only failures matter here."""
         task, slot.task = slot.task, None
         error = None if task is None or task.cancelled() else task.exception()

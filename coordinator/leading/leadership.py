@@ -2,7 +2,9 @@
 
 Only tables with work have a leader. Everybody follows the index of active operations and the set of live
 members; the member that rendezvous hashing prefers for a table campaigns for it. A leader stays until its
-table has been idle for a while, so that bursts of small operations do not pay for an election each.
+table has been idle for a while, so that bursts of small operations do not pay for an election each. One that
+is not preferred any more, since another member has come, hands its table over: at once if it is idle, else
+between two actions, one table after the other.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ import asyncio
 import functools
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.driver import TableDriver
+from distop.coordinator.leading.drops import finish_drops
 from distop.coordinator.leading.placement import eligible, preferred
 from distop.coordinator.metrics.counts import Led, Metrics
 from distop.coordinator.starting.planner import Planner
@@ -37,6 +40,9 @@ RETRY_S = 0.2
 
 SHORTEST_LINGER_S = 0.05
 """How often at most a leader looks whether its table is idle."""
+
+MOVE_EVERY_S = 0.1
+"""How often at most a member hands over a table that has work. Each costs an election."""
 
 
 class Leadership:
@@ -77,6 +83,8 @@ class Leadership:
         self._queued: set[str] = set()
         self._leaders: dict[str, asyncio.Task[None]] = {}
         self._drivers: dict[str, TableDriver] = {}
+        self._moved_at = -MOVE_EVERY_S
+        """When a table that had work was handed over last, by ``clock``."""
         self._pauses = PauseIndex(client.keyspace)
         self._known = {"members": False, "active": False, "pauses": False, "queued": False}
 
@@ -92,6 +100,7 @@ class Leadership:
                 group.create_task(self._follow_active())
                 group.create_task(self._follow_pauses())
                 group.create_task(self._follow_backlogs())
+                group.create_task(finish_drops(self._client, self._prefers_me))
         finally:
             await self._stop_all()
 
@@ -122,28 +131,33 @@ class Leadership:
 
     async def _follow_active(self) -> None:
         async for change in self._changes(self._keyspace.active):
+            changed: set[str] | None = None
             if isinstance(change, Snapshot):
                 self._active = Counter(self._keyspace.table_of_active(kv.key) for kv in change.kvs)
             else:
+                changed = {self._keyspace.table_of_active(event.kv.key) for event in change.events}
                 for event in change.events:
                     table = self._keyspace.table_of_active(event.kv.key)
                     self._active[table] += 1 if event.kind == "put" else -1
                     if self._active[table] <= 0:
                         del self._active[table]
             self._known["active"] = True
-            self._reconcile()
+            self._reconcile(changed)
 
     async def _follow_backlogs(self) -> None:
         prefix = self._keyspace.backlog_tables
         async for change in self._changes(prefix):
+            changed: set[str] | None = None
             if isinstance(change, Snapshot):
                 self._queued = {unescape(kv.key[len(prefix) :].decode()) for kv in change.kvs}
             else:
+                changed = set()
                 for event in change.events:
                     table = unescape(event.kv.key[len(prefix) :].decode())
+                    changed.add(table)
                     (self._queued.add if event.kind == "put" else self._queued.discard)(table)
             self._known["queued"] = True
-            self._reconcile()
+            self._reconcile(changed)
 
     def _has_work(self, table: str) -> bool:
         return table in self._active or table in self._queued
@@ -178,12 +192,24 @@ class Leadership:
     def _prefers_me(self, table: str) -> bool:
         return preferred(eligible(self._members), table) == self._member.id
 
-    def _reconcile(self) -> None:
-        """Make sure that somebody here tries to lead every active table that prefers this member."""
+    async def _moves(self, table: str, driver: TableDriver) -> bool:
+        """Whether to hand a table over now that has work, since another member should lead it: its actions
+        have come to their ends, and no new ones begin."""
+        now = self._clock()
+        if self._prefers_me(table) or now - self._moved_at < MOVE_EVERY_S:
+            return False
+        self._moved_at = now
+        return await driver.wind_down()
+
+    def _reconcile(self, tables: Iterable[str] | None = None) -> None:
+        """Make sure that somebody here tries to lead every active table that prefers this member.
+
+        Of these tables; ``None``: of all, since it is not about one of them that something has changed.
+        """
         if not all(self._known.values()):
             return
-        for table in (*self._active, *self._queued):
-            if table not in self._leaders and self._prefers_me(table):
+        for table in (*self._active, *self._queued) if tables is None else tables:
+            if table not in self._leaders and self._has_work(table) and self._prefers_me(table):
                 task = asyncio.create_task(self._lead(table), name=f"lead-{table}")
                 self._leaders[table] = task
                 task.add_done_callback(functools.partial(self._ended, table))
@@ -197,7 +223,7 @@ class Leadership:
             log.error("leadership_crashed", extra={"table": table, "error": str(error)}, exc_info=error)
         if self._session.alive:
             # What is may have changed while the task was ending: level, not edge.
-            self._reconcile()
+            self._reconcile((table,))
 
     async def _lead(self, table: str) -> None:
         """Campaign for a table and drive it, until it is idle or somebody else should."""
@@ -214,6 +240,8 @@ class Leadership:
                     await until_absent(self._client, keys.coordinator, ours=self._session.lease_id)
                     continue
                 await self._drive(table, epoch)
+                if not self._prefers_me(table):
+                    return  # whoever should is waiting for the key
             except LeadershipLost as error:
                 self._metrics.leadership_lost()
                 log.warning("leadership_lost", extra={"table": table, "error": str(error)})
@@ -253,6 +281,8 @@ class Leadership:
                 idle_since = driver.idle_since
                 linger = self._linger_s if self._prefers_me(table) else 0.0
                 if idle_since is not None and self._clock() - idle_since >= linger:
+                    break
+                if not driving.done() and await self._moves(table, driver):
                     break
             if driving.done():
                 driving.result()

@@ -33,6 +33,9 @@ class Metrics:
     def planning(self, count: int) -> None:
         """So many starts are being planned, or wait for a thread to be."""
 
+    def long_calls(self, count: Callable[[], int]) -> None:
+        """``count`` says at any time how many calls of user code, and preparations of commits, take long."""
+
     def operation_started(self, type_name: str) -> None:
         """A start was accepted here, for the first time (not: answered again)."""
 

@@ -77,6 +77,8 @@ class PrometheusMetrics(Metrics):
         )
         planned = "Starts that are being planned or wait for it"
         self._planning = Gauge("distop_planning", planned, registry=registry)
+        long = "Calls of user code, and preparations of commits, that take long and may hang"
+        self._long_calls = Gauge("distop_calls_long", long, registry=registry)
         answered = "Calls to etcd until their answer, fail-over to other members included"
         self._calls = histogram("distop_etcd_call_seconds", answered, ["call"], buckets=_CALL_BUCKETS)
         self._call_errors = counter("distop_etcd_errors", "Calls to etcd without an answer", ["call", "code"])
@@ -108,6 +110,9 @@ class PrometheusMetrics(Metrics):
 
     def planning(self, count: int) -> None:
         self._planning.set(count)
+
+    def long_calls(self, count: Callable[[], int]) -> None:
+        self._long_calls.set_function(count)
 
     def operation_started(self, type_name: str) -> None:
         self._started.labels(self._type(type_name)).inc()
@@ -196,10 +201,6 @@ class _MeteredClient(EtcdClient):
     ) -> None:
         super().__init__(config)
         self._calls, self._errors, self._watches_broken = calls, errors, watches_broken
-
-    async def lease_keep_alive(self, lease: int, *, timeout_s: float | None = None) -> int:
-        with self._timed("LeaseKeepAlive"):
-            return await super().lease_keep_alive(lease, timeout_s=timeout_s)
 
     async def open_watch(self, request: Any) -> grpc.aio.StreamStreamCall[Any, Any]:
         call = await super().open_watch(request)

@@ -11,6 +11,8 @@ from typing import Any
 from google.protobuf import duration_pb2
 
 from distop.commit.files.storage import without_secrets
+from distop.coordinator.work.call import Surroundings
+from distop.coordinator.work.work import Work
 from distop.errors import ArgumentTooLarge, InvalidArgument, UnknownOperationType
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES
 from distop.metastore.operations.requests import REMEMBER_S
@@ -25,13 +27,17 @@ from distop.metastore.records.keyspace import (
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.options import JOB_BACKOFF_S, MAX_FOLLOW_UPS, FollowUp, OperationOptions
 from distop.metastore.records.table import TableRecord
+from distop.metastore.tables.audit import acting
 from distop.operations.api import DistributedOperation, Plan, Scope
-from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json, to_json
 
 MAX_ASKED_BYTES = 2048
 """Of what was asked for, as it stays on record."""
+
+
+BATCHES = "batches"
+"""The series of operations that apply batches in their order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +70,7 @@ class StartBody:
         )
 
     @classmethod
-    def of(cls, request: pb.StartOperationRequest, registry: Registry) -> StartBody:
+    async def of(cls, request: pb.StartOperationRequest, work: Work) -> StartBody:
         """Raises :class:`~distop.errors.InvalidArgument` that names the field."""
         if request.ByteSize() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
@@ -74,14 +80,14 @@ class StartBody:
         if request.request_id:
             check_name(request.request_id, "request_id")
         options, argument = options_of(request.options), from_json(request.argument_json, "argument")
-        then = _follow_up(request.then, registry) if request.HasField("then") else None
         table = check_table_name(request.table)
+        then = await _follow_up(table, request.then, work) if request.HasField("then") else None
         parts = [table, request.type, request.object, argument, list(request.partitions), options]
-        kind = registry.get(check_type(request.type))
+        kind = work.registry.get(check_type(request.type))
         body = cls(
             table=table,
             type=request.type,
-            object=_object(kind, request.object, argument),
+            object=await _object(work, kind, table, request.object, argument),
             argument=argument,
             partitions=_partitions(request.partitions),
             options=options,
@@ -109,17 +115,25 @@ def options_of(given: pb.OperationOptions) -> OperationOptions:
     )
 
 
-def _object(kind: DistributedOperation, given: str, argument: dict[str, Any]) -> str:
+async def _object(
+    work: Work, kind: DistributedOperation, table: str, given: str, argument: dict[str, Any]
+) -> str:
     """What the operation is about: as it was named, or as the argument says."""
-    named = given or (kind.object_of(argument) if kind.scope is Scope.PER_OBJECT else "")
+    named = given
+    if not given and kind.scope is Scope.PER_OBJECT:
+        named = await work.asked(kind, table, "object_of", functools.partial(_named, kind.type, argument))
     return check_object(named) if named else ""
+
+
+def _named(name: str, argument: dict[str, Any], surroundings: Surroundings) -> str:
+    return surroundings.registry.get(name).object_of(argument)
 
 
 def _partitions(names: Sequence[str]) -> list[str]:
     return [check_partition(name) for name in names]
 
 
-def _follow_up(given: pb.FollowUp, registry: Registry, depth: int = 1) -> FollowUp:
+async def _follow_up(table: str, given: pb.FollowUp, work: Work, depth: int = 1) -> FollowUp:
     """What can be checked before its time comes: everything but its argument, which is planned then."""
     if depth > MAX_FOLLOW_UPS:
         raise InvalidArgument(
@@ -127,8 +141,8 @@ def _follow_up(given: pb.FollowUp, registry: Registry, depth: int = 1) -> Follow
         )
     argument = from_json(given.argument_json, "then.argument")
     try:
-        kind = registry.get(check_type(given.type))
-        obj = _object(kind, given.object, argument)
+        kind = work.registry.get(check_type(given.type))
+        obj = await _object(work, kind, table, given.object, argument)
         check_scope(kind, obj)
     except UnknownOperationType as error:
         raise UnknownOperationType(error.message, details={"field": "then.type"}) from None
@@ -138,7 +152,7 @@ def _follow_up(given: pb.FollowUp, registry: Registry, depth: int = 1) -> Follow
         argument=argument,
         partitions=_partitions(given.partitions),
         options=options_of(given.options),
-        then=_follow_up(given.then, registry, depth + 1) if given.HasField("then") else None,
+        then=await _follow_up(table, given.then, work, depth + 1) if given.HasField("then") else None,
     )
 
 
@@ -195,6 +209,8 @@ def operation_arg(
         retry_of=retry_of,
         started_at=started_at,
         started_by=started_by,
+        claimed_by=acting.get().claimed if acting.get().subject else "",
+        address=acting.get().address,
         location=table.location,
         storage=dict(table.options.get("storage", {})),
         exclusive=kind.exclusive,
@@ -207,6 +223,7 @@ def operation_arg(
         follows=follows,
         batches=list(batches),
         unordered=unordered,
+        series=plan.series or (BATCHES if batches else ""),
     )
 
 

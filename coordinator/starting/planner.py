@@ -1,65 +1,66 @@
-"""Planning an operation: the code of its type, in a thread, bounded in number and time. A plan that is older
-than the state it is to start from is made again."""
+"""Planning an operation: the code of its type, in a process that can be ended, in turns between tables,
+bounded in number and time. A plan that is older than the state it is to start from is made again."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from distop.commit.files.storage import storage_of
 from distop.commit.layout.owner import take_folder
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.body import StartBody
-from distop.errors import Busy, DeadlineExceeded, PreconditionFailed
+from distop.coordinator.work.call import Call, Surroundings
+from distop.coordinator.work.work import Work
+from distop.errors import CallTimeout, DeadlineExceeded, PreconditionFailed
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.active import active_operations
 from distop.metastore.operations.starting import TableState
 from distop.metastore.records.keyspace import TableKeys, check_partition
+from distop.metastore.records.watermarks import check_room
+from distop.metastore.tables.watermarks import marks_at
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
-from distop.operations.registry import Registry
 
 T = TypeVar("T")
 
-MAX_PLANNING = 64
-"""Starts that may be planned or wait for it at one time; more are refused, to be tried again."""
-
 
 class Planner:
-    """Plans for one coordinator.
+    """Plans for one coordinator."""
 
-    Parameters
-    ----------
-    threads:
-        Where types look at what users point at, and may hang.
-    """
-
-    def __init__(self, registry: Registry, threads: Executor, metrics: Metrics | None = None) -> None:
-        self.registry = registry
-        self._threads = threads
+    def __init__(self, work: Work, metrics: Metrics | None = None) -> None:
+        self.registry, self.work = work.registry, work
         self._metrics = metrics or Metrics()
         self._planning = 0
 
-    async def plan(self, kind: DistributedOperation, request: PlanRequest, limit_s: float) -> Plan:
-        """What the type makes of a request, under a uuid.
+    async def plan(
+        self, kind: DistributedOperation, request: PlanRequest, limit_s: float, whose: str = ""
+    ) -> Plan:
+        """What the type makes of a request, under a uuid. ``whose`` plan it is, is told if it takes long.
 
         Raises whatever ``plan`` of the type raises;
         :class:`~distop.errors.Busy` or :class:`~distop.errors.DeadlineExceeded` in time of need.
         """
-        plan = await self._run(kind, limit_s, lambda: _planned(kind, request))
+        plan = await self._run(kind, request, limit_s, partial(_planned, kind.type, request), whose)
         for partition in plan.partitions or ():
             check_partition(partition)
+        check_room(
+            {
+                source: {at: move.after for at, move in moves.items()}
+                for source, moves in plan.watermarks.items()
+            }
+        )
         return replace(plan, uuid=plan.uuid or uuid.uuid4().hex[:12])
 
     async def preview(
         self, kind: DistributedOperation, request: PlanRequest, limit_s: float
     ) -> Mapping[str, Any]:
         """What the type says it would do; raises as :meth:`plan`."""
-        return await self._run(kind, limit_s, lambda: kind.preview(request))
+        return await self._run(kind, request, limit_s, partial(_previewed, kind.type, request))
 
     async def holds(
         self,
@@ -68,23 +69,24 @@ class Planner:
         made_on: PlanRequest,
         request: PlanRequest,
         limit_s: float,
+        whose: str = "",
     ) -> bool:
         """Whether a plan may be started on another state of its table; raises as :meth:`plan`."""
         if made_on.table != request.table:
             return False
-        return await self._run(kind, limit_s, lambda: kind.plan_holds(plan, made_on, request))
+        call = partial(_holds, kind.type, plan, made_on, request)
+        return await self._run(kind, request, limit_s, call, whose)
 
-    async def _run(self, kind: DistributedOperation, limit_s: float, call: Callable[[], T]) -> T:
-        """Run code of the type in a thread."""
-        if self._planning >= MAX_PLANNING:
-            raise Busy(f"{MAX_PLANNING} operations are being planned already")
+    async def _run(
+        self, kind: DistributedOperation, request: PlanRequest, limit_s: float, call: Call[T], whose: str = ""
+    ) -> T:
+        """Run code of the type."""
         self._planning += 1
         self._metrics.planning(self._planning)
         try:
-            # Not wait_for: it swallows a cancellation that comes along with the result (Python up to 3.11).
-            async with asyncio.timeout(limit_s):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, call)
-        except TimeoutError:
+            what = f"planning {kind.type}{whose}"
+            return await self.work.user(kind, request.table.name, what, call, limit_s=limit_s)
+        except CallTimeout:
             raise DeadlineExceeded(f"planning {kind.type} took longer than {limit_s:.0f} s") from None
         finally:
             self._planning -= 1
@@ -98,12 +100,21 @@ class Planning:
     ----------
     limit_s:
         How long planning may take altogether.
+    whose:
+        Such as `` for batch 17``.
     """
 
     def __init__(
-        self, planner: Planner, client: EtcdClient, keys: TableKeys, body: StartBody, limit_s: float
+        self,
+        planner: Planner,
+        client: EtcdClient,
+        keys: TableKeys,
+        body: StartBody,
+        limit_s: float,
+        whose: str = "",
     ) -> None:
-        self._planner, self._client, self._keys, self._body = planner, client, keys, body
+        self._whose = whose
+        self._planner, self._client, self._keys, self.body = planner, client, keys, body
         self.kind = planner.registry.get(body.type)
         self._limit_s = limit_s
         self._until = asyncio.get_running_loop().time() + limit_s
@@ -115,7 +126,7 @@ class Planning:
 
         Raises as :meth:`Planner.plan`.
         """
-        if self._made is not None and state.planned_on == self._stands_on:
+        if self._made is not None and self.stands_on(state):
             return self._made[0]
         request = await self._request(state)
         left_s = self._until - asyncio.get_running_loop().time()
@@ -124,10 +135,15 @@ class Planning:
                 f"table {self._keys.name!r} has changed before {self.kind.type} was planned, again and again "
                 f"for {self._limit_s:.0f} s"
             )
-        if self._made is None or not await self._planner.holds(self.kind, *self._made, request, left_s):
-            self._made = await self._planner.plan(self.kind, request, left_s), request
+        planner, limits = self._planner, (left_s, self._whose)
+        if self._made is None or not await planner.holds(self.kind, *self._made, request, *limits):
+            self._made = await planner.plan(self.kind, request, *limits), request
         self._stands_on = state.planned_on
         return self._made[0]
+
+    def stands_on(self, state: TableState) -> bool:
+        """Whether there is a plan that was made for just this state."""
+        return self._made is not None and state.planned_on == self._stands_on
 
     async def preview(self, state: TableState) -> Mapping[str, Any]:
         """What the operation would do to a table as it stands; raises as :meth:`Planner.plan`."""
@@ -138,24 +154,39 @@ class Planning:
         return PlanRequest(
             table=state.record,
             head=state.head,
-            watermarks=state.watermarks,
-            argument=self._body.argument,
-            partitions=self._body.partitions or None,
-            options=self._body.options,
+            watermarks=marks_at(self._client, state.record, state.recent_watermarks, state.revision),
+            argument=self.body.argument,
+            partitions=self.body.partitions or None,
+            options=self.body.options,
             active=seen,
-            object=self._body.object,
+            object=self.body.object,
             index=state.index,
         )
 
 
-def _planned(kind: DistributedOperation, request: PlanRequest) -> Plan:
-    """Blocking. Before the first files of a table are written, its folder is made its own."""
-    plan, table = kind.plan(request), request.table
-    if kind.stages_files and request.head is None:
+# -- where types plan --------------------------------------------------------------------------------
+
+
+def _planned(name: str, request: PlanRequest, surroundings: Surroundings) -> Plan:
+    """Before the first files of a table are written, its folder is made its own; later only if who made it
+    there may have died before."""
+    kind, table = surroundings.registry.get(name), request.table
+    plan = kind.plan(request)
+    if kind.stages_files and (request.head is None or table.found_empty):
         try:
-            take_folder(table.location, table.uuid, storage_of(table))
+            take_folder(table.location, table.uuid, storage_of(table), found_empty=table.found_empty)
         except OSError as error:
             raise PreconditionFailed(
                 f"this coordinator cannot write to {table.location}: {error}", details={"table": table.name}
             ) from error
     return plan
+
+
+def _previewed(name: str, request: PlanRequest, surroundings: Surroundings) -> Mapping[str, Any]:
+    return surroundings.registry.get(name).preview(request)
+
+
+def _holds(
+    name: str, plan: Plan, made_on: PlanRequest, request: PlanRequest, surroundings: Surroundings
+) -> bool:
+    return surroundings.registry.get(name).plan_holds(plan, made_on, request)

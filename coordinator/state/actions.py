@@ -32,7 +32,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Act on what somebody has decided about a parked one."""
+    """Act on what somebody has decided about one that is parked, or hangs."""
 
     decision: ResolveRecord
 
@@ -63,9 +63,9 @@ def decide(tracked: Tracked, *, deadline_passed: bool, paused: bool = False) -> 
     if tracked.cancel_requested:
         return Seal(tracked.state, ABORTING, "CANCELLED", tracked.cancel_text)
     if tracked.state == COMMITTING:
-        if not tracked.completion.parked:
-            return Finish()
-        return Resolve(tracked.decision) if tracked.decision is not None else Wait()
+        if tracked.decision is not None:
+            return Resolve(tracked.decision)
+        return Wait() if tracked.completion.parked else Finish()
     failed = tracked.jobs.failed
     if tracked.arg.options.too_many_failed(failed, tracked.total):
         return Seal(RUNNING, ABORTING, JobFailed.code, _why_failed(tracked))

@@ -11,6 +11,9 @@ import asyncio
 
 from distop.metastore.etcd.txn import KeyValue
 
+REMEMBERED = 1000
+"""Ends that are remembered for those who ask late."""
+
 
 class Ends:
     """What the leaders of one coordinator hear; belongs to one event loop.
@@ -19,20 +22,39 @@ class Ends:
     """
 
     def __init__(self) -> None:
+        self._tables: set[bytes] = set()
         self._led: dict[bytes, list[asyncio.Future[KeyValue | None]]] = {}
+        self._told: dict[bytes, KeyValue] = {}
+
+    def hear(self, prefix: bytes) -> None:
+        """A leader here hears of all ends of a table from now on; ``prefix`` is that of its history."""
+        self._tables.add(prefix)
 
     def lead(self, history: bytes) -> None:
         """Its leader is here, and will tell of its end."""
         self._led.setdefault(history, [])
+        self._told.pop(history, None)
+
+    def started(self, prefix: bytes, history: bytes) -> None:
+        """An operation was started here; its leader may not have heard of it yet, or already of its end."""
+        if prefix in self._tables and history not in self._told:
+            self._led.setdefault(history, [])
 
     def told(self, history: KeyValue) -> None:
         """The record of an end was written, as an event says."""
+        if history.key in self._led:
+            self._told[history.key] = history
+            if len(self._told) > REMEMBERED:
+                del self._told[next(iter(self._told))]
         self._settle(history.key, history)
 
     def leave(self, prefix: bytes) -> None:
         """Who led these is not here any more, or has lost the thread."""
+        self._tables.discard(prefix)
         for key in [key for key in self._led if key.startswith(prefix)]:
             self._settle(key, None)
+        for key in [key for key in self._told if key.startswith(prefix)]:
+            del self._told[key]
 
     def _settle(self, key: bytes, kv: KeyValue | None) -> None:
         for waiting in self._led.pop(key, ()):
@@ -43,7 +65,7 @@ class Ends:
         """The record of an operation's end; ``None`` if none is heard of in time, or would be here."""
         waiting = self._led.get(history)
         if waiting is None:
-            return None
+            return self._told.get(history)
         end: asyncio.Future[KeyValue | None] = asyncio.get_running_loop().create_future()
         waiting.append(end)
         try:

@@ -5,10 +5,11 @@ A million jobs take a megabyte, where sets of their keys would take two hundred.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.operation import JobCountsRecord, OperationArg
 
 WAITING, CLAIMED, SUCCEEDED, FAILED = ".", "r", "s", "f"
 """What stands in a cell: nothing yet, an attempt at an exclusive job, the job's result."""
@@ -36,6 +37,47 @@ class Cell:
     label: str
     """Which job or jobs it is."""
     jobs: int = 1
+
+
+MANY = 1000
+"""An operation with more jobs is not counted by everybody who asks: its leader says how many are done."""
+
+
+class JobCounts:
+    """How many jobs are done, as somebody else has counted them."""
+
+    failures: Mapping[str, str] = {}
+
+    def __init__(self) -> None:
+        self._record = JobCountsRecord()
+
+    def told(self, record: JobCountsRecord) -> None:
+        """The counts that hold from now on."""
+        self._record = record
+
+    def restart(self) -> None:
+        """Another run of a dynamic plan begins: nothing that was counted holds."""
+        self._record = JobCountsRecord()
+
+    def make_room(self, jobs: int) -> None:
+        """Counts need none."""
+
+    @property
+    def succeeded(self) -> int:
+        return self._record.succeeded
+
+    @property
+    def failed(self) -> int:
+        return self._record.failed
+
+    @property
+    def last_job_at(self) -> float:
+        return self._record.last_job_at
+
+    @property
+    def revision(self) -> int:
+        """All results up to this revision are counted; 0: none is."""
+        return self._record.revision
 
 
 class JobGrid:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 from distop.coordinator.state.ends import Ends
+from distop.coordinator.state.leads import Leads
 from distop.coordinator.state.turns import Turn
 
 
@@ -17,5 +18,6 @@ class Memory:
     """Belongs to one event loop."""
 
     ends: Ends = field(default_factory=Ends)
+    leads: Leads = field(default_factory=Leads)
     turns: WeakValueDictionary[str, Turn] = field(default_factory=WeakValueDictionary)
     """Of the tables that are led here, by name."""

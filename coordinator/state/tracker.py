@@ -6,10 +6,10 @@ Its leader, the page, those who watch it and the doctor all derive it here.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import TypeVar
 
-from distop.coordinator.state.grid import JobGrid
+from distop.coordinator.state.grid import MANY, JobCounts, JobGrid
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import OperationKeys, unescape
@@ -18,6 +18,7 @@ from distop.metastore.records.operation import (
     CancelRecord,
     CompletionRecord,
     ErrorRecord,
+    JobCountsRecord,
     JobRecord,
     OperationArg,
     PauseRecord,
@@ -42,13 +43,19 @@ class Tracked:
     arg: OperationArg
     state: bytes = b""
     state_revision: int = 0
-    jobs: JobGrid = field(init=False)
+    counted: InitVar[JobCounts | None] = None
+    """Somebody else counts its jobs: only its own keys are followed here."""
+    jobs: JobGrid | JobCounts = field(init=False)
     """Its jobs; of a dynamic plan those of the run that counts."""
+    revision: int = 0
+    """Up to where it has been followed: the revision of the last change that was applied."""
     runner: str = ""
     """The executor that runs it; ``?`` if its record cannot be read."""
+    runner_revision: int = 0
     cancel_requested: bool = False
     pause: PauseRecord | None = None
     """Who has paused it, as far as :meth:`apply_put` and :meth:`apply_delete` have seen."""
+    pause_revision: int = 0
     table_pause: PauseRecord | None = None
     """Who has paused its table: set by those who know, since that key is not one of its own."""
     cancel_text: str = "cancelled on request"
@@ -69,12 +76,16 @@ class Tracked:
     run: RunRecord = field(default_factory=lambda: RunRecord(token=0))
     """Of a dynamic plan: the run whose results count."""
 
-    def __post_init__(self) -> None:
-        self.jobs = JobGrid(self.arg)
+    def __post_init__(self, counted: JobCounts | None) -> None:
+        self.jobs = counted or JobGrid(self.arg)
 
     @classmethod
-    def of(cls, keys: OperationKeys, kvs: Iterable[KeyValue]) -> Tracked | None:
+    def of(
+        cls, keys: OperationKeys, kvs: Iterable[KeyValue], counted: JobCounts | None = None
+    ) -> Tracked | None:
         """From all keys below the operation's root; ``None`` if it has no argument or no state (any more).
+
+        With ``counted`` its own keys are enough.
 
         Raises :class:`~distop.errors.CorruptRecord` if its argument cannot be read.
         """
@@ -82,7 +93,7 @@ class Tracked:
         arg = by_key.get(keys.arg)
         if arg is None or keys.state not in by_key:
             return None
-        tracked = cls(keys, decode(arg.value, OperationArg, arg.key))
+        tracked = cls(keys, decode(arg.value, OperationArg, arg.key), counted=counted)
         for kv in by_key.values():
             tracked.apply_put(kv)
         return tracked
@@ -93,6 +104,22 @@ class Tracked:
         if not self.arg.dynamic:
             return self.arg.partition_count
         return self.run.tasks if self.run.count is None else self.run.count
+
+    @property
+    def has_many(self) -> bool:
+        """Whether it has so many jobs that only its leader counts them."""
+        return self.total > MANY
+
+    def counts(self) -> JobCountsRecord:
+        """How many jobs are done, for those who do not count them."""
+        jobs = self.jobs
+        return JobCountsRecord(
+            succeeded=jobs.succeeded,
+            failed=jobs.failed,
+            run=self.run.token,
+            last_job_at=jobs.last_job_at,
+            revision=self.revision,
+        )
 
     @property
     def counting(self) -> bool:
@@ -139,20 +166,28 @@ class Tracked:
 
         Returns partition and record if it is the result of a job, and counts.
         """
+        if kv.mod_revision > self.revision:
+            self.revision = kv.mod_revision
         word, dot, of_job = kv.key[len(self.keys.prefix) :].partition(b".")
         if dot:
             return self._apply_job(kv, word, of_job)
         match word:
             case b"state":
                 self.set_state(kv.value, kv.mod_revision)
-            case b"runner":
+            case b"runner" if kv.mod_revision >= self.runner_revision:
                 record = _read(kv, RunnerRecord)
                 self.runner = "?" if isinstance(record, CorruptRecord) else record.member
+                self.runner_revision = kv.mod_revision
             case b"cancel":
                 self.cancel_requested, self.cancel_text = True, _how_cancelled(kv)
-            case b"pause":
+            case b"pause" if kv.mod_revision >= self.pause_revision:
                 pause = _read(kv, PauseRecord)
                 self.pause = PauseRecord() if isinstance(pause, CorruptRecord) else pause
+                self.pause_revision = kv.mod_revision
+            case b"jobCounts" if isinstance(self.jobs, JobCounts):
+                counts = _read(kv, JobCountsRecord)
+                if not isinstance(counts, CorruptRecord) and counts.run == self.run.token:
+                    self.jobs.told(counts)
             case b"run":
                 run = _read(kv, RunRecord)
                 if isinstance(run, CorruptRecord):
@@ -178,6 +213,8 @@ class Tracked:
         return None
 
     def _apply_job(self, kv: KeyValue, component: bytes, word: bytes) -> tuple[str, JobRecord] | None:
+        if isinstance(self.jobs, JobCounts):
+            return None
         if word == b"claim":
             if not self.arg.dynamic:
                 self.jobs.claim(_partition(component))
@@ -211,18 +248,20 @@ class Tracked:
 
     def apply_delete(self, key: bytes, revision: int) -> None:
         """Any key below the operation's root was deleted. A deleted job state counts as not done."""
+        self.revision = max(self.revision, revision)
+        jobs = self.jobs
         match key[len(self.keys.prefix) :].split(b"."):
             case [b"state"]:
                 self.set_state(b"", revision)
-            case [b"runner"]:
-                self.runner = ""
-            case [b"pause"]:
-                self.pause = None
-            case [component, b"state"]:
+            case [b"runner"] if revision >= self.runner_revision:
+                self.runner, self.runner_revision = "", revision
+            case [b"pause"] if revision >= self.pause_revision:
+                self.pause, self.pause_revision = None, revision
+            case [component, b"state"] if isinstance(jobs, JobGrid):
                 self.unreadable.pop(key, None)
-                self.jobs.clear(_partition(component))
-            case [component, b"claim"]:
-                self.jobs.release(_partition(component))
+                jobs.clear(_partition(component))
+            case [component, b"claim"] if isinstance(jobs, JobGrid):
+                jobs.release(_partition(component))
 
 
 def _partition(component: bytes) -> str:

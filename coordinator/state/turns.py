@@ -1,6 +1,6 @@
-"""Finishes of one table, one at a time, and what its leader remembers of it.
+"""Finishes and starts of one table, one at a time, and what its leader remembers of it.
 
-All finishes change ``runOps``. Taking turns, those of one leader do not make each other lose; and since
+All of them change ``runOps``. Taking turns, those of one leader do not make each other lose; and since
 nearly all changes of it are the leader's own or come by its watch, it need not be read each time. The same
 goes for what a start reads. What is remembered may be wrong: the transactions compare it.
 """
@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import replace
 
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.operations.starting import TableState, slots_without
+from distop.metastore.operations.starting import TableState, slots_with, slots_without
 from distop.metastore.records.keyspace import OperationId, TableKeys
 from distop.metastore.records.operation import OperationArg
 
@@ -21,6 +21,8 @@ class Turn:
 
     def __init__(self, keys: TableKeys) -> None:
         self.lock = asyncio.Lock()
+        self.sending = asyncio.Lock()
+        """Held while a transaction that changes ``runOps`` is made of what is remembered, and sent."""
         self._keys = keys
         self._run_ops: KeyValue | None = None
         self._revision = 0
@@ -58,6 +60,10 @@ class Turn:
     def started(self, state: TableState, arg: OperationArg, revision: int) -> None:
         """An operation was started on a table that was as ``state`` says."""
         self._state = state
+        if revision > self._revision:
+            kv = state.run_ops_kv
+            self._revision = revision
+            self._run_ops = KeyValue(kv.key, slots_with(kv.value, arg.id), revision, kv.create_revision)
         key = self._keys.next_instance(arg.type)
         self._instances[key] = KeyValue(key, str(arg.instance + 1).encode(), revision, 0)
 

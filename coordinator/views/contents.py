@@ -15,7 +15,8 @@ from distop.commit.iceberg.provenance import rewound
 from distop.commit.layout.model import Layout, load_metadata
 from distop.coordinator.views.operations import timestamp
 from distop.errors import PreconditionFailed
-from distop.metastore.records.table import Head, TableRecord, Watermarks
+from distop.metastore.records.table import Head, TableRecord
+from distop.metastore.records.watermarks import Marks
 from distop.proto import distop_pb2 as pb
 
 
@@ -62,7 +63,7 @@ def snapshots_of(table: TableRecord, head: Head | None) -> list[pb.Snapshot]:
     ]
 
 
-def rewound_watermarks(table: TableRecord, head: Head | None, watermarks: Watermarks) -> Watermarks:
+def rewound_watermarks(table: TableRecord, head: Head | None, watermarks: Marks, source: str = "") -> Marks:
     """The watermarks without the moves of snapshots that were rolled back.
 
     Raises :class:`~distop.errors.PreconditionFailed` if it cannot be told where they had stood.
@@ -74,7 +75,7 @@ def rewound_watermarks(table: TableRecord, head: Head | None, watermarks: Waterm
     live = _history(metadata)
     known = {snapshot.snapshot_id for snapshot in live}
     gone = [snapshot for snapshot in _newest_first(metadata) if snapshot.snapshot_id not in known]
-    return rewound(live, gone, watermarks)
+    return rewound(live, gone, watermarks, source)
 
 
 def _check_iceberg(table: TableRecord) -> None:

@@ -1,32 +1,35 @@
-"""Operations that somebody looks at: each is listed once and then kept up to date by a watch.
+"""Operations that somebody looks at: each is followed once, whoever looks.
 
-What a look costs does not grow with the number of lookers, nor with how often they look: an operation of
-100,000 jobs is read once, and its marks come as they are made. Nobody looks for a while: the watch ends.
+What a look costs does not grow with the number of lookers, nor with how often they look. An operation that is
+led here is followed already: its leader's knowledge is used, and only what the leader is not told of, the
+deletion of the operation's own keys, is watched. Another one is listed once and then kept up to date by a
+watch. Nobody looks any more: the watch ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
-from distop.coordinator.state.grid import JobGrid
+from distop.coordinator.state.grid import JobCounts, JobGrid
+from distop.coordinator.state.leads import JobEnd, Leads
 from distop.coordinator.state.tracker import Tracked
-from distop.coordinator.views.operations import from_tracked
-from distop.errors import Compacted, DeadlineExceeded, DistopError
+from distop.coordinator.views.operations import (
+    from_tracked,
+    has_many,
+    read_finished,
+    read_own_keys,
+    refresh_pause,
+)
+from distop.errors import Compacted, DeadlineExceeded, DistopError, EtcdUnavailable
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Get, Txn
 from distop.metastore.etcd.watch import WatchBatch, watch
 from distop.metastore.records.keyspace import OperationId, prefix_end
 from distop.proto import distop_pb2 as pb
 
 log = logging.getLogger(__name__)
-
-IDLE_S = 10.0
-"""Seconds without a look after which an operation is no longer followed."""
-
-MAX_FOLLOWED = 128
-"""Operations followed at one time; the one not looked at for longest makes room."""
 
 FIRST_LOOK_S = 0.5
 """Longest wait for the first listing of an operation; a larger one shows what has been read by then."""
@@ -35,19 +38,60 @@ RETRY_S = 0.5
 PAGE = 1000
 """Keys read at once: few enough that the event loop is not held up for more than some milliseconds."""
 
+MAX_JOBS_PER_UPDATE = 1000
+"""Jobs named in one update; many watchers share it. The counts are never cut."""
+
 
 class Followed:
-    """One live operation, as its keys say."""
+    """One live operation, as its keys say.
 
-    def __init__(self, client: EtcdClient, operation: OperationId) -> None:
+    Parameters
+    ----------
+    whole:
+        With its jobs. Of the others only their number is known where they are very many, see
+        :func:`~distop.coordinator.views.operations.read_live`.
+    spacing:
+        Shortest time between two updates, in seconds; of the operation itself (true) or of its jobs.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        leads: Leads,
+        operation: OperationId,
+        whole: bool,
+        spacing: Callable[[bool], float],
+    ) -> None:
         self.operation = operation
         self.looked_at = 0.0
-        self._client = client
-        self._keys = client.keyspace.operation(operation)
-        self._tracked: Tracked | None = None
-        self._revision = 0
-        self._listed = asyncio.Event()
-        self._error: DistopError | None = None
+        self.watchers = 0
+        self.version = 0
+        """Grows with every update; :attr:`news` is set then, and is another one from then on."""
+        self.news = asyncio.Event()
+        self.over = False
+        """Its state is gone, and :attr:`last` says what became of it, if its history does."""
+        self._gone = False
+        self.last: pb.OperationUpdate | None = None
+        self.listed = asyncio.Event()
+        """What stood when it began to be followed has been read, or :attr:`error` says why not."""
+        self.error: DistopError | None = None
+        self.tracked: Tracked | None = None
+        self._client, self._leads = client, leads
+        self._spacing = spacing
+        self._whole = whole
+        self._table = self._client.keyspace.table(operation.table)
+        self._keys = self._table.operation(operation)
+        keys = self._keys
+        self._urgent = (keys.state, keys.cancel, keys.completion, keys.resolve, keys.pause)
+        self._moved = asyncio.Event()
+        self._by_leader = False
+        """Whether :attr:`tracked` is its leader's, who tells what is written."""
+        self._jobs: list[pb.JobUpdate] = []
+        self._named: list[pb.JobUpdate] = []
+        self._update: tuple[bytes, int] | None = None
+        self._updated_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._refreshing: asyncio.Task[int] | None = None
 
     async def look(self) -> tuple[pb.Operation, JobGrid] | None:
         """The operation and its jobs as they stand; ``None`` when it is over.
@@ -56,143 +100,222 @@ class Followed:
         """
         try:
             async with asyncio.timeout(FIRST_LOOK_S):
-                await self._listed.wait()
+                await self.listed.wait()
         except TimeoutError:
-            if self._tracked is None and self._error is None:
+            if self.tracked is None and self.error is None:
                 raise DeadlineExceeded(
                     f"{self.operation} could not be read within {FIRST_LOOK_S:g} s"
                 ) from None
-        if self._error is not None:
-            raise self._error
-        if self._tracked is None or not self._tracked.state:
+        if self.error is not None:
+            raise self.error
+        tracked = self.tracked
+        if self.over or tracked is None or not tracked.state or not isinstance(tracked.jobs, JobGrid):
             return None
-        return from_tracked(self._tracked, self._revision), self._tracked.jobs
+        return from_tracked(tracked, tracked.revision), tracked.jobs
+
+    # -- following -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Keep it up to date until it is over."""
-        while True:
-            try:
-                await self._follow()
-                return
-            except Compacted:
-                continue
-            except DistopError as error:
-                self._error = error
-                self._listed.set()
-                log.info("follow_failed", extra={"operation": str(self.operation), "error": str(error)})
-                await asyncio.sleep(RETRY_S)
+        self._leads.listen(self._keys.root, self)
+        try:
+            while not self._gone:
+                self._moved.clear()
+                following = asyncio.create_task(self._follow_safely())
+                moved = asyncio.create_task(self._moved.wait())
+                try:
+                    await asyncio.wait({following, moved}, return_when=asyncio.FIRST_COMPLETED)
+                    if following.done():
+                        following.result()
+                finally:
+                    for task in (following, moved):
+                        task.cancel()
+                    await asyncio.gather(following, moved, return_exceptions=True)
+            self.last = await self._ended()
+        except DistopError as error:
+            self.error = error
+        finally:
+            self._leads.forget(self._keys.root, self)
+            if self._timer is not None:
+                self._timer.cancel()
+            self.over = True
+            self.tell()
+            self.listed.set()
+
+    async def _ended(self) -> pb.OperationUpdate | None:
+        message = await read_finished(self._client, self.operation)
+        return None if message is None else pb.OperationUpdate(operation=message, revision=message.revision)
+
+    async def _follow_safely(self) -> None:
+        try:
+            await self._follow()
+        except Compacted:
+            return
+        except DistopError as error:
+            self.error = error
+            self.listed.set()
+            self.tell()
+            log.info("follow_failed", extra={"operation": str(self.operation), "error": str(error)})
+            await asyncio.sleep(RETRY_S)
 
     async def _follow(self) -> None:
-        prefix = self._keys.prefix
-        async with aclosing(watch(self._client, prefix, prefix_end(prefix))) as changes:
-            await anext(changes)
-            revision = await self._list()
-            self._error = None
-            self._listed.set()
-            if self._tracked is None:
+        led = self._leads.get(self._keys.root)
+        self._by_leader = led is not None
+        whole = led is None and (self._whole or await has_many(self._client, self._keys) is False)
+        # The operation's own keys, from .arg to .state; numbered partitions lie outside of them.
+        start, end = self._keys.arg, self._keys.state + b"\0"
+        if whole:
+            start, end = self._keys.prefix, prefix_end(self._keys.prefix)
+        async with aclosing(watch(self._client, start, end, puts=led is None)) as changes:
+            await self._stands(changes)
+            revision = await self._list(led, whole)
+            self.error = None
+            if self.tracked is None or not self.tracked.state:
+                self._gone = True
+            if self._gone:
                 return
+            self.listed.set()
+            self._soon()
             async for batch in changes:
-                if not self._apply(batch.after(revision)):
+                self._apply(batch.after(revision))
+                if self._gone:
                     return
 
-    async def _list(self) -> int:
-        """Read everything at one revision, page by page."""
+    async def _stands(self, changes: AsyncGenerator[WatchBatch, None]) -> None:
+        """Wait until a watch stands. It would wait for etcd as long as it takes; who looks is to know."""
+        try:
+            async with asyncio.timeout(self._client.config.timeout_s):
+                await anext(changes)
+        except TimeoutError:
+            raise EtcdUnavailable(f"etcd at {self._client.endpoint} opens no watch") from None
+
+    async def _list(self, led: Tracked | None, whole: bool) -> int:
+        """Read what stands, at one revision."""
         keys = self._keys
-        wishes = (keys.cancel, keys.error, keys.pause, keys.completion, keys.resolve)
-        header = (keys.arg, keys.state, keys.runner, keys.run, *wishes)
-        result = await self._client.txn(Txn(then=tuple(Get(key) for key in header)))
-        found = [kv for index, key in enumerate(header) if (kv := result.one(index, key)).exists]
-        revision = self._revision = result.revision
-        tracked = self._tracked = Tracked.of(keys, found)
+        own, revision = await read_own_keys(self._client, keys)
+        if led is not None:
+            # Their deletion may have come before the watch of it.
+            self._bring(led, {kv.key for kv in own}, revision)
+            self.tracked = led
+        else:
+            self.tracked = Tracked.of(keys, own, None if whole else JobCounts())
+        tracked = self.tracked
         if tracked is None:
             return revision
-        tracked.jobs.complete = False
-        start, end = keys.prefix, prefix_end(keys.prefix)
-        while True:
-            page = await self._client.get_range(start, end, revision=revision, limit=PAGE)
-            for kv in page.kvs:
-                tracked.apply_put(kv)
-            if not page.more:
-                tracked.jobs.complete = True
-                return revision
-            start = page.kvs[-1].key + b"\0"
+        await refresh_pause(self._client, self._table, tracked)
+        if led is None:
+            tracked.revision = revision
+        if led is None and isinstance(tracked.jobs, JobGrid):
+            tracked.jobs.complete = False
+            end = prefix_end(keys.prefix)
+            pages = self._client.pages(keys.prefix, end, limit=PAGE, revision=revision)
+            async with aclosing(pages):
+                async for page in pages:
+                    for kv in page.kvs:
+                        tracked.apply_put(kv)
+            tracked.jobs.complete = True
+        return revision
 
-    def _apply(self, batch: WatchBatch) -> bool:
-        """Changes of the operation; ``False`` once it is over."""
-        tracked = self._tracked
+    def _bring(self, led: Tracked, standing: set[bytes], revision: int) -> None:
+        followed_to = led.revision
+        for key in (self._keys.runner, self._keys.pause):
+            if key not in standing:
+                led.apply_delete(key, revision)
+        led.revision = followed_to
+        self._gone = self._keys.state not in standing
+
+    def _apply(self, batch: WatchBatch) -> None:
+        """Changes of the operation."""
+        tracked = self.tracked
         if tracked is None:
-            return False
+            return
         if any(event.kind == "delete" and event.kv.key == self._keys.state for event in batch.events):
             # Its other keys may go in the same revision: that takes no result back.
-            tracked.set_state(b"", batch.revision)
-            return False
+            self._gone = True
+            return
         for event in batch.events:
             if event.kind == "put":
-                tracked.apply_put(event.kv)
+                self._note(event.kv.key, tracked.apply_put(event.kv))
             else:
                 tracked.apply_delete(event.kv.key, event.kv.mod_revision)
-        self._revision = max(self._revision, batch.revision)
-        return True
+                self._note(event.kv.key, None)
+        if batch.events:
+            tracked.revision = max(tracked.revision, batch.revision)
 
+    # -- listening to its leader ---------------------------------------------------------------------
 
-class Following:
-    """The operations that are followed at present; belongs to one event loop."""
+    def moved(self) -> None:
+        """See :class:`~distop.coordinator.state.leads.Listener`.
 
-    def __init__(self, client: EtcdClient, *, idle_s: float = IDLE_S) -> None:
-        self._client = client
-        self._idle_s = idle_s
-        self._followed: dict[OperationId, tuple[Followed, asyncio.Task[None]]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __len__(self) -> int:
-        return len(self._followed)
-
-    async def look(self, operation: OperationId) -> tuple[pb.Operation, JobGrid] | None:
-        """A live operation and its jobs; ``None`` if it is not live (any more).
-
-        Raises
-        ------
-        EtcdUnavailable, CorruptRecord
-            It cannot be read.
-        DeadlineExceeded
-            etcd takes too long.
+        What is small and followed already is not worth another beginning.
         """
-        loop = asyncio.get_running_loop()
-        entry = self._followed.get(operation)
-        if entry is None or entry[1].done():
-            if len(self._followed) >= MAX_FOLLOWED:
-                self._drop(min(self._followed, key=lambda one: self._followed[one][0].looked_at))
-            followed = Followed(self._client, operation)
-            task = asyncio.create_task(followed.run(), name=f"follow-{operation}")
-            self._followed[operation] = followed, task
-        followed, _ = self._followed[operation]
-        followed.looked_at = loop.time()
-        if self._timer is None:
-            self._timer = loop.call_later(self._idle_s, self._expire)
-        seen = await followed.look()
-        if seen is None:
-            self._drop(operation)
-        return seen
+        tracked = self.tracked
+        if self._by_leader or tracked is None or tracked.has_many or not self.listed.is_set():
+            self._moved.set()
 
-    async def close(self) -> None:
-        """Stop following."""
+    def heard(self, key: bytes, ended: JobEnd | None) -> None:
+        """See :class:`~distop.coordinator.state.leads.Listener`."""
+        if self._by_leader:
+            self._note(key, ended)
+
+    def _note(self, key: bytes, ended: JobEnd | None) -> None:
+        if ended is not None:
+            if not self._whole or not self.watchers:
+                return
+            if len(self._jobs) < max(MAX_JOBS_PER_UPDATE // self.watchers, 1):
+                partition, record = ended
+                state = "success" if record.state == "success" else "failed"
+                self._jobs.append(pb.JobUpdate(partition=partition, state=state, error=record.error))
+        self._soon(urgent=key in self._urgent)
+
+    # -- telling watchers ----------------------------------------------------------------------------
+
+    def _soon(self, *, urgent: bool = False) -> None:
+        """Something has changed: tell of it as soon as it may be."""
+        if not self.watchers:
+            return
+        loop = asyncio.get_running_loop()
+        due = self._updated_at + self._spacing(urgent)
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(max(due, loop.time()), self.tell)
+
+    def tell(self) -> None:
+        """Wake those who watch."""
         if self._timer is not None:
             self._timer.cancel()
-        tasks = [task for _, task in self._followed.values()]
-        self._followed.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._timer, self._updated_at = None, asyncio.get_running_loop().time()
+        self._named, self._jobs, self._update = self._jobs, [], None
+        self.version += 1
+        news, self.news = self.news, asyncio.Event()
+        news.set()
 
-    def _drop(self, operation: OperationId) -> None:
-        if (entry := self._followed.pop(operation, None)) is not None:
-            entry[1].cancel()
+    def update(self) -> tuple[bytes, int] | None:
+        """The newest update, encoded once for all, and its revision; ``None``: nothing to tell (yet)."""
+        if self._update is None:
+            self._update = self._encoded(self._named)
+        return self._update
 
-    def _expire(self) -> None:
-        self._timer = None
-        loop = asyncio.get_running_loop()
-        for operation, (followed, task) in list(self._followed.items()):
-            if task.done() or loop.time() - followed.looked_at >= self._idle_s:
-                self._drop(operation)
-        if self._followed:
-            self._timer = loop.call_later(self._idle_s, self._expire)
+    async def still(self) -> tuple[bytes, int] | None:
+        """The same without the names of jobs, when nothing has changed; what no watch tells is read first.
+
+        Raises :class:`~distop.errors.Unavailable` when etcd does not answer.
+        """
+        tracked = self.tracked  # it may be over by the time this is read
+        if tracked is not None:
+            if self._refreshing is None or self._refreshing.done():
+                pause = refresh_pause(self._client, self._table, tracked)
+                self._refreshing = asyncio.create_task(pause)
+            seen_at = await asyncio.shield(self._refreshing)
+            tracked.revision = max(tracked.revision, seen_at)
+        return self._encoded([])
+
+    def _encoded(self, jobs: list[pb.JobUpdate]) -> tuple[bytes, int] | None:
+        tracked = self.tracked
+        if tracked is None or not tracked.state or not self.listed.is_set():
+            return None
+        revision = tracked.revision
+        update = pb.OperationUpdate(operation=from_tracked(tracked, revision), jobs=jobs, revision=revision)
+        return update.SerializeToString(), revision

@@ -1,29 +1,42 @@
-"""Listing tables and operations page by page, all pages of one listing at one revision.
-
-Tables are found by skipping: read the first key, jump behind its table, read the next. It costs two reads a
-table and needs no index that could disagree with the tables.
-"""
+"""Listing tables and operations page by page, all pages of one listing at one revision."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 import msgspec
 
-from distop.coordinator.state.tracker import Tracked
-from distop.coordinator.views.operations import from_history, from_tracked, read_pause
+from distop.coordinator.access.callers import caller
+from distop.coordinator.views.operations import ENDED_STATES, from_history, read_live
 from distop.errors import Compacted, FutureRevision, InvalidArgument, InvalidName, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.records.keyspace import OperationId, check_name, check_table_name, escape, prefix_end
+from distop.metastore.etcd.txn import Get, KeyValue
+from distop.metastore.records.keyspace import (
+    OperationId,
+    TableKeys,
+    check_name,
+    check_table_name,
+    escape,
+    prefix_end,
+)
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode
 from distop.metastore.records.structs import from_json
+from distop.metastore.tables.listing import PAGE, table_names
 from distop.proto import distop_pb2 as pb
 
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
+
+LOOKED = 20_000
+"""Names that one call looks at for those that its caller may see; the next page goes on behind them."""
+
+TOGETHER = 200
+"""Tables whose operations are looked for together."""
+PEEKED = 10
+"""Ended operations of each that such a look takes along; of a table that has more all are read then."""
 
 
 class PageToken(msgspec.Struct, array_like=True):
@@ -64,20 +77,25 @@ async def page_of(client: EtcdClient, request: Any) -> tuple[int, PageToken]:
     return size, PageToken(await client.revision())
 
 
-async def table_names(client: EtcdClient, revision: int, after: str = "") -> AsyncGenerator[str, None]:
-    """Names of all tables in key order, from behind ``after`` on, as of ``revision``."""
-    keyspace = client.keyspace
-    end = prefix_end(keyspace.prefix)
-    start = prefix_end(keyspace.table(after).prefix) if after else keyspace.prefix
-    while True:
-        page = await client.get_range(start, end, revision=revision, keys_only=True, limit=1)
-        if not page.kvs:
-            return
-        name = keyspace.table_of(page.kvs[0].key)
-        keys = keyspace.table(name)
-        if not name.startswith("_") and (await client.get(keys.table, revision=revision)).exists:
-            yield name
-        start = prefix_end(keys.prefix)
+async def first_tables(
+    client: EtcdClient, count: int, *, revision: int, after: str = ""
+) -> tuple[list[str], str]:
+    """The names of up to ``count`` tables behind ``after`` that the caller may see, in key order, as of
+    ``revision``; and the name that was looked at last, empty where there are no more.
+
+    At most :data:`LOOKED` names are looked at, whatever was found.
+    """
+    found: list[str] = []
+    looked, sees = 0, caller().sees
+    limit = count if caller().held.everywhere else PAGE
+    async with aclosing(table_names(client, after=after, revision=revision, limit=limit)) as pages:
+        async for names, _ in pages:
+            for name in names:
+                looked += 1
+                found += [name] if sees(name) else []
+                if len(found) >= count or looked >= LOOKED:
+                    return found, name
+    return found, ""
 
 
 async def list_operations(client: EtcdClient, request: pb.ListOperationsRequest) -> pb.ListOperationsResponse:
@@ -116,15 +134,15 @@ async def _page(
     client: EtcdClient, request: pb.ListOperationsRequest, token: PageToken, size: int
 ) -> pb.ListOperationsResponse:
     response = pb.ListOperationsResponse()
-    async for table in _tables(client, request.table, token):
-        offset = token.offset if table == token.after else 0
-        operations = await _operations_of(client, table, request, token.revision)
-        room = size - len(response.operations)
-        chosen = operations[offset : offset + room]
-        response.operations.extend(chosen)
-        if len(response.operations) == size:
-            response.next_page_token = PageToken(token.revision, table, offset + len(chosen)).encode()
-            return response
+    async with aclosing(_by_table(client, request, token)) as tables:
+        async for table, operations in tables:
+            offset = token.offset if table == token.after else 0
+            room = size - len(response.operations)
+            chosen = operations[offset : offset + room]
+            response.operations.extend(chosen)
+            if len(response.operations) == size:
+                response.next_page_token = PageToken(token.revision, table, offset + len(chosen)).encode()
+                break
     return response
 
 
@@ -134,10 +152,11 @@ async def _page_by_time(
     """Those of all tables, the newest first. It looks at every table, and keeps no more than it returns."""
     best: list[pb.Operation] = []
     wanted = token.offset + size + 1
-    async for table in _tables(client, "", PageToken(token.revision)):
-        best += await _operations_of(client, table, request, token.revision)
-        if len(best) > wanted:
-            best = sorted(best, key=_newest, reverse=True)[:wanted]
+    async with aclosing(_by_table(client, request, PageToken(token.revision))) as tables:
+        async for _, operations in tables:
+            best += operations
+            if len(best) > wanted:
+                best = sorted(best, key=_newest, reverse=True)[:wanted]
     best.sort(key=_newest, reverse=True)
     response = pb.ListOperationsResponse(operations=best[token.offset : token.offset + size])
     if len(best) == wanted:
@@ -149,41 +168,85 @@ def _newest(message: pb.Operation) -> tuple[int, str]:
     return message.started_at.ToNanoseconds(), message.name
 
 
-async def _tables(client: EtcdClient, only: str, token: PageToken) -> AsyncGenerator[str, None]:
+async def _by_table(
+    client: EtcdClient, request: pb.ListOperationsRequest, token: PageToken
+) -> AsyncGenerator[tuple[str, list[pb.Operation]], None]:
+    """Tables that have operations, each with all those that the filter lets through, the newest first.
+
+    Bounded: few are live, and the history of a table is pruned. Most tables have nothing to show: some are
+    looked at together.
+    """
+    live = bool(request.states) and not ENDED_STATES.intersection(request.states)
+    sees = caller().sees
+    async with aclosing(_tables(client, request.table, token, live=live)) as lists:
+        async for listed in lists:
+            names = [name for name in listed if sees(name)]
+            for first in range(0, len(names), TOGETHER):
+                tables = [client.keyspace.table(name) for name in names[first : first + TOGETHER]]
+                gets = [get for keys in tables for get in _peeks(keys, live=live)]
+                each = len(gets) // len(tables)
+                read = await client.read_many(gets, revision=token.revision)
+                for number, keys in enumerate(tables):
+                    found = [read.got(number * each + at) for at in range(each)]
+                    if any(found):
+                        yield keys.name, await _operations_of(client, keys, request, token.revision, *found)
+
+
+def _peeks(keys: TableKeys, *, live: bool) -> tuple[Get, ...]:
+    """The active operations of a table, and the first that have ended, unless they are not asked for."""
+    active = keys.keyspace.active + escape(keys.name).encode() + b"."
+    history = Get(keys.history_prefix, prefix_end(keys.history_prefix), limit=PEEKED)
+    return Get(active, prefix_end(active), keys_only=True), *(() if live else (history,))
+
+
+async def _tables(
+    client: EtcdClient, only: str, token: PageToken, *, live: bool
+) -> AsyncGenerator[list[str], None]:
+    """Tables that may have what is asked for; of live operations those that the index of them names."""
     if only:
-        yield only
+        yield [only]
         return
     if token.after:
-        yield token.after
-    async for table in table_names(client, token.revision, token.after):
-        yield table
+        yield [token.after]
+    space, revision = client.keyspace, token.revision
+    if not live:
+        async with aclosing(table_names(client, after=token.after, revision=revision)) as pages:
+            async for names, _ in pages:
+                yield names
+        return
+    start = space.active
+    if token.after:
+        start = prefix_end(space.active + escape(token.after).encode() + b".")
+    active = client.pages(start, prefix_end(space.active), limit=MAX_PAGE, revision=revision, keys_only=True)
+    last = ""
+    async with aclosing(active):
+        async for page in active:
+            found = dict.fromkeys(space.table_of_active(kv.key) for kv in page.kvs)
+            yield [name for name in found if name != last]
+            last = next(reversed(found), last)
 
 
 async def _operations_of(
-    client: EtcdClient, table: str, request: pb.ListOperationsRequest, revision: int
+    client: EtcdClient,
+    keys: TableKeys,
+    request: pb.ListOperationsRequest,
+    revision: int,
+    active: list[KeyValue],
+    history: Sequence[KeyValue] = (),
 ) -> list[pb.Operation]:
-    """All operations of a table that the filter lets through, the newest first.
-
-    Bounded: few are live, and the history of a table is pruned.
-    """
-    keyspace = client.keyspace
-    keys = keyspace.table(table)
+    """Those of one table, given the keys of its active operations and the first of its history."""
     since = request.since.ToNanoseconds() / 1e9
     found: dict[OperationId, pb.Operation] = {}
-    index = await client.scan(
-        keyspace.active + escape(table).encode() + b".", revision=revision, keys_only=True
-    )
-    pause = await read_pause(client, keys, revision=revision) if index.kvs else None
-    for kv in index.kvs:
-        operation = keyspace.parse_active(kv.key)
-        if request.type in ("", operation.type):
-            listing = await client.scan(keys.operation(operation).prefix, revision=revision)
-            if (tracked := Tracked.of(keys.operation(operation), listing.kvs)) is not None:
-                tracked.table_pause = pause
-                found[operation] = from_tracked(tracked, revision)
-    history = await client.scan(keys.history_prefix, revision=revision)
-    for kv in history.kvs:
-        operation = keyspace.parse_history(kv.key)
+    for kv in active:
+        operation = keys.keyspace.parse_active(kv.key)
+        if request.type not in ("", operation.type):
+            continue
+        if (live := await read_live(client, operation, revision=revision)) is not None:
+            found[operation] = live
+    if len(history) == PEEKED:
+        history = (await client.scan(keys.history_prefix, revision=revision)).kvs
+    for kv in history:
+        operation = keys.keyspace.parse_history(kv.key)
         if request.type in ("", operation.type):
             record = decode(kv.value, HistoryRecord, kv.key)
             if record.finished_at >= since:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
+from typing import Any
 
 from google.protobuf import timestamp_pb2
 
+from distop.coordinator.state.grid import JobCounts
+from distop.coordinator.state.leads import Leads
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import CorruptRecord, OperationNotFound
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.etcd.txn import Get, KeyValue, Txn
+from distop.metastore.operations.series import entry_of
+from distop.metastore.records.keyspace import OperationId, OperationKeys, TableKeys
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
     RUNNING,
     HistoryRecord,
+    OperationArg,
     PauseRecord,
     RequestRecord,
+    SeriesEntry,
+    SeriesNote,
 )
 from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
@@ -56,7 +64,7 @@ def from_history(operation: OperationId, record: HistoryRecord, revision: int) -
         started_by=record.started_by,
         started_at=timestamp(record.started_at),
         finished_at=timestamp(record.finished_at),
-        facts_json=to_json(record.facts, "facts"),
+        facts_json=to_json(record.facts | _series(record.series), "facts"),
         argument_json=record.argument,
         follows=record.follows,
         retry_of=record.retry_of,
@@ -66,6 +74,38 @@ def from_history(operation: OperationId, record: HistoryRecord, revision: int) -
     if record.error_code:
         message.error.CopyFrom(pb.OperationError(code=record.error_code, message=record.error))
     return message
+
+
+def _series(note: SeriesNote | None) -> dict[str, Any]:
+    if note is None:
+        return {}
+    last = [
+        {"operation": one.operation, "finishedAt": utc(one.finished_at), "rows": one.rows}
+        for one in reversed(note.last)
+    ]
+    told = {"name": note.name, "operations": note.count, "rows": note.rows, "since": utc(note.since)}
+    return {"series": told | {"last": last}}
+
+
+def utc(seconds: float) -> str:
+    """Seconds since the epoch as text."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def from_series(operation: OperationId, entry: SeriesEntry, revision: int) -> pb.Operation:
+    """What the line of a series says of one that succeeded before."""
+    return pb.Operation(
+        name=str(operation),
+        table=operation.table,
+        type=operation.type,
+        object=operation.object,
+        instance=operation.instance,
+        state=pb.SUCCEEDED,
+        started_at=timestamp(entry.started_at),
+        finished_at=timestamp(entry.finished_at),
+        facts_json=to_json({"rows": entry.rows}, "facts"),
+        revision=revision,
+    )
 
 
 def from_request(request: RequestRecord, request_id: str, revision: int) -> pb.Operation:
@@ -112,7 +152,7 @@ def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
         revision=revision,
     )
     completion = tracked.completion
-    if completion.attempts or completion.skipped or tracked.parked:
+    if completion.attempts or completion.skipped or completion.running or tracked.parked:
         message.completion.CopyFrom(
             pb.Completion(
                 attempts=completion.attempts,
@@ -124,6 +164,8 @@ def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
                 parked=tracked.parked,
                 skipped=len(completion.skipped),
                 skippable=completion.skippable,
+                running=completion.running,
+                running_since=timestamp(completion.running_since) if completion.running else None,
             )
         )
     if tracked.error is not None:
@@ -138,32 +180,85 @@ def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
     return message
 
 
-async def read_operation(client: EtcdClient, operation: OperationId) -> tuple[pb.Operation, Tracked | None]:
-    """An operation as it stands: live (with what it was read from) or finished.
+async def read_operation(
+    client: EtcdClient, operation: OperationId, leads: Leads | None = None
+) -> pb.Operation:
+    """An operation as it stands, live or finished. ``leads``: what is led here, see :func:`read_live`.
 
     Raises :class:`~distop.errors.OperationNotFound`.
     """
-    keys = client.keyspace.table(operation.table)
-    listing, pause = await asyncio.gather(
-        client.scan(keys.operation(operation).prefix), read_pause(client, keys)
-    )
-    tracked = Tracked.of(keys.operation(operation), listing.kvs)
-    if tracked is not None:
-        tracked.table_pause = pause
-        return from_tracked(tracked, listing.revision), tracked
-    finished = await read_finished(client, operation)
-    if finished is None:
+    live = await read_live(client, operation, leads)
+    found = live if live is not None else await read_finished(client, operation)
+    if found is None:
         raise not_found(operation)
-    return finished, None
+    return found
+
+
+async def read_live(
+    client: EtcdClient, operation: OperationId, leads: Leads | None = None, *, revision: int = 0
+) -> pb.Operation | None:
+    """A live operation as of ``revision`` (0: now); ``None`` if it is over, or never was.
+
+    Of one with very many jobs nobody but its leader counts them: they are as the leader knows them, if it is
+    here, or as it last said, up to about a second ago. The message's revision is then that of the counts.
+    """
+    table = client.keyspace.table(operation.table)
+    keys = table.operation(operation)
+    led = leads.get(keys.root) if leads is not None and not revision else None
+    many = led.has_many if led is not None else await has_many(client, keys, revision)
+    if many is None:
+        return None
+    if many:
+        counts = JobCounts()
+        pause, (own, _) = await asyncio.gather(
+            read_pause(client, table, revision=revision), read_own_keys(client, keys, revision)
+        )
+        tracked = Tracked.of(keys, own, counts)
+        if led is not None and tracked is not None and led.run.token == tracked.run.token:
+            counts.told(led.counts())
+        revision = revision or counts.revision or max((kv.create_revision for kv in own[:1]), default=0)
+    else:
+        pause, listing = await asyncio.gather(
+            read_pause(client, table, revision=revision), client.scan(keys.prefix, revision=revision)
+        )
+        tracked, revision = Tracked.of(keys, listing.kvs), listing.revision
+    if tracked is None:
+        return None
+    tracked.table_pause = pause
+    return from_tracked(tracked, revision)
+
+
+async def has_many(client: EtcdClient, keys: OperationKeys, revision: int = 0) -> bool | None:
+    """Whether an operation has very many jobs; ``None`` if it is not there."""
+    arg_kv = await client.get(keys.arg, revision=revision)
+    if not arg_kv.exists:
+        return None
+    tracked = Tracked(keys, decode(arg_kv.value, OperationArg, arg_kv.key), counted=JobCounts())
+    if tracked.arg.dynamic and (run := await client.get(keys.run, revision=revision)).exists:
+        tracked.apply_put(run)
+    return tracked.has_many
+
+
+async def read_own_keys(
+    client: EtcdClient, keys: OperationKeys, revision: int = 0
+) -> tuple[list[KeyValue], int]:
+    """The keys of an operation itself, not of its jobs, that stand as of one revision (0: now); and which.
+
+    ``.arg`` comes first, and ``.run`` before the counts that are of it.
+    """
+    wishes = (keys.cancel, keys.error, keys.pause, keys.completion, keys.resolve)
+    names = (keys.arg, keys.state, keys.runner, keys.run, keys.job_counts, *wishes)
+    if revision:
+        found = await asyncio.gather(*(client.get(name, revision=revision) for name in names))
+    else:
+        result = await client.txn(Txn(then=tuple(Get(name) for name in names)))
+        found, revision = [result.one(index, name) for index, name in enumerate(names)], result.revision
+    return [kv for kv in found if kv.exists], revision
 
 
 def not_found(operation: OperationId) -> OperationNotFound:
     """Neither its keys nor its history are there."""
-    return OperationNotFound(
-        f"operation {operation} does not exist",
-        hint="it may be older than the history that is kept: see distop ls",
-        details={"operation": str(operation)},
-    )
+    return OperationNotFound(f"operation {operation} does not exist", details={"operation": str(operation)})
 
 
 async def read_pause(client: EtcdClient, keys: TableKeys, *, revision: int = 0) -> PauseRecord | None:
@@ -187,7 +282,10 @@ async def refresh_pause(client: EtcdClient, keys: TableKeys, tracked: Tracked) -
 async def read_finished(client: EtcdClient, operation: OperationId) -> pb.Operation | None:
     """How an operation ended; ``None`` if the history does not know it."""
     history = await client.get(client.keyspace.table(operation.table).history(operation))
-    return from_record(operation, history) if history.exists else None
+    if history.exists:
+        return from_record(operation, history)
+    found = await entry_of(client, client.keyspace.table(operation.table), operation)
+    return from_series(operation, *found) if found is not None else None
 
 
 def from_record(operation: OperationId, history: KeyValue) -> pb.Operation:
@@ -206,4 +304,8 @@ def member_message(member: MemberRecord, role: str) -> pb.Member:
         started_at=timestamp(member.started_at),
         types=member.types,
         draining=member.draining,
+        calls=[
+            pb.LongCall(table=call.table, what=call.what, since=timestamp(call.since))
+            for call in member.calls
+        ],
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from distop.commit.files.storage import without_secrets
 from distop.coordinator.views.operations import (
     from_history,
@@ -15,7 +17,7 @@ from distop.errors import CorruptRecord, OperationNotFound, TableNotFound
 from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord, ordering_of
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Txn
-from distop.metastore.records.keyspace import OperationId, prefix_end
+from distop.metastore.records.keyspace import OperationId, TableKeys, prefix_end
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.operation import HistoryRecord, PauseRecord
 from distop.metastore.records.record import decode
@@ -27,23 +29,41 @@ EXPLAINED = 3
 """Running operations that are looked at to explain a table; the others are counted."""
 
 
-async def read_table_message(client: EtcdClient, name: str, *, revision: int = 0) -> pb.Table:
-    """A table as of ``revision``; 0: now. Raises :class:`~distop.errors.TableNotFound`."""
+async def read_table_message(client: EtcdClient, name: str) -> pb.Table:
+    """A table as it stands. Raises :class:`~distop.errors.TableNotFound`."""
     keys = client.keyspace.table(name)
-    wanted = (keys.table, keys.head, keys.run_ops, keys.coordinator, keys.pause, keys.ordering)
-    waiting = await client.get_range(
-        keys.backlog_prefix, prefix_end(keys.backlog_prefix), limit=1, revision=revision
-    )
-    kvs: tuple[KeyValue, ...]
-    if revision:
-        kvs = tuple([await client.get(key, revision=revision) for key in wanted])
-        seen = revision
-    else:
-        result = await client.txn(Txn(then=tuple(Get(key) for key in wanted)))
-        kvs, seen = tuple(result.one(index, key) for index, key in enumerate(wanted)), result.revision
-    table, head, run_ops, leader, pause, ordering = kvs
-    if not table.exists:
+    gets = _gets(keys)
+    read = await client.txn(Txn(then=gets))
+    message = _message(keys, [read.one(index, get.key) for index, get in enumerate(gets)], read.revision)
+    if message is None:
         raise TableNotFound(f"table {name!r} does not exist", details={"table": name})
+    return message
+
+
+async def read_table_messages(client: EtcdClient, names: Sequence[str], revision: int) -> list[pb.Table]:
+    """Those of the tables that exist, as of ``revision``."""
+    tables = [client.keyspace.table(name) for name in names]
+    gets = [get for keys in tables for get in _gets(keys)]
+    read = await client.read_many(gets, revision=revision)
+    kvs = [read.one(index, get.key) for index, get in enumerate(gets)]
+    each = len(gets) // max(1, len(tables))
+    parts = (kvs[first : first + each] for first in range(0, len(kvs), each or 1))
+    found = (_message(keys, part, revision) for keys, part in zip(tables, parts, strict=True))
+    return [message for message in found if message is not None]
+
+
+def _gets(keys: TableKeys) -> tuple[Get, ...]:
+    """What a message is made of: some keys, and the batch that is next."""
+    wanted = (keys.table, keys.head, keys.run_ops, keys.coordinator, keys.pause, keys.ordering)
+    waiting = Get(keys.backlog_prefix, prefix_end(keys.backlog_prefix), limit=1)
+    return *(Get(key) for key in wanted), waiting
+
+
+def _message(keys: TableKeys, kvs: Sequence[KeyValue], seen: int) -> pb.Table | None:
+    name = keys.name
+    table, head, run_ops, leader, pause, ordering, first = kvs
+    if not table.exists:
+        return None
     record = decode(table.value, TableRecord, table.key)
     message = pb.Table(
         name=name,
@@ -65,10 +85,9 @@ async def read_table_message(client: EtcdClient, name: str, *, revision: int = 0
         message.leader = decode(leader.value, LeaderRecord, leader.key).member
     if pause.exists:
         message.pause.CopyFrom(pause_of(decode(pause.value, PauseRecord, pause.key), "table"))
-    if ordering.exists or waiting.kvs:
+    if ordering.exists or first.exists:
         message.ordering.CopyFrom(ordering_message(name, ordering_of(ordering), seen))
-    if waiting.kvs:
-        first = waiting.kvs[0]
+    if first.exists:
         message.next_batch = first.key[len(keys.backlog_prefix) :].decode()
         error = pb.OperationError()
         try:
@@ -116,7 +135,7 @@ async def explain(client: EtcdClient, table: pb.Table, *, now: float) -> Reason:
     running = []
     for name in table.running[:EXPLAINED]:
         try:
-            message, _ = await read_operation(client, OperationId.parse(name))
+            message = await read_operation(client, OperationId.parse(name))
         except OperationNotFound:
             continue  # it has ended since
         if not message.HasField("finished_at"):

@@ -1,124 +1,100 @@
-"""What somebody who watches an operation is sent: its changes, drawn together."""
+"""What somebody who watches an operation is sent: its newest state, whenever there is a newer one.
+
+An update is made and encoded once for all who watch. Who reads slowly is sent the newest one when he is
+ready, and never those he has missed, so that nothing is kept for him.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 
-from distop.coordinator.state.tracker import Tracked
-from distop.coordinator.views.operations import from_tracked
+from distop.coordinator.state.leads import Leads
+from distop.coordinator.views.followed import FIRST_LOOK_S, Followed
+from distop.coordinator.views.operations import ENDED_STATES, read_operation
 from distop.errors import Unavailable
-from distop.metastore.etcd.watch import WatchBatch
+from distop.metastore.etcd.client import EtcdClient
 from distop.proto import distop_pb2 as pb
 
-UPDATE_EVERY_S = 0.05
-"""Shortest time between two updates, changes of state aside."""
 
-MAX_JOBS_PER_UPDATE = 1000
-"""Jobs named in one update; the counts are never cut."""
-
-
-async def live_updates(
-    changes: AsyncGenerator[WatchBatch, None],
-    tracked: Tracked,
-    revision: int,
+async def updates(
+    client: EtcdClient,
+    leads: Leads,
+    followed: Followed,
+    *,
+    after: int,
     heartbeat_s: float,
     stopping: asyncio.Event,
-    ended: Callable[[], Awaitable[pb.OperationUpdate | None]],
-    refresh: Callable[[], Awaitable[int]],
-) -> AsyncGenerator[pb.OperationUpdate, None]:
-    """Updates of a live operation, drawn together so that a fast one does not flood its watcher.
-
-    Ends when the operation's state is gone, after what ``ended`` has to say of that: the watcher hears of the
-    end before anything is tidied up here.
+) -> AsyncGenerator[bytes | pb.OperationUpdate, None]:
+    """Updates of an operation to its end, as messages or encoded. Revisions only grow.
 
     Parameters
     ----------
-    refresh:
-        Brings what no change tells up to date, and returns the revision it saw something new at, or 0. Called
-        before a heartbeat.
+    after:
+        What was seen up to this revision is not told again, but for its end.
 
     Raises
     ------
+    OperationNotFound
+        There is no such operation.
     Unavailable
-        This coordinator is about to end; another one goes on from the revision seen last.
+        It cannot be read, or this coordinator is about to end; another one goes on from the revision seen
+        last.
     """
-    pending, news = _Pending(tracked, revision), asyncio.Event()
-
-    async def pump() -> None:
-        try:
-            async for batch in changes:
-                pending.apply(batch.after(revision))
-                news.set()
-        finally:
-            news.set()
-
     loop = asyncio.get_running_loop()
-    pumping = asyncio.create_task(pump())
-    stop = asyncio.create_task(stopping.wait())
-    stop.add_done_callback(lambda _: news.set())
-    sent_at, due = loop.time(), loop.time() + heartbeat_s
-    try:
-        while True:
+    with suppress(TimeoutError):
+        # What it reads must stand behind what was read to follow it. One that is large is not waited for.
+        async with asyncio.timeout(FIRST_LOOK_S):
+            await followed.listed.wait()
+    version = followed.version
+    if followed.error is not None:
+        raise followed.error
+    # Jobs that finished before are in the counts; naming them all would grow without bound.
+    operation = await read_operation(client, followed.operation, leads)
+    if operation.state in ENDED_STATES or operation.revision > after:
+        yield pb.OperationUpdate(operation=operation, revision=operation.revision)
+    if operation.state in ENDED_STATES:
+        return
+    told = max(after, operation.revision)
+    due = loop.time() + heartbeat_s
+    while True:
+        if stopping.is_set():
+            raise Unavailable("this coordinator is shutting down", hint="ask another one")
+        if followed.error is not None:
+            raise followed.error
+        if followed.over:
+            if followed.last is not None:
+                yield followed.last
+            return
+        if followed.version != version:
+            version = followed.version
+            update = followed.update()
+            if update is None or update[1] <= told:
+                continue
+        elif loop.time() < due:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
-                    await news.wait()
-            news.clear()
-            if pumping.done():
-                pumping.result()
-            if not tracked.state:
-                if (last := await ended()) is not None:
-                    yield last
-                return
-            if stop.done():
-                raise Unavailable("this coordinator is shutting down", hint="ask another one")
-            if pending.changed:
-                due = min(due, sent_at + UPDATE_EVERY_S)
-            if not pending.changed and loop.time() >= due:
-                pending.revision = max(pending.revision, await refresh())
-            if pending.urgent or loop.time() >= due:
-                update = pending.take()
-                sent_at = loop.time()
-                due = sent_at + heartbeat_s
-                yield update
-    finally:
-        for task in (pumping, stop):
-            task.cancel()
-        await asyncio.gather(pumping, stop, return_exceptions=True)
+                    await followed.news.wait()
+            continue
+        else:
+            update = await followed.still()
+            if update is None:  # it is still being read
+                operation = await read_operation(client, followed.operation, leads)
+                update = pb.OperationUpdate(operation=operation).SerializeToString(), operation.revision
+        told = max(told, update[1])
+        yield _as_of(update, told)
+        due = loop.time() + heartbeat_s
 
 
-class _Pending:
-    """What has changed since the last update of a watcher."""
+def _as_of(update: tuple[bytes, int], revision: int) -> bytes:
+    """An encoded update that says this revision.
 
-    def __init__(self, tracked: Tracked, revision: int) -> None:
-        self.tracked, self.revision = tracked, revision
-        self._begin()
-
-    def _begin(self) -> None:
-        self.changed = False
-        self.urgent = False
-        self._jobs: list[pb.JobUpdate] = []
-
-    def apply(self, batch: WatchBatch) -> None:
-        self.revision = max(self.revision, batch.revision)
-        keys = self.tracked.keys
-        for event in batch.events:
-            self.changed = True
-            key, deleted = event.kv.key, event.kind == "delete"
-            told = (keys.state, keys.cancel, keys.completion, keys.resolve)
-            if key == keys.pause or (not deleted and key in told):
-                self.urgent = True
-            if deleted:
-                self.tracked.apply_delete(key, event.kv.mod_revision)
-            elif (ended := self.tracked.apply_put(event.kv)) and len(self._jobs) < MAX_JOBS_PER_UPDATE:
-                partition, record = ended
-                state = "success" if record.state == "success" else "failed"
-                self._jobs.append(pb.JobUpdate(partition=partition, state=state, error=record.error))
-
-    def take(self) -> pb.OperationUpdate:
-        """The update; from here on the next one is collected."""
-        message = from_tracked(self.tracked, self.revision)
-        update = pb.OperationUpdate(operation=message, jobs=self._jobs, revision=self.revision)
-        self._begin()
-        return update
+    Of a field that comes twice the last one counts, and messages are merged: so the encoding of protobuf has
+    it.
+    """
+    encoded, said = update
+    if said == revision:
+        return encoded
+    says = pb.OperationUpdate(operation=pb.Operation(revision=revision), revision=revision)
+    return encoded + says.SerializeToString()

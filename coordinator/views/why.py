@@ -76,6 +76,35 @@ def why(
     table:
         The table itself, if it is known: somebody may hold it.
     """
+    reason = _standing(running, leader, members, last, now, also_running, last_job_at or {}, table)
+    calls = [
+        (one, call) for one in members for call in one.calls if table is not None and call.table == table.name
+    ]
+    if not calls:
+        return reason
+    member, call = calls[0]
+    sentence = f"{reason.sentence}; {long_call(call.what, member.id, now - seconds_of(call.since))}"
+    if len(calls) > 1:
+        sentence += f"; {_many(len(calls) - 1, 'other call')} that may"
+    return Reason(max(reason.mood, Mood.WAITING), sentence)
+
+
+def long_call(what: str, member: str, seconds: float) -> str:
+    """What is said of a call that takes long."""
+    return f"{what} runs for {span(seconds)} on {member} and may hang"
+
+
+def _standing(
+    running: Sequence[pb.Operation],
+    leader: str,
+    members: Sequence[pb.Member],
+    last: pb.Operation | None,
+    now: float,
+    also_running: int,
+    last_job_at: Mapping[str, float],
+    table: pb.Table | None,
+) -> Reason:
+    """The answer, without the calls that take long."""
     if table is not None and table.HasField("pause"):
         held = len([one for one in running if one.state == pb.RUNNING]) + also_running
         waits = f", {_many(held, 'operation')} held" if held else ""
@@ -87,7 +116,7 @@ def why(
             return Reason(Mood.MOVING, f"{_many(also_running, 'operation')} running")
         return fed or _idle(last, now)
     reasons = [
-        _of_operation(operation, leader, members, now, (last_job_at or {}).get(operation.name, 0.0))
+        _of_operation(operation, leader, members, now, last_job_at.get(operation.name, 0.0))
         for operation in running
     ]
     # The one that is worst off explains the table; among equals the first.
@@ -211,6 +240,8 @@ def _of_operation(
             f"{name} is parked{_failing(operation)}; remove the cause and decide: "
             f"distop resolve {operation.name} {decisions}",
         )
+    if operation.state in (pb.COMMITTING, pb.ABORTING) and operation.completion.running:
+        return _calling(operation, leader, members, now)
     if operation.state == pb.COMMITTING and operation.completion.attempts:
         return _led(f"{name} is committing{_failing(operation)}", "publish it", leader, members)
     if operation.state == pb.COMMITTING:
@@ -244,6 +275,20 @@ def _of_operation(
     if operation.runner:
         return _running(operation, done, now, last_job_at)
     return _without_runner(operation, done, members)
+
+
+def _calling(operation: pb.Operation, leader: str, members: Sequence[pb.Member], now: float) -> Reason:
+    """Completing it has called what takes long: a hook, or commit steps."""
+    completion, commits = operation.completion, operation.state == pb.COMMITTING
+    what = "committing" if commits else "being aborted"
+    failing = _failing(operation) if completion.attempts else ""
+    since = span(now - seconds_of(completion.running_since))
+    sentence = (
+        f"{short_name(operation)} is {what}{failing}: {completion.running} runs for {since} and may hang"
+    )
+    reason = _led(sentence, "go on", leader, members)
+    decide = f"; distop resolve {operation.name} abort ends it" if commits else ""
+    return Reason(max(reason.mood, Mood.WAITING), reason.sentence + decide)
 
 
 def _running(operation: pb.Operation, done: str, now: float, last_job_at: float) -> Reason:

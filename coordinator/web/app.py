@@ -1,47 +1,45 @@
 """The read-only page of a coordinator, its JSON twin under ``/api/``, and ``/metrics``.
 
 It runs in the coordinator's event loop, with a connection to etcd of its own, and can be left out: nothing
-of it is loaded without ``--web``. Whoever reaches the port may read everything, so it listens on loopback
-unless told otherwise.
+of it is loaded without ``--web``. Each path shows what the caller may see (``doors.py``); where nobody is
+told apart, whoever reaches the port may read everything.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-import logging
-import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
-import uvicorn
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from distop.coordinator.api.server import AddressInUse
+from distop.coordinator.access.callers import answer_to
+from distop.coordinator.access.gate import Gate
+from distop.coordinator.access.tls import Tls
 from distop.coordinator.metrics.prometheus import PrometheusMetrics
+from distop.coordinator.views.following import Following
 from distop.coordinator.views.listing import list_operations
 from distop.coordinator.views.why import Reason
 from distop.coordinator.web.cache import Answers
-from distop.coordinator.web.http import HTTP_STATUS, Guard, Query, answer, errors_of, is_loopback
+from distop.coordinator.web.doors import Doors, check_same_place
+from distop.coordinator.web.http import HTTP_STATUS, Query, answer, errors_of
 from distop.coordinator.web.pages import LARGE_GRID, render
 from distop.coordinator.web.reads import NO_CONTEXT, Reads
-from distop.errors import DistopError, InvalidArgument, NotFound
+from distop.coordinator.web.server import HttpServer
+from distop.errors import DistopError, InvalidArgument, NotFound, Unauthenticated
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId
 from distop.proto import distop_pb2 as pb
 from distop.proto.plain import plain
-
-log = logging.getLogger(__name__)
 
 ETCD_S = 2.0
 """Deadline of one call to etcd, in seconds: who looks at a page wants to know soon that etcd is away."""
@@ -50,7 +48,6 @@ KEEP_S = 0.2
 """Seconds a page is kept: as many lookers as there may be, etcd is asked five times a second."""
 
 MAX_CONNECTIONS = 256
-GRACE_S = 1
 
 _STATIC = {
     "page.css": "text/css; charset=utf-8",
@@ -68,6 +65,12 @@ class WebServer:
         ``host:port``; port 0 picks a free one, which :attr:`address` then tells.
     member:
         Tells the coordinator's present member id.
+    following:
+        The operations that the coordinator follows for those who look.
+    gate:
+        Lets lookers in.
+    tls:
+        The certificate to serve with; ``None``: in plain text.
     """
 
     def __init__(
@@ -76,47 +79,32 @@ class WebServer:
         etcd: EtcdConfig,
         metrics: PrometheusMetrics,
         member: Callable[[], str],
+        following: Following,
+        gate: Gate,
+        tls: Tls | None = None,
         *,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.address = listen
         self._metrics = metrics
         self._member = member
         self._wall = wall
         self._client = EtcdClient(replace(etcd, timeout_s=min(etcd.timeout_s, ETCD_S)))
-        self._reads = Reads(self._client, wall=wall)
+        self._reads = Reads(self._client, following, wall=wall)
         self._answers = Answers()
-        self._server: _Server | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._doors = Doors(gate, secure=tls is not None)
+        self._server = HttpServer(listen, self._app(), option="--web", connections=MAX_CONNECTIONS, tls=tls)
+
+    @property
+    def address(self) -> str:
+        return self._server.address
 
     async def start(self) -> None:
         """Listen and serve. Raises :class:`~distop.coordinator.api.server.AddressInUse`."""
-        listener = _listen(self.address)
-        host = self.address.rpartition(":")[0]
-        self.address = f"{host}:{listener.getsockname()[1]}"
-        config = uvicorn.Config(
-            Guard(self._app(), loopback_only=is_loopback(host)),
-            loop="none",
-            http="h11",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level=logging.WARNING,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=MAX_CONNECTIONS,
-            timeout_graceful_shutdown=GRACE_S,
-        )
-        self._server = _Server(config)
-        self._serving = asyncio.create_task(self._server.serve([listener]), name="web")
-        log.info("web_listening", extra={"address": self.address})
+        await self._server.start()
 
     async def stop(self) -> None:
         """Answer what was asked, and end."""
-        if self._server is not None and self._serving is not None:
-            self._server.should_exit = True
-            await asyncio.gather(self._serving, return_exceptions=True)
+        await self._server.stop()
         await self._answers.close()
         await self._reads.close()
         await self._client.close()
@@ -143,13 +131,18 @@ class WebServer:
         routes = [Route(path, self._page(make)) for path, make in pages.items()]
         routes += [Route(path, self._json(make)) for path, make in api.items()]
         routes += [Route(f"/static/{name}", _static(name, kind)) for name, kind in _STATIC.items()]
-        routes.append(Route("/metrics", self._show_metrics))
+        routes.append(Route("/metrics", self._json_errors(self._show_metrics)))
+        routes.append(Route("/sign-in", self._sign_in, methods=["GET", "POST"]))
+        routes.append(Route("/sign-out", self._sign_out, methods=["POST"]))
         return Starlette(routes=routes, exception_handlers={404: self._not_found})
 
     def _page(self, make: Callable[[Query], Awaitable[str]]) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             try:
+                answer_to(await self._doors.enter(request))
                 return answer(request, await self._fresh(request, make), "text/html; charset=utf-8")
+            except Unauthenticated:
+                return RedirectResponse("/sign-in", 303)
             except DistopError as error:
                 return self._problem(error)
 
@@ -161,9 +154,18 @@ class WebServer:
         async def written(query: Query) -> str:
             return json.dumps(await make(query), ensure_ascii=False, indent=1)
 
+        async def shown(request: Request) -> Response:
+            return answer(request, await self._fresh(request, written), "application/json")
+
+        return self._json_errors(shown)
+
+    def _json_errors(
+        self, show: Callable[[Request], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             try:
-                return answer(request, await self._fresh(request, written), "application/json")
+                answer_to(await self._doors.enter(request))
+                return await show(request)
             except DistopError as error:
                 told = {
                     "code": error.code,
@@ -203,15 +205,40 @@ class WebServer:
         encode, kind = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(self._metrics.registry), headers={"content-type": kind})
 
+    async def _sign_in(self, request: Request) -> Response:
+        error = None
+        try:
+            if request.method == "POST":
+                check_same_place(request)
+                inside = RedirectResponse("/", 303)
+                await self._doors.sign_in(request, inside)
+                return inside
+            subject = (await self._doors.caller(request)).subject
+        except Unauthenticated as refusal:
+            subject, error = "", refusal if request.method == "POST" else None
+        except DistopError as refusal:
+            return self._problem(refusal)
+        page = self._render("sign_in.html", subject=subject, error=error)
+        return Response(page, 401 if error else 200, {"cache-control": "no-store"}, "text/html")
+
+    async def _sign_out(self, request: Request) -> Response:
+        try:
+            check_same_place(request)
+        except DistopError as refusal:
+            return self._problem(refusal)
+        outside = RedirectResponse("/sign-in", 303)
+        self._doors.sign_out(request, outside)
+        return outside
+
     # -- pages ---------------------------------------------------------------------------------------
 
     async def _overview(self, query: Query) -> str:
         return self._render("overview.html", view=await self._reads.overview(query.text("after")))
 
     async def _table(self, query: Query) -> str:
-        name, page, marks = query.needed("name"), query.number("page"), query.number("marks")
+        name, page, marks = query.needed("name"), query.number("page"), query.text("marks")
         view = await self._reads.table(name, page=page)
-        watermarks = await self._reads.watermarks(name)
+        watermarks = await self._reads.watermarks(name, marks)
         return self._render("table.html", view=view, watermarks=watermarks, page=page, marks=marks)
 
     async def _operation(self, query: Query) -> str:
@@ -236,7 +263,12 @@ class WebServer:
         return {"table": plain(view.table), "why": _told(view.reason), "watermark_count": view.watermarks}
 
     async def _api_watermarks(self, query: Query) -> dict[str, Any]:
-        request = pb.GetWatermarksRequest(table=query.needed("table"), source=query.text("source"))
+        request = pb.GetWatermarksRequest(
+            table=query.needed("table"),
+            source=query.text("source"),
+            page_size=query.number("page_size"),
+            page_token=query.text("page_token"),
+        )
         return plain(await self._reads.tables.GetWatermarks(request, NO_CONTEXT))
 
     async def _api_operations(self, query: Query) -> dict[str, Any]:
@@ -289,23 +321,3 @@ def _state(name: str) -> str:
             f"{name[:50]!r} is no state; known are {', '.join(names)}", details={"field": "states"}
         )
     return known
-
-
-def _listen(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, int(port)), family=family)
-    except OSError as error:
-        raise AddressInUse(
-            f"cannot listen on {address}: {error}", hint="choose another with --web host:port"
-        ) from error
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to the coordinator, which ends this server in its turn."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

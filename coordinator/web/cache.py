@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, TypeVar
 
+from distop.coordinator.access.callers import caller
+
 T = TypeVar("T")
 
 MAX_ANSWERS = 512
@@ -26,11 +28,13 @@ class Answers:
         self._answers: dict[Hashable, _Answer] = {}
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]], *, keep_s: float) -> T:
-        """The answer of ``key``; ``make`` is called if none is fresh. Errors are answers too.
+        """The answer of ``key``; ``make`` is called if none is fresh. Errors are answers too. It is
+        shared by those who may see the same.
 
         Who is cancelled while waiting does not take the answer away from the others.
         """
         loop = asyncio.get_running_loop()
+        key = (caller().held, key)
         answer = self._answers.get(key)
         if answer is None or answer.fresh_until <= loop.time():
             answer = _Answer(make, keep_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 from collections.abc import AsyncIterator, Mapping
 from hashlib import blake2b
@@ -15,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, Kind
+from distop.proto.addresses import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -105,16 +105,6 @@ def answer(request: Request, text: str, kind: str) -> Response:
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers=headers)
     return Response(body, headers=headers)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is this machine's own, whoever resolves it."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 class Guard:

@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from distop.coordinator.access.callers import caller
 from distop.coordinator.api.cluster import ClusterService
 from distop.coordinator.api.tables import TableService
 from distop.coordinator.state.grid import JobGrid
-from distop.coordinator.views.followed import Following
-from distop.coordinator.views.listing import table_names
-from distop.coordinator.views.operations import from_history
+from distop.coordinator.views.following import Following
+from distop.coordinator.views.listing import first_tables
+from distop.coordinator.views.operations import from_history, not_found, read_finished
 from distop.coordinator.views.why import Mood, Reason, short_name, why
 from distop.coordinator.web.cache import Answers
-from distop.errors import DistopError, OperationNotFound, Unavailable
+from distop.errors import DistopError, Unavailable
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.records.keyspace import OperationId, check_name, prefix_end
 from distop.metastore.records.operation import HistoryRecord
@@ -68,6 +68,7 @@ class TablePage:
     table: pb.Table = field(default_factory=pb.Table)
     reason: Reason
     watermarks: int = 0
+    """Up to :data:`WATERMARKS`, however many there are."""
     history: Sequence[pb.Operation] = ()
     live: Sequence[Live] = ()
 
@@ -98,17 +99,18 @@ class Overview:
 class Reads:
     """Reads for pages; belongs to one event loop."""
 
-    def __init__(self, client: EtcdClient, *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, client: EtcdClient, following: Following, *, wall: Callable[[], float] = time.time
+    ) -> None:
         self.client = client
         self.tables = TableService(client, _NO_THREADS)
         self.cluster = ClusterService(client, _NO_THREADS)
-        self.following = Following(client)
+        self.following = following
         self.wall = wall
         self._answers = Answers()
 
     async def close(self) -> None:
-        """Stop following and reading."""
-        await self.following.close()
+        """Stop reading."""
         await self._answers.close()
 
     # -- views ---------------------------------------------------------------------------------------
@@ -117,7 +119,7 @@ class Reads:
         """The first page, with the tables behind ``after``."""
         members = await self.members()
         active = await self._active()
-        names = await self._names(after)
+        names, last = await self._names(after)
         shown = names[:TABLES]
         lines, (live, _) = await asyncio.gather(
             asyncio.gather(*(self._line(name, members) for name in shown)), self._live(active[:LIVE])
@@ -126,7 +128,7 @@ class Reads:
         recent.sort(key=lambda operation: operation.finished_at.ToNanoseconds(), reverse=True)
         return Overview(
             tables=lines,
-            next_after=shown[-1] if len(names) > TABLES else "",
+            next_after=shown[-1] if len(names) > TABLES else last,
             live=live,
             active=len(active),
             members=members,
@@ -157,15 +159,9 @@ class Reads:
             table = await self.tables.GetTable(pb.GetTableRequest(name=operation.table), NO_CONTEXT)
             reason = self._why(table, [Live(message, grid)], await self.members(), None)
             return OperationPage(operation=message, grid=grid, reason=reason)
-        kv = await self.client.get(self.client.keyspace.table(operation.table).history(operation))
-        if not kv.exists:
-            raise OperationNotFound(
-                f"operation {operation} does not exist",
-                hint="it may be older than the history that is kept",
-                details={"operation": str(operation)},
-            )
-        record = decode(kv.value, HistoryRecord, kv.key)
-        return OperationPage(operation=from_history(operation, record, kv.mod_revision))
+        if (finished := await read_finished(self.client, operation)) is None:
+            raise not_found(operation)
+        return OperationPage(operation=finished)
 
     async def members(self) -> list[pb.Member]:
         """All live members, coordinators first."""
@@ -184,34 +180,30 @@ class Reads:
 
         return await self._answers.get("leaders", read, keep_s=0.5)
 
-    async def watermarks(self, name: str) -> list[pb.Watermark]:
-        """The watermarks of a table, by source and partition."""
+    async def watermarks(self, name: str, after: str = "") -> pb.GetWatermarksResponse:
+        """A page of the watermarks of a table, by source and partition."""
         table = await self.tables.GetTable(pb.GetTableRequest(name=name), NO_CONTEXT)
-        return await self._watermarks(table)
+        return await self._watermarks(table, after)
 
     # -- parts ---------------------------------------------------------------------------------------
 
     async def _active(self) -> list[OperationId]:
-        keyspace = self.client.keyspace
+        keyspace, sees = self.client.keyspace, caller().sees
         page = await self.client.get_range(
             keyspace.active, prefix_end(keyspace.active), keys_only=True, limit=MAX_ACTIVE
         )
-        return [keyspace.parse_active(kv.key) for kv in page.kvs]
+        active = (keyspace.parse_active(kv.key) for kv in page.kvs)
+        return [operation for operation in active if sees(operation.table)]
 
-    async def _names(self, after: str) -> list[str]:
-        """Names of up to one more table than a page has."""
+    async def _names(self, after: str) -> tuple[list[str], str]:
+        """Names of up to one more table than a page has; see :func:`first_tables`."""
         if after:
             check_name(after, "after")
 
-        async def read() -> list[str]:
-            revision = await self.client.revision()
-            async with aclosing(table_names(self.client, revision, after)) as names:
-                found: list[str] = []
-                async for name in names:
-                    found.append(name)
-                    if len(found) > TABLES:
-                        break
-                return found
+        async def read() -> tuple[list[str], str]:
+            return await first_tables(
+                self.client, TABLES + 1, revision=await self.client.revision(), after=after
+            )
 
         return await self._answers.get(("names", after), read, keep_s=SELDOM_S)
 
@@ -231,7 +223,7 @@ class Reads:
         running = [OperationId.parse(name) for name in table.running[:live]]
         shown, errors = await self._live(running)
         finished = await self._history(table, history)
-        watermarks = await self._watermarks(table)
+        watermarks = (await self._watermarks(table)).watermarks
         if errors:
             reason = _unreadable(errors[0])
         else:
@@ -302,12 +294,12 @@ class Reads:
 
         return await self._answers.get(("history", count, *_standing(table)), read, keep_s=SELDOM_S)
 
-    async def _watermarks(self, table: pb.Table) -> list[pb.Watermark]:
-        async def read() -> list[pb.Watermark]:
-            request = pb.GetWatermarksRequest(table=table.name)
-            return list((await self.tables.GetWatermarks(request, NO_CONTEXT)).watermarks)
+    async def _watermarks(self, table: pb.Table, after: str = "") -> pb.GetWatermarksResponse:
+        async def read() -> pb.GetWatermarksResponse:
+            request = pb.GetWatermarksRequest(table=table.name, page_size=WATERMARKS, page_token=after)
+            return await self.tables.GetWatermarks(request, NO_CONTEXT)
 
-        return await self._answers.get(("watermarks", *_standing(table)), read, keep_s=SELDOM_S)
+        return await self._answers.get(("watermarks", after, *_standing(table)), read, keep_s=SELDOM_S)
 
 
 def _unreadable(error: DistopError) -> Reason:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import threading
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from distop.errors import DistopError, InvalidArgument, JobFailed
-from distop.executor.host.loop import settle_from_thread
+from distop.executor.host.loop import Daemons, settle_from_thread
 from distop.executor.ledger.ledger import Ledger, LocalPort
 from distop.executor.task.frame_task import FrameResult, run_frame_job
 from distop.executor.task.task import TaskSummary, Work, run_task
@@ -153,24 +154,26 @@ class LocalLauncher:
     def __init__(self, ledger: Ledger, *, slots: int = 0) -> None:
         self._ledger = ledger
         self._slots = slots or min(32, (os.cpu_count() or 1) + 4)
+        self._threads = Daemons()
 
     async def start(self) -> None:
         """Nothing to prepare."""
 
     def launch(self, launch: Launch) -> LocalTasks:
-        return LocalTasks(self._ledger, launch, self._slots)
+        return LocalTasks(self._ledger, launch, self._slots, self._threads)
 
     def launch_frame(self, launch: Launch) -> LocalFrame:
         return LocalFrame(self._ledger, launch, self._slots)
 
     async def close(self) -> None:
-        """Threads that still run user code are daemons: they end with the process."""
+        """Threads that still run user code end with the process."""
+        self._threads.close()
 
 
 class LocalTasks:
     """The threads of one launch. Big jobs are taken one by one from a common heap by the next free thread."""
 
-    def __init__(self, ledger: Ledger, launch: Launch, slots: int) -> None:
+    def __init__(self, ledger: Ledger, launch: Launch, slots: int, threads: Daemons) -> None:
         self._loop = asyncio.get_running_loop()
         self._port = LocalPort(self._loop, ledger, launch.run)
         self._work = launch.work
@@ -181,8 +184,7 @@ class LocalTasks:
         self._packs = deque(packs)
         self._running = min(slots, len(packs))
         for index in range(self._running):
-            name = f"t{index}"
-            threading.Thread(target=self._run, args=(name,), name=f"distop-{name}", daemon=True).start()
+            threads.run(functools.partial(self._run, f"t{index}"))
         if not self._running:
             self._ended.set_result(None)
 

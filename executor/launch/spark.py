@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -17,15 +18,18 @@ from distop.executor.launch.settings import SETTINGS, with_retries
 from distop.executor.launch.spark_frame import SparkFrame
 from distop.executor.launch.spark_job import SparkJob
 from distop.executor.launch.spark_task import SparkTask
-from distop.executor.sidecar.dial import dial
+from distop.executor.sidecar.dial import SidecarUnavailable, dial
 from distop.executor.task.task import TaskSummary
-from distop.metastore.etcd.config import PASSWORD, EtcdConfig
+from distop.metastore.etcd.config import PASSWORD, PASSWORD_FILE, EtcdConfig
 from distop.operations.registry import VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+"""Pause before a sidecar that could not be started is started again."""
 
 POOLS = 8
 """Scheduler pools, each for one operation at a time."""
@@ -54,14 +58,15 @@ class SparkLauncher:
         self._etcd, self._master, self._settings = etcd, master, dict(settings or {})
         self._session, self._owned = session, session is None
         self._sidecar: socket.socket | None = None
+        self._closed = threading.Event()
         self._launches = 0
 
     async def start(self) -> None:
         """Make the session. If its workers are on this host, have their sidecar ready too."""
         if self._session is None:
-            if self._etcd.password and not self._etcd.password_file:
-                # Of workers on this host: Spark hands its own environment on to them, and shows it to nobody.
-                os.environ[PASSWORD] = self._etcd.password
+            # Spark hands its environment on to workers on this host, and tasks are to hold no password.
+            for name in (PASSWORD, PASSWORD_FILE):
+                os.environ.pop(name, None)
             try:
                 self._session = await asyncio.to_thread(make_session, self._master, self._settings)
             except Exception as error:
@@ -75,6 +80,20 @@ class SparkLauncher:
         if (context.master or "").startswith("local"):
             place = SidecarFolder.of(self._etcd.endpoints, self._etcd.prefix)
             self._sidecar = await asyncio.to_thread(dial, place, self._etcd.to_env())
+            threading.Thread(target=self._keep_sidecar, args=(place,), name="sidecar", daemon=True).start()
+
+    def _keep_sidecar(self, place: SidecarFolder) -> None:
+        """Have a sidecar on this host for as long as this runs: tasks could not start one."""
+        while not self._closed.is_set():
+            try:
+                if self._sidecar is None:
+                    self._sidecar = dial(place, self._etcd.to_env())
+                while self._sidecar.recv(4096):
+                    pass  # it says nothing that concerns us, until it ends
+            except (SidecarUnavailable, OSError) as error:
+                log.warning("sidecar_away", extra={"error": str(error)})
+                self._closed.wait(RETRY_S)
+            self._sidecar = None
 
     def launch(self, launch: Launch) -> SparkTasks:
         session, task = self._ready(), self._task(launch)
@@ -106,8 +125,11 @@ class SparkLauncher:
 
     async def close(self) -> None:
         """Stop the session, if it is ours."""
-        if self._sidecar is not None:
-            self._sidecar.close()
+        self._closed.set()
+        if (sidecar := self._sidecar) is not None:
+            with suppress(OSError):
+                sidecar.shutdown(socket.SHUT_RDWR)  # which ends the thread's reading
+            sidecar.close()
         if self._owned and self._session is not None:
             with suppress(Exception):  # a driver that died cannot be stopped any more
                 await asyncio.to_thread(self._session.stop)

@@ -8,8 +8,9 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from distop.commit.files.allowed import adopt, lists
 from distop.executor.host.scratch import Scratch
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.sidecar.client import SidecarClient, client_of_this_process
@@ -35,6 +36,8 @@ class SparkTask:
         The environment that says how to reach etcd, for a sidecar that must be started. Without a password:
         whoever looks at Spark may see it. The sidecar takes that from the environment of the worker, or from
         the file that is named here.
+    allowed:
+        What may be opened where it was made; see :mod:`distop.commit.files.allowed`.
     """
 
     arg_value: bytes
@@ -42,6 +45,7 @@ class SparkTask:
     tried: Mapping[str, Tried]
     types: str
     etcd: dict[str, str]
+    allowed: Mapping[str, str] = field(default_factory=lists)
 
     def __call__(self, packs: Iterable[list[str]]) -> Iterator[TaskSummary]:
         from pyspark import TaskContext
@@ -57,6 +61,7 @@ class SparkTask:
 
     def begin(self) -> tuple[SidecarClient, Work]:
         """The way to etcd, and what the task knows of its work; in a worker."""
+        adopt(self.allowed)
         arg = decode_arg(self.arg_value)
         # The password's file need not be here, as long as the host has a sidecar.
         config = EtcdConfig.from_env({**self.etcd, PASSWORD_FILE: ""})

@@ -72,7 +72,7 @@ class MarkBatcher:
     Parameters
     ----------
     in_flight:
-        Transactions under way at once, over all runs. More of them only add latency.
+        Transactions under way at once, over all runs. The client sends small ones together.
     per_run:
         The same for one run, so that a large operation leaves room for the others.
     patience_s:
@@ -80,7 +80,7 @@ class MarkBatcher:
     """
 
     def __init__(
-        self, client: EtcdClient, *, in_flight: int = 4, per_run: int = 2, patience_s: float = PATIENCE_S
+        self, client: EtcdClient, *, in_flight: int = 16, per_run: int = 2, patience_s: float = PATIENCE_S
     ) -> None:
         self._client = client
         self._in_flight, self._per_run, self._patience_s = in_flight, per_run, patience_s

@@ -24,7 +24,7 @@ from distop.metastore.records.operation import RUNNING
 
 log = logging.getLogger(__name__)
 
-LOOK_AFTER_S = 0.01
+LOOK_AFTER_S = 0.25
 """A run is looked at only after so long: many operations are over by then and cost no watch at all."""
 
 _RETRY_S = 0.5

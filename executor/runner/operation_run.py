@@ -143,7 +143,7 @@ class OperationRun:
     async def _launch(self, partitions: list[str], tried: dict[str, Tried]) -> str:
         """Launch these jobs and wait for their end; why some may have no result, or nothing."""
         operation = str(self.run.keys.operation)
-        log.info("launching", extra={"operation": operation, "jobs": len(partitions)})
+        log.debug("launching", extra={"operation": operation, "jobs": len(partitions)})
         launch = Launch(
             run=self.run,
             work=replace(self._work, tried={name: tried[name] for name in partitions if name in tried}),

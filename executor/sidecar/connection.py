@@ -7,20 +7,23 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, cast
 
-from distop.errors import CorruptRecord, DistopError, Exhausted, InvalidArgument
+from distop.errors import CorruptRecord, DistopError, Exhausted, InvalidArgument, shortened
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.sidecar import wire
 from distop.metastore.operations import claims
 from distop.metastore.operations.jobs import Mark, Verdict
 from distop.metastore.operations.runs import Run
 from distop.metastore.operations.tries import count_try
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.keyspace import MAX_NAME_BYTES, OperationId
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES
 
 log = logging.getLogger(__name__)
 
 HIGH_WATER, LOW_WATER = 2048, 512
 """Unanswered marks at which the sidecar stops reading from a connection, and reads again."""
+
+MAX_RUNS = 64
+"""Runs that one connection may be attached to; a task has one."""
 
 MAX_REQUESTS = 64
 """Claims and checkpoints of one connection under way at once; a task has one."""
@@ -84,6 +87,8 @@ class Connection(asyncio.Protocol):
             case wire.Marks():
                 self._mark(self._runs[message.run], message.marks)
             case wire.Attach():
+                if len(self._runs) >= MAX_RUNS:
+                    raise InvalidArgument("more runs than a task has")
                 operation = OperationId.parse(message.operation)
                 run = Run(self._ledger.client.keyspace.operation(operation), message.token)
                 self._runs[message.run] = run
@@ -112,9 +117,12 @@ class Connection(asyncio.Protocol):
 
     def _acceptable(self, number: int, mark: Mark) -> bool:
         """One bad mark must not make etcd refuse the whole group it would travel in."""
-        if len(mark.value) <= MAX_JOB_RECORD_BYTES:
+        if len(mark.value) <= MAX_JOB_RECORD_BYTES and len(mark.partition.encode()) <= MAX_NAME_BYTES:
             return True
-        too_large = InvalidArgument(f"the record of job {mark.partition!r} takes {len(mark.value):,} bytes")
+        name = shortened(mark.partition, 100)
+        too_large = InvalidArgument(
+            f"the record or name of job {name!r} is too long: {len(mark.value):,} bytes"
+        )
         self._reply(wire.failed([number], too_large))
         return False
 

@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 START_TIMEOUT_S = 30.0
 """How long a sidecar may take to start."""
 
+WAIT_S = 10.0
+"""How long a process without etcd's password waits for another one to start a sidecar."""
+
 SEND_TIMEOUT_S = 30
 """How long a sidecar that reads nothing is waited for."""
 
@@ -47,9 +50,10 @@ def dial(place: SidecarFolder, environment: Mapping[str, str]) -> socket.socket:
     Raises
     ------
     SidecarUnavailable
-        None could be started within :data:`START_TIMEOUT_S`.
+        None could be started within :data:`START_TIMEOUT_S`, or by others within :data:`WAIT_S`.
     """
-    deadline, crashes = time.monotonic() + START_TIMEOUT_S, 0
+    starts, crashes = _has_password(environment), 0
+    deadline = time.monotonic() + (START_TIMEOUT_S if starts else WAIT_S)
     lock: int | None = None
     child: subprocess.Popen[bytes] | None = None
     try:
@@ -57,13 +61,17 @@ def dial(place: SidecarFolder, environment: Mapping[str, str]) -> socket.socket:
             place.prepare()  # each time: see folder_sweep
             if (connection := _connect(place)) is not None:
                 break
-            if lock is None:
+            if not starts:
+                pass  # whoever has the password starts one
+            elif lock is None:
                 lock = take_lock(place.starting_lock)
             elif child is None or child.poll() is not None:
                 # One that ends well gave way to another: its predecessor may be just about to end.
                 crashes += child is not None and child.returncode != 0
                 if crashes < MAX_CRASHES:
                     child = start_sidecar(place, environment)
+            if time.monotonic() > deadline and not starts:
+                raise _no_password(place)
             if time.monotonic() > deadline or crashes >= MAX_CRASHES:
                 raise SidecarUnavailable(
                     f"no sidecar answers at {place.socket}", hint=f"look at its log, {place.log}"
@@ -84,11 +92,8 @@ def start_sidecar(place: SidecarFolder, environment: Mapping[str, str]) -> subpr
         It would have no password for etcd, and be in the way of one that has.
     """
     given = {**os.environ, **environment}
-    if given.get(USER) and not (given.get(PASSWORD) or given.get(PASSWORD_FILE)):
-        raise SidecarUnavailable(
-            f"no sidecar answers at {place.socket}, and there is no password to start one with",
-            hint=f"run `distop sidecar` on this host, or set {PASSWORD_FILE} for its workers",
-        )
+    if not _has_password(environment):
+        raise _no_password(place)
     _children[:] = [child for child in _children if child.poll() is None]
     with Path(place.log).open("ab") as output:
         if output.tell() > _MAX_LOG_BYTES:
@@ -104,6 +109,19 @@ def start_sidecar(place: SidecarFolder, environment: Mapping[str, str]) -> subpr
     _children.append(child)
     log.info("sidecar_starting", extra={"sidecar_pid": child.pid})
     return child
+
+
+def _has_password(environment: Mapping[str, str]) -> bool:
+    """Whether a sidecar that is started here could log in."""
+    given = {**os.environ, **environment}
+    return not given.get(USER) or bool(given.get(PASSWORD) or given.get(PASSWORD_FILE))
+
+
+def _no_password(place: SidecarFolder) -> SidecarUnavailable:
+    return SidecarUnavailable(
+        f"no sidecar answers at {place.socket}, and there is no password to start one with",
+        hint=f"run `distop sidecar` on this host, or set {PASSWORD_FILE} for its workers",
+    )
 
 
 def _connect(place: SidecarFolder) -> socket.socket | None:

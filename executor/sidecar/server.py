@@ -32,6 +32,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.etcd.update import settle
+from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
 from distop.metastore.records.member import MemberRecord
@@ -85,6 +86,7 @@ class Sidecar:
         loop = asyncio.get_running_loop()
         place.socket.unlink(missing_ok=True)  # of a predecessor that was killed; its lock is ours now
         server = await loop.create_unix_server(self._connected, str(place.socket), backlog=128)
+        os.chmod(place.socket, 0o600)  # nobody else can reach it in its folder either
         lease = asyncio.create_task(self._keep_lease(client), name="sidecar-lease")
         dead = asyncio.create_task(asyncio.to_thread(sweep_folders, place), name="sidecar-places")
         sweep = asyncio.create_task(keep_swept(client, place.scratch), name="sidecar-scratch")
@@ -133,9 +135,14 @@ class Sidecar:
 
     async def _keep_lease(self, client: EtcdClient) -> None:
         """One lease after the other, each a new incarnation; ends (with its lease) when it is cancelled."""
-        desk = self.ledger.desk
+        desk, loop = self.ledger.desk, asyncio.get_running_loop()
+
+        def renewed(until: float) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._renewed, until)
+
         while True:
-            session = LeaseSession(client, self.config.lease_ttl_s, renewed=self._renewed)
+            session = LeaseSession(client, self.config.lease_ttl_s, renewed=renewed)
             member = incarnation("sidecar")
             try:
                 await session.start()
@@ -155,6 +162,7 @@ class Sidecar:
                 await session.close(revoke=not self._leaves_claims)
 
     async def _register(self, client: EtcdClient, member: str, session: LeaseSession) -> None:
+        await enter(client)
         record = MemberRecord(
             id=member,
             role="sidecar",

@@ -199,7 +199,7 @@ class Frames:
                 break
             try:
                 message = self._decoder.decode(bytes(buffer[start + _HEADER : end]))
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise CorruptRecord(f"not a message of protocol {PROTOCOL}: {error}") from error
             start = end
             yield message

@@ -50,12 +50,23 @@ def open_channel(config: EtcdConfig, endpoint: str) -> grpc.aio.Channel:
     check_not_forked()
     if not config.tls:
         return grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
-    credentials = grpc.ssl_channel_credentials(
+    return grpc.aio.secure_channel(endpoint, _credentials(config), options=CHANNEL_OPTIONS)
+
+
+def open_blocking_channel(config: EtcdConfig, endpoint: str) -> grpc.Channel:
+    """The same for a thread without an event loop."""
+    check_not_forked()
+    if not config.tls:
+        return grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+    return grpc.secure_channel(endpoint, _credentials(config), options=CHANNEL_OPTIONS)
+
+
+def _credentials(config: EtcdConfig) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(
         _roots(config),
         Path(config.key).read_bytes() if config.key else None,
         Path(config.cert).read_bytes() if config.cert else None,
     )
-    return grpc.aio.secure_channel(endpoint, credentials, options=CHANNEL_OPTIONS)
 
 
 def _roots(config: EtcdConfig) -> bytes | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +24,16 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.convert import key_value, txn_message, txn_result
 from distop.metastore.etcd.deadline import deadline
 from distop.metastore.etcd.failures import is_transient, says_token_is_old, translated, was_never_sent
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult
+from distop.metastore.etcd.together import Together
+from distop.metastore.etcd.txn import MAX_OPS, Delete, Get, KeyValue, Put, Txn, TxnResult
+from distop.metastore.etcd.windows import Windows
 from distop.metastore.records.keyspace import prefix_end
 
 END_OF_STREAM: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 """What reading a stream gives at its end; missing from the published stubs."""
+
+READS_AT_ONCE = 4
+"""Requests under way together of a read of many keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,8 @@ class RangePage:
     kvs: list[KeyValue]
     revision: int
     more: bool
+    count: int = 0
+    """Keys in the whole range, which is what a page of it costs etcd."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,7 @@ class EtcdClient:
         self._closed = False
         self._token: str | None = None
         self._authenticating = asyncio.Lock()
+        self._together = Together(self._send_txn)
 
     async def close(self) -> None:
         """Close all connections; calls under way fail, and so do later ones."""
@@ -107,33 +115,54 @@ class EtcdClient:
 
     async def _range(self, request: Any, timeout_s: float | None = None) -> RangePage:
         reply = await self._call(lambda c: c.kv.Range, request, writes=False, timeout_s=timeout_s)
-        return RangePage([key_value(kv) for kv in reply.kvs], reply.header.revision, reply.more)
+        return RangePage([key_value(kv) for kv in reply.kvs], reply.header.revision, reply.more, reply.count)
+
+    async def pages(
+        self, start: bytes, end: bytes, *, limit: int, revision: int = 0, keys_only: bool = False
+    ) -> AsyncGenerator[RangePage, None]:
+        """The keys from ``start`` to (without) ``end`` in pages of at most ``limit``, all at one revision.
+
+        Each costs about as much as it shows, however many keys the range has: see :class:`Windows`. There is
+        one page at least.
+        """
+        windows, more = Windows(start, end, limit), True
+        while more:
+            page = await self._window(windows, limit, revision, keys_only)
+            revision, more = page.revision, page.more
+            if page.kvs or not more:
+                yield page
+
+    async def _window(self, windows: Windows, limit: int, revision: int, keys_only: bool) -> RangePage:
+        page = await self.get_range(
+            windows.start, windows.stop, revision=revision, keys_only=keys_only, limit=limit
+        )
+        over = windows.read([kv.key for kv in page.kvs], more=page.more, count=page.count)
+        # header.revision is the store's present one; what a pinned read shows is what was asked for.
+        return RangePage(page.kvs, revision or page.revision, not over, page.count)
 
     async def scan(
-        self, prefix: bytes, *, revision: int = 0, keys_only: bool = False, page: int = 5000
+        self, prefix: bytes, end: bytes = b"", *, revision: int = 0, keys_only: bool = False, page: int = 5000
     ) -> Snapshot:
-        """All keys under ``prefix``, read in pages that all show the same revision.
+        """All keys under ``prefix`` (or from there to ``end``), in pages that all show the same revision.
 
         Raises :class:`~distop.errors.Compacted` if that revision was asked for and is gone. Of the present
         state it is read anew, should a compaction come between two pages.
         """
         try:
-            return await self._scan(prefix, revision, keys_only, page)
+            return await self._scan(prefix, end or prefix_end(prefix), revision, keys_only, page)
         except Compacted:
             if revision:
                 raise
-            return await self._scan(prefix, revision, keys_only, page)
+            return await self._scan(prefix, end or prefix_end(prefix), revision, keys_only, page)
 
-    async def _scan(self, prefix: bytes, revision: int, keys_only: bool, page: int) -> Snapshot:
-        start, end, kvs = prefix, prefix_end(prefix), []
-        while True:
-            part = await self.get_range(start, end, revision=revision, keys_only=keys_only, limit=page)
-            # header.revision is the store's present one; what a pinned read shows is what was asked for.
-            revision = revision or part.revision
+    async def _scan(self, start: bytes, end: bytes, revision: int, keys_only: bool, page: int) -> Snapshot:
+        kvs: list[KeyValue] = []
+        windows, more = Windows(start, end, page), True
+        while more:
+            part = await self._window(windows, page, revision, keys_only)
+            revision, more = part.revision, part.more
             kvs.extend(part.kvs)
-            if not part.more:
-                return Snapshot(kvs, revision)
-            start = part.kvs[-1].key + b"\0"
+        return Snapshot(kvs, revision)
 
     async def revision(self) -> int:
         """The store's present revision (linearizable)."""
@@ -142,7 +171,7 @@ class EtcdClient:
     # -- writes --------------------------------------------------------------------------------------
 
     async def txn(self, txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
-        """Run one transaction.
+        """Run one transaction, alone, or together with others if it has a lane.
 
         Raises
         ------
@@ -157,11 +186,18 @@ class EtcdClient:
         gets = [op for op in txn.then if isinstance(op, Get)]
         if gets and not txn.compares and len(gets) == len(txn.then):
             return await self._read_together(gets, timeout_s)
+        if txn.lane:
+            return await self._together.txn(txn, timeout_s or self.config.timeout_s)
+        return await self._send_txn(txn, timeout_s)
+
+    async def _send_txn(self, txn: Txn, timeout_s: float | None) -> TxnResult:
         writes = _writes(txn)
         reply = await self._call(lambda c: c.kv.Txn, txn_message(txn), writes=writes, timeout_s=timeout_s)
         return txn_result(reply, reply.header.revision)
 
-    async def _read_together(self, gets: Sequence[Get], timeout_s: float | None) -> TxnResult:
+    async def _read_together(
+        self, gets: Sequence[Get], timeout_s: float | None, revision: int = 0
+    ) -> TxnResult:
         """Several keys or ranges as they stood together when the first of them was read.
 
         Not by a transaction of etcd: up to 3.5.4 one that only reads ends the *server* if its caller goes
@@ -175,29 +211,48 @@ class EtcdClient:
             return await self._range(request, timeout_s)
 
         for last_try in (False, True):
-            first = await read(gets[0], 0)
+            first = await read(gets[0], revision)
+            at = revision or first.revision
             try:
-                others = await asyncio.gather(*(read(get, first.revision) for get in gets[1:]))
+                others = await asyncio.gather(*(read(get, at) for get in gets[1:]))
             except Compacted:
-                if last_try:
+                if last_try or revision:
                     raise
             else:
-                return TxnResult(True, first.revision, (first.kvs, *(page.kvs for page in others)))
+                return TxnResult(True, at, (first.kvs, *(page.kvs for page in others)))
         raise AssertionError("unreachable: the last try returns or raises")
 
-    async def read_at_once(self, gets: Sequence[Get]) -> TxnResult:
-        """Several keys at one revision, in one round trip instead of two.
+    async def read_at_once(self, gets: Sequence[Get], *, revision: int = 0) -> TxnResult:
+        """Several keys at one revision (0: now), in one round trip instead of two.
 
-        Costs a write to etcd's log: for reads on whose latency a write waits anyway. The branch that is never
-        taken makes it a transaction that may write, which are spared what :meth:`_read_together` tells of.
+        Costs a write to etcd's log: for reads on whose latency a write waits anyway, and for many keys. The
+        branch that is never taken makes it a transaction that may write, which are spared what
+        :meth:`_read_together` tells of.
         """
         never = Put(self.keyspace.prefix + b"_never", b"")
-        message = txn_message(Txn(then=tuple(gets), otherwise=(never,)))
+        message = txn_message(Txn(then=tuple(gets), otherwise=(never,)), at=revision)
         try:
             reply = await self._call(lambda c: c.kv.Txn, message, writes=False)
         except (Busy, EtcdOutOfSpace):
-            return await self._read_together(gets, None)  # a full etcd can still be read
-        return txn_result(reply, reply.header.revision)
+            return await self._read_together(gets, None, revision)  # a full etcd can still be read
+        return txn_result(reply, revision or reply.header.revision)
+
+    async def read_many(self, gets: Sequence[Get], *, revision: int = 0) -> TxnResult:
+        """Any number of keys or ranges at one revision, as many in a request as a transaction holds.
+
+        Raises :class:`~distop.errors.Compacted` should that revision go between two requests.
+        """
+        bites = [gets[first : first + MAX_OPS] for first in range(0, len(gets), MAX_OPS)] or [()]
+        first = await self.read_at_once(bites[0], revision=revision)
+        results = list(first.results)
+        for group in range(1, len(bites), READS_AT_ONCE):
+            reads = (
+                self.read_at_once(one, revision=first.revision)
+                for one in bites[group : group + READS_AT_ONCE]
+            )
+            for read in await asyncio.gather(*reads):
+                results += read.results
+        return TxnResult(True, first.revision, tuple(results))
 
     async def put(self, key: bytes, value: bytes, *, lease: int = 0) -> int:
         """Write one key; the revision of the write. Errors as of :meth:`txn`."""
@@ -216,21 +271,6 @@ class EtcdClient:
         # A lost reply leaves a lease that nobody renews and that holds nothing: it expires by itself.
         reply = await self._call(lambda c: c.lease.LeaseGrant, request, writes=False)
         return int(reply.ID)
-
-    async def lease_keep_alive(self, lease: int, *, timeout_s: float | None = None) -> int:
-        """Renew a lease; the seconds it lives from now on, 0 if it has expired."""
-
-        async def renew(stubs: MemberStubs, metadata: Any, timeout: float) -> Any:
-            call = stubs.lease.LeaseKeepAlive(
-                iter([rpc_pb2.LeaseKeepAliveRequest(ID=lease)]), metadata=metadata, timeout=timeout
-            )
-            try:
-                return await call.read()
-            finally:
-                call.cancel()
-
-        reply = await self._with_failover(renew, writes=False, timeout_s=timeout_s)
-        return 0 if reply is END_OF_STREAM else int(reply.TTL)
 
     async def lease_revoke(self, lease: int) -> None:
         """End a lease; its keys vanish at once. Of an expired lease: nothing to do."""

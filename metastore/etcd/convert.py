@@ -20,10 +20,14 @@ _TARGETS = {
 }
 
 
-def txn_message(txn: Txn) -> Any:
-    """A transaction, nested ones included."""
+def txn_message(txn: Txn, *, at: int = 0) -> Any:
+    """A transaction, nested ones included. ``at``: the revision that the reads of its first branch, which has
+    nothing else, are of; 0: the present one."""
     message = rpc_pb2.TxnRequest()
     _fill_txn(message, txn)
+    if at:
+        for op in message.success:
+            op.request_range.revision = at
     return message
 
 

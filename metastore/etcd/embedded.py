@@ -30,7 +30,9 @@ _log = logging.getLogger(__name__)
 _PORTS = range(20_000, 30_000)
 
 LOSSY_WARNING = "can lose acknowledged writes when killed: its index may be saved ahead of the data it covers"
-HOURLY_COMPACTION = ("--auto-compaction-mode=periodic", "--auto-compaction-retention=1h")
+FREQUENT_COMPACTION = ("--auto-compaction-mode=periodic", "--auto-compaction-retention=5m")
+"""A range costs etcd as much for keys that are gone as for those that stand, until it has compacted: what
+is written and deleted with every operation would make the reads of the next ones slower and slower."""
 
 # Runs before etcd takes over the process: the kernel is to send SIGTERM when our parent dies. Done here and
 # not in a preexec_fn, which would run Python code in a fork of a program that may hold gRPC's threads.
@@ -188,7 +190,7 @@ class EtcdProcess:
     started it* ends, killed or not: start it from one that lives as long as it should.
 
     ``data_dir`` holds its data and ``etcd.log``, and is made if missing; ``client_port`` 0 takes a free one;
-    ``options`` are flags of etcd, such as :data:`HOURLY_COMPACTION` or ``--quota-backend-bytes=N``.
+    ``options`` are flags of etcd, such as :data:`FREQUENT_COMPACTION` or ``--quota-backend-bytes=N``.
     """
 
     def __init__(

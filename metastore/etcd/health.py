@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import ssl
+import urllib.error
 import urllib.request
 from dataclasses import dataclass, replace
 
 from aetcd.rpc import rpc_pb2
 
-from distop.errors import DistopError
+from distop.errors import DistopError, EtcdDenied
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 
@@ -20,7 +22,16 @@ ANSWER_S = 2.0
 DEFAULT_QUOTA = 2 << 30
 """etcd's own ``--quota-backend-bytes``, where nothing else can be learnt."""
 
-_QUOTA = re.compile(rb"^etcd_server_quota_backend_bytes (\S+)$", re.MULTILINE)
+MAX_PAGE_BYTES = 4 << 20
+"""What is read of an answer over HTTP."""
+
+_METRICS = {
+    "version": re.compile(r'^etcd_server_version\{server_version="([^"]+)"\}', re.MULTILINE),
+    "has_leader": re.compile(r"^etcd_server_has_leader ([0-9.eE+]+)$", re.MULTILINE),
+    "bytes": re.compile(r"^etcd_mvcc_db_total_size_in_bytes ([0-9.eE+]+)$", re.MULTILINE),
+    "bytes_used": re.compile(r"^etcd_mvcc_db_total_size_in_use_in_bytes ([0-9.eE+]+)$", re.MULTILINE),
+    "quota": re.compile(r"^etcd_server_quota_backend_bytes ([0-9.eE+]+)$", re.MULTILINE),
+}
 _ALARMS = {1: "NOSPACE", 2: "CORRUPT"}
 
 
@@ -48,6 +59,8 @@ class EtcdHealth:
     members: tuple[EtcdMember, ...]
     alarms: tuple[str, ...] = ()
     """``NOSPACE``, ``CORRUPT``."""
+    users: bool = False
+    """Whether this installation relies on the permissions of an etcd user."""
 
 
 async def read_health(config: EtcdConfig) -> EtcdHealth:
@@ -57,24 +70,41 @@ async def read_health(config: EtcdConfig) -> EtcdHealth:
     alarms: tuple[str, ...] = ()
     if answering:
         alarms = await _alarms(replace(config, endpoints=answering, timeout_s=ANSWER_S))
-    return EtcdHealth(members=tuple(members), alarms=alarms)
+    return EtcdHealth(members=tuple(members), alarms=alarms, users=bool(config.user))
 
 
 async def _member(config: EtcdConfig, endpoint: str) -> EtcdMember:
     client = EtcdClient(replace(config, endpoints=(endpoint,), timeout_s=ANSWER_S))
+    metrics = await asyncio.to_thread(_metrics, config, endpoint)
     try:
         status = await client.maintenance(lambda stub: stub.Status, rpc_pb2.StatusRequest())
+    except EtcdDenied:
+        # An answer all the same: some versions give their status to root only.
+        return _member_of(endpoint, metrics)
     except DistopError as error:
         return EtcdMember(endpoint=endpoint, error=error.message)
     finally:
         await client.close()
-    quota = await asyncio.to_thread(_quota, config, endpoint)
-    return EtcdMember(
-        endpoint=endpoint,
+    member = _member_of(endpoint, metrics)
+    return replace(
+        member,
         version=status.version,
         has_leader=bool(status.leader),
         bytes=status.dbSize,
         bytes_used=status.dbSizeInUse,
+    )
+
+
+def _member_of(endpoint: str, metrics: dict[str, str]) -> EtcdMember:
+    """What a member tells among its metrics. It keeps them for root where it keeps other things."""
+    number = {name: int(float(value)) for name, value in metrics.items() if name != "version"}
+    quota = number.get("quota", 0)
+    return EtcdMember(
+        endpoint=endpoint,
+        version=metrics.get("version", ""),
+        has_leader=bool(number.get("has_leader", 1)),
+        bytes=number.get("bytes", 0),
+        bytes_used=number.get("bytes_used", 0),
         quota=quota or DEFAULT_QUOTA,
         quota_known=bool(quota),
     )
@@ -84,27 +114,47 @@ async def _alarms(config: EtcdConfig) -> tuple[str, ...]:
     client = EtcdClient(config)
     try:
         reply = await client.maintenance(lambda stub: stub.Alarm, rpc_pb2.AlarmRequest())
+    except EtcdDenied:
+        return await asyncio.to_thread(_alarms_of_health, config)
     except DistopError:
-        return ()  # etcds with users may keep it from us
+        return ()
     finally:
         await client.close()
     return tuple(sorted({_ALARMS.get(one.alarm, f"alarm {one.alarm}") for one in reply.alarms}))
 
 
-def _quota(config: EtcdConfig, endpoint: str) -> int:
-    """The quota of a member's database, which it tells among its metrics only; 0: it does not."""
-    context = None
-    if config.tls:
-        context = ssl.create_default_context(cafile=config.ca_cert or None)
-        if config.cert:
-            context.load_cert_chain(config.cert, config.key)
+def _alarms_of_health(config: EtcdConfig) -> tuple[str, ...]:
+    """What members say of alarms when they are asked whether they are healthy, which needs no user."""
+    found: set[str] = set()
+    for endpoint in config.endpoints:
+        try:
+            reason = str(json.loads(_page(config, endpoint, "health")).get("reason", ""))
+        except (ValueError, AttributeError):
+            continue
+        found.update(name for name in _ALARMS.values() if name in reason)
+    return tuple(sorted(found))
+
+
+def _metrics(config: EtcdConfig, endpoint: str) -> dict[str, str]:
+    """The metrics of a member that say how it is; without those that it does not tell."""
+    page = _page(config, endpoint, "metrics")
+    found = ((name, pattern.search(page)) for name, pattern in _METRICS.items())
+    return {name: match[1] for name, match in found if match}
+
+
+def _page(config: EtcdConfig, endpoint: str, path: str) -> str:
+    """What a member answers over HTTP, also where it says that it is not well; empty: nothing."""
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-    if context is not None:
-        handlers.append(urllib.request.HTTPSHandler(context=context))
-    url = f"{'https' if config.tls else 'http'}://{endpoint}/metrics"
     try:
+        if config.tls:
+            context = ssl.create_default_context(cafile=config.ca_cert or None)
+            if config.cert:
+                context.load_cert_chain(config.cert, config.key)
+            handlers.append(urllib.request.HTTPSHandler(context=context))
+        url = f"{'https' if config.tls else 'http'}://{endpoint}/{path}"
         with urllib.request.build_opener(*handlers).open(url, timeout=ANSWER_S) as answer:
-            found = _QUOTA.search(answer.read())
-            return int(float(found[1])) if found else 0
+            return str(answer.read(MAX_PAGE_BYTES).decode())
+    except urllib.error.HTTPError as error:
+        return error.read(MAX_PAGE_BYTES).decode(errors="replace")
     except (OSError, ValueError):
-        return 0
+        return ""

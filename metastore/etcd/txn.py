@@ -90,10 +90,16 @@ class Txn(msgspec.Struct, frozen=True):
     compares: tuple[Compare, ...] = ()
     then: tuple[Op, ...] = ()
     otherwise: tuple[Op, ...] = ()
+    lane: bytes = b""
+    """It touches no key that transactions of other lanes touch, so that it may be sent together with some of
+    them. Empty: it is sent by itself."""
 
     def __add__(self, other: Txn) -> Txn:
         """Both at once: all compares of both must hold for either to happen."""
-        return Txn(self.compares + other.compares, self.then + other.then, self.otherwise + other.otherwise)
+        lane = self.lane or other.lane
+        return Txn(
+            self.compares + other.compares, self.then + other.then, self.otherwise + other.otherwise, lane
+        )
 
     def weight(self) -> int:
         """What counts against :data:`MAX_OPS`: the widest list, plus the widest nested transaction in it."""

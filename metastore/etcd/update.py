@@ -10,6 +10,8 @@ change of the metastore goes through one of the two functions here, which are th
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,7 +28,7 @@ from tenacity import (
 from tenacity import wait_random_exponential as backoff
 from tenacity.stop import stop_base
 
-from distop.errors import DistopError, EtcdOutOfSpace, Exhausted, LeaseLost, OutcomeUnknown
+from distop.errors import Busy, DistopError, EtcdOutOfSpace, LeaseLost, OutcomeUnknown
 from distop.metastore.etcd import deadline
 from distop.metastore.etcd.txn import Get, Txn, TxnResult
 
@@ -115,11 +117,17 @@ async def settle(
 
     if patience_s is None:
         stop = stop_any(
-            stop_after_attempt(MAX_TRIES), stop_after_delay(4 * client.config.timeout_s), _TooLate()
+            stop_after_attempt(MAX_TRIES - 1), stop_after_delay(4 * client.config.timeout_s), _TooLate()
         )
     else:
         stop = stop_any(stop_after_delay(patience_s), _TooLate())
     try:
+        try:
+            return await send()  # nearly always all there is to it
+        except DistopError as error:
+            if not goes_on(error) or deadline.is_over():
+                raise
+        await asyncio.sleep(random.uniform(0.0, 0.02))
         wait = backoff(multiplier=0.02, max=1.0)
         return await AsyncRetrying(retry=retry_if_exception(goes_on), wait=wait, stop=stop, reraise=True)(
             send
@@ -195,8 +203,10 @@ async def update(
 
     Raises
     ------
-    Exhausted
+    Busy
         Too many races were lost in a row. Nothing was written.
+    OutcomeUnknown
+        As of :func:`settle`; and when there is no try left to find out who has won.
     DistopError
         As of :func:`settle` and ``decide``.
     """
@@ -210,7 +220,7 @@ async def update(
         txn, answer = await decide(seen)
         if txn is None:
             return answer, seen.revision
-        txn = Txn(txn.compares, txn.then, tuple(reads))
+        txn = Txn(txn.compares, txn.then, tuple(reads), txn.lane)
         result = await settle(client, txn, patience_s=patience_s, replied=replied)
         if result.succeeded:
             return answer, result.revision
@@ -222,15 +232,20 @@ async def update(
         raise TryAgain
 
     def too_busy(_: RetryCallState) -> tuple[A, int]:
-        raise Exhausted(
-            f"{what} is too busy: {MAX_RACES} tries in a row lost a race", hint="try again in a moment"
-        )
+        if known is not None:
+            raise OutcomeUnknown(f"the last try to change {what} may have happened")
+        raise Busy(f"{what} is too busy: {MAX_RACES} tries in a row lost a race")
+
+    try:
+        return await attempt()
+    except TryAgain:
+        await asyncio.sleep(random.uniform(0.0, 0.01))
 
     # Random pauses, so that many who change the same thing do not march in step and spend their time losing.
     retrying = AsyncRetrying(
         retry=retry_if_exception_type(TryAgain),
         wait=backoff(multiplier=0.01, exp_base=1.3, max=1.0),
-        stop=stop_any(stop_after_attempt(MAX_RACES), stop_after_delay(PATIENCE_S), _TooLate()),
+        stop=stop_any(stop_after_attempt(MAX_RACES - 1), stop_after_delay(PATIENCE_S), _TooLate()),
         retry_error_callback=too_busy,
     )
     return await retrying(attempt)

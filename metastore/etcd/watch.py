@@ -51,13 +51,20 @@ class WatchBatch(msgspec.Struct, frozen=True):
 
 
 async def watch(
-    client: EtcdClient, start: bytes, end: bytes = b"", *, from_revision: int = 0, deletes: bool = True
+    client: EtcdClient,
+    start: bytes,
+    end: bytes = b"",
+    *,
+    from_revision: int = 0,
+    puts: bool = True,
+    deletes: bool = True,
 ) -> AsyncGenerator[WatchBatch, None]:
     """All changes from ``from_revision`` on (0: from now), of one key or of the range ``start`` to ``end``.
 
     A batch without events comes first, once the stream stands. Never ends by itself: broken streams are
     opened again where they broke, on the next endpoint. Changes of one revision always come in one batch.
-    Close it (``aclosing``) or cancel the task that reads it. Without ``deletes`` etcd leaves deletions out.
+    Close it (``aclosing``) or cancel the task that reads it. Without ``puts`` or ``deletes`` etcd leaves them
+    out.
 
     To list and watch, begin with the watch, then list, then skip what the listing shows already: etcd
     delivers at once to a watch that begins *now*, but only every 100 ms to one that begins in the past.
@@ -69,6 +76,8 @@ async def watch(
     EtcdDenied
         etcd refuses the user, also after it has authenticated anew.
     """
+    filters = [] if puts else [rpc_pb2.WatchCreateRequest.NOPUT]
+    filters += [] if deletes else [rpc_pb2.WatchCreateRequest.NODELETE]
     next_revision, pause, refused = from_revision, _FIRST_PAUSE_S, False
     while True:
         endpoint = client.endpoint
@@ -79,7 +88,7 @@ async def watch(
                 start_revision=next_revision,
                 progress_notify=True,
                 fragment=True,
-                filters=[] if deletes else [rpc_pb2.WatchCreateRequest.NODELETE],
+                filters=filters,
             )
         )
         call = None
@@ -127,17 +136,18 @@ async def watch(
 
 
 async def follow(
-    client: EtcdClient, prefix: bytes, *, keys_only: bool = False
+    client: EtcdClient, prefix: bytes, end: bytes = b"", *, keys_only: bool = False, deletes: bool = True
 ) -> AsyncGenerator[Snapshot | WatchBatch, None]:
     """The present state of a prefix, then its changes; the whole state again whenever history was lost.
 
-    ``keys_only`` spares the values of the listing (events always carry theirs).
+    With ``end``: of all keys from ``prefix`` to (without) ``end``. Without ``deletes`` etcd leaves deletions
+    out of the changes. ``keys_only`` spares the values of the listing (events always carry theirs).
     """
     while True:
         try:
-            async with aclosing(watch(client, prefix, prefix_end(prefix))) as changes:
+            async with aclosing(watch(client, prefix, end or prefix_end(prefix), deletes=deletes)) as changes:
                 await anext(changes)
-                snapshot = await client.scan(prefix, keys_only=keys_only)
+                snapshot = await client.scan(prefix, end, keys_only=keys_only)
                 yield snapshot
                 async for batch in changes:
                     if (news := batch.after(snapshot.revision)).events:

@@ -4,19 +4,26 @@ The local deadline is the heart: a process that was paused cannot know what happ
 know that its last *acknowledged* renewal was sent more than a TTL ago. From then on, and a margin earlier,
 it must not act. Writes do not rely on it (they carry a fence); it keeps a dead leader from doing useless or
 harmful things outside etcd.
+
+It is renewed in a thread of its own, so that a process with much to do does not lose it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
+
+import grpc
 
 from distop.errors import DistopError, LeaseLost
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.clocks import boot_clock
+from distop.metastore.members.renewal import Renewal
 
 __all__ = ["LeaseSession", "boot_clock"]
 
@@ -37,7 +44,7 @@ class LeaseSession:
     clock:
         Seconds, monotonic.
     renewed:
-        Told the new :attr:`deadline` whenever there is one.
+        Told the new :attr:`deadline` whenever there is one, by the thread that renews it.
 
     ``lost`` is set once, when the lease has ended for whatever reason. A new session is a new identity.
     """
@@ -60,7 +67,10 @@ class LeaseSession:
         self._renewed = renewed
         self._margin_s = max(0.2, ttl_s * 0.1)
         self._closing = False
-        self._task: asyncio.Task[None] | None = None
+        self._over = False
+        self._renewal: Renewal | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.get_ident()
 
     @property
     def alive(self) -> bool:
@@ -70,8 +80,17 @@ class LeaseSession:
         would tell him to begin again if a renewal that was under way came through after all.
         """
         if self.lease_id and self._clock() >= self.deadline:
+            self._lose()
+        return self.lease_id != 0 and not self._over
+
+    def _lose(self) -> None:
+        """Once and for all; called from any thread."""
+        self._over = True
+        if threading.get_ident() == self._thread:
             self.lost.set()
-        return self.lease_id != 0 and not self.lost.is_set()
+        elif self._loop is not None:
+            with suppress(RuntimeError):  # a loop that has ended: nobody waits there
+                self._loop.call_soon_threadsafe(self.lost.set)
 
     def check(self) -> None:
         """Raise :class:`~distop.errors.LeaseLost` unless :attr:`alive`."""
@@ -86,17 +105,17 @@ class LeaseSession:
         reached("lease.grant.after")
         self.lease_id = lease
         self._holds_until(sent + self.ttl_s - self._margin_s)
-        self._task = asyncio.create_task(self._keep_alive(), name=f"lease-{self.lease_id:x}")
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._renewal = Renewal(self.client.config, self.lease_id, self._keep_alive)
         return self
 
     async def close(self, *, revoke: bool = True) -> None:
         """Stop renewing; ``revoke`` drops the lease's keys at once (best effort: else they expire)."""
         self._closing = True
-        self.lost.set()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        self._lose()
+        if self._renewal is not None:
+            self._renewal.close()
+            self._renewal = None
         if revoke and self.lease_id:
             try:
                 reached("lease.revoke.before")
@@ -117,23 +136,27 @@ class LeaseSession:
         self.deadline = deadline
         self._renewed(deadline)
 
-    async def _keep_alive(self) -> None:
+    def _keep_alive(self, renewal: Renewal) -> None:
+        """In the thread that renews."""
         interval = self.ttl_s / 3
         try:
             while self.alive:
-                sent = self._clock()
+                sent, pause = self._clock(), min(0.1, interval)
                 try:
-                    ttl = await self.client.lease_keep_alive(self.lease_id, timeout_s=interval)
-                except DistopError as error:
-                    log.warning("lease_renewal_failed", extra={"lease": self.lease_id, "error": str(error)})
-                    await asyncio.sleep(min(0.1, interval))
-                    continue
-                if ttl <= 0 or not self.alive:
+                    ttl = renewal.renew(interval)
+                except (grpc.RpcError, ValueError) as error:  # ValueError: of a channel that is being closed
+                    if not self._closing:
+                        fields = {"lease": self.lease_id, "error": str(error)}
+                        log.warning("lease_renewal_failed", extra=fields)
+                else:
+                    if ttl <= 0 or not self.alive:
+                        return
+                    self._holds_until(sent + min(ttl, self.ttl_s) - self._margin_s)
+                    # Until the next renewal is due, but never past the deadline without noticing it.
+                    pause = min(interval, self.deadline - self._clock())
+                if not renewal.pause(pause):
                     return
-                self._holds_until(sent + min(ttl, self.ttl_s) - self._margin_s)
-                # Until the next renewal is due, but never past the deadline without noticing it.
-                await asyncio.sleep(max(0.0, min(interval, self.deadline - self._clock())))
         finally:
             if not self._closing:
                 log.warning("lease_lost", extra={"lease": self.lease_id})
-            self.lost.set()
+            self._lose()

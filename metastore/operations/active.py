@@ -1,11 +1,33 @@
-"""Operations of a table that still have keys: running, or ended and not collected yet."""
+"""The indexes of operations: those that still have keys, running, or ended and not collected yet; and those
+of them that run and that no executor has.
+
+The entry of one that waits goes with the transaction that takes it, or seals it. It comes back when its
+executor lets go of it. An executor that dies leaves no entry behind: others make it, see :func:`wait_again`.
+"""
 
 from __future__ import annotations
 
-from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.records.keyspace import TableKeys, escape
-from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.record import decode
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.txn import Put, Txn, absent, equals
+from distop.metastore.etcd.update import PATIENCE_S, settle
+from distop.metastore.records.keyspace import OperationKeys, TableKeys, escape
+from distop.metastore.records.operation import RUNNING, ActiveRecord, OperationArg
+from distop.metastore.records.record import decode, encode
+
+if TYPE_CHECKING:
+    # Workers that only send marks through a sidecar import this module, and must not pay for gRPC.
+    from distop.metastore.etcd.client import EtcdClient
+
+_AT_ONCE = 60
+
+
+def index_puts(keys: OperationKeys) -> tuple[Put, Put]:
+    """The entries of a new operation."""
+    entry = encode(ActiveRecord(type=keys.operation.type))
+    return Put(keys.keyspace.active_operation(keys.operation), entry), Put(keys.waiting, entry)
 
 
 async def active_operations(client: EtcdClient, keys: TableKeys) -> list[OperationArg]:
@@ -22,3 +44,20 @@ async def active_operations(client: EtcdClient, keys: TableKeys) -> list[Operati
         if arg.exists:  # collected meanwhile, otherwise
             found.append(decode(arg.value, OperationArg, arg.key))
     return found
+
+
+def _wait_txn(keys: OperationKeys) -> Txn:
+    """IF ``.state = running`` AND nobody runs it AND it has no entry THEN an entry."""
+    compares = equals(keys.state, RUNNING), absent(keys.runner), absent(keys.waiting)
+    return Txn(compares, index_puts(keys)[1:])
+
+
+async def wait_again(client: EtcdClient, operations: Sequence[OperationKeys]) -> None:
+    """Let those wait that run and that nobody has, such as the ones of an executor that died.
+
+    May be called at any time and sent twice: one that is taken, sealed or over meanwhile gets no entry.
+    """
+    for start in range(0, len(operations), _AT_ONCE):
+        reached("wait.before")
+        txn = Txn(then=tuple(_wait_txn(keys) for keys in operations[start : start + _AT_ONCE]))
+        await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("wait.after"))

@@ -14,6 +14,7 @@ from distop.errors import (
     LeadershipLost,
     OperationNotFound,
     OperationPaused,
+    OutcomeUnknown,
     TooLateToCancel,
 )
 from distop.metastore.crashpoints import reached
@@ -32,6 +33,7 @@ from distop.metastore.etcd.txn import (
     unchanged,
 )
 from distop.metastore.etcd.update import settle, update
+from distop.metastore.etcd.windows import Windows
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.requests import answered
 from distop.metastore.operations.runs import not_paused
@@ -47,6 +49,7 @@ from distop.metastore.records.operation import (
     OperationArg,
 )
 from distop.metastore.records.record import decode, encode
+from distop.metastore.tables.audit import operation_puts
 
 MAX_KEYS_IN_FINISH = 1000
 """Up to so many keys go in the finishing transaction itself; deleting 100,000 at once would stop etcd for
@@ -121,13 +124,13 @@ async def seal(
     OperationPaused
         It may not go on at present; nothing was written.
     """
-    puts: tuple[Op, ...] = (Put(keys.state, after),)
+    puts: tuple[Op, ...] = (Put(keys.state, after), Delete(keys.waiting))
     if error is not None:
         puts += (Put(keys.error, encode(error)),)
     compares: tuple[Compare, ...] = (equals(keys.state, before), epoch.held())
     if after == COMMITTING:
         compares += not_paused(keys)
-    txn = Txn(compares, puts, (Get(keys.state), Get(epoch.key)))
+    txn = Txn(compares, puts, (Get(keys.state), Get(epoch.key)), lane=keys.table_prefix)
     reached("seal.before")
     result = await settle(client, txn, replied=lambda: reached("seal.after"))
     if result.succeeded:
@@ -195,11 +198,18 @@ def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: Finish)
     else:
         active = keys.keyspace.active_operation(op.operation)
         gone = (Delete(op.prefix, prefix_end(op.prefix)), Delete(active), Delete(paused))
+    if finish.sealed == RUNNING:
+        gone += (Delete(op.waiting),)  # otherwise it went with the seal
     history = Put(keys.history(op.operation), encode(finish.history))
     said = finish.history
-    request = answered(keys, finish.arg, said.outcome, said.finished_at) if finish.arg is not None else ()
+    told: tuple[Op, ...] = ()
+    if finish.arg is not None:
+        told = (
+            *answered(keys, finish.arg, said.outcome, said.finished_at),
+            *operation_puts(keys, finish.arg, said),
+        )
     reads = (Get(op.state), Get(epoch.key), Get(history.key))
-    return Txn(compares, (run_ops, history, *request, *gone), reads) + publication
+    return Txn(compares, (run_ops, history, *told, *gone), reads, lane=keys.prefix) + publication
 
 
 async def finish(
@@ -208,14 +218,16 @@ async def finish(
     """Send the finishing transaction until its outcome is known; with the revision that outcome is of.
 
     A lost reply is answered by the history: the record of this operation is written by this transaction
-    and by nothing else, so if it stands, the operation is finished.
+    and by nothing else, so if it stands, the operation is finished. It may have gone since, with the end of
+    the next operation of its series, and nobody can tell any more.
 
     Raises
     ------
     LeadershipLost
         The epoch is over and the operation is not finished. Nothing was written by this call.
     OutcomeUnknown
-        etcd does not answer: nothing may be concluded, and no file may be deleted.
+        etcd does not answer, or the operation's line is gone: nothing may be concluded, and no file may be
+        deleted.
     """
     reached("finish.before")
     txn = finish_txn(keys, op, epoch, plan)
@@ -225,6 +237,8 @@ async def finish(
     leader, history = result.one(1, epoch.key), result.one(2, keys.history(op.operation))
     if history.exists:
         return Finished.DONE, result.revision
+    if result.doubt and not result.one(0, op.state).exists:
+        raise OutcomeUnknown(f"{op.operation} has ended, and nothing says any more how")
     if leader.create_revision != epoch.revision:
         raise LeadershipLost(f"{op.operation}: epoch {epoch.revision} is over")
     return Finished.MOVED, result.revision
@@ -237,20 +251,18 @@ async def collect(client: EtcdClient, keys: TableKeys, op: OperationKeys) -> int
     operation's state never comes back, since instance numbers are never used twice. Returns the keys removed.
     """
     removed = 0
-    while True:
-        page = await client.get_range(
-            op.prefix, prefix_end(op.prefix), keys_only=True, limit=COLLECT_BITE + 1
-        )
-        victims = [kv.key for kv in page.kvs if kv.key != op.arg]
+    windows, over = Windows(op.prefix, prefix_end(op.prefix), COLLECT_BITE), False
+    while not over:
+        page = await client.get_range(windows.start, windows.stop, keys_only=True, limit=COLLECT_BITE)
+        found = [kv.key for kv in page.kvs]
+        over = windows.read(found, more=page.more, count=page.count)
+        victims = [key for key in found if key != op.arg]
         if not victims:
-            break
-        bite = Delete(victims[0], victims[-1] + b"\0")
-        if victims[0] < op.arg <= victims[-1]:
-            # .arg must outlive every other key: split the range around it.
-            low, high = Delete(victims[0], op.arg), Delete(op.arg + b"\0", victims[-1] + b"\0")
-            txn = Txn((absent(op.state),), (low, high))
-        else:
-            txn = Txn((absent(op.state),), (bite,))
+            continue
+        first, behind = victims[0], victims[-1] + b"\0"
+        # .arg must outlive every other key: split the range around it.
+        parts = [(first, op.arg), (op.arg + b"\0", behind)] if first < op.arg < behind else [(first, behind)]
+        txn = Txn((absent(op.state),), tuple(Delete(*part) for part in parts))
         reached("collect.before")
         if not (await settle(client, txn, replied=lambda: reached("collect.middle"))).succeeded:
             return removed

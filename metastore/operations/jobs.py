@@ -146,7 +146,8 @@ def flat_txn(run: Run, marks: Sequence[Mark]) -> Txn:
     """
     keys = [run.keys.job_state(mark.partition) for mark in marks]
     free = tuple(absent(key) for key in keys)
-    return Txn(run.held() + free, tuple(Put(key, mark.value) for key, mark in zip(keys, marks, strict=True)))
+    puts = tuple(Put(key, mark.value) for key, mark in zip(keys, marks, strict=True))
+    return Txn(run.held() + free, puts, lane=run.keys.table_prefix)
 
 
 def mark_txn(run: Run, marks: Sequence[Mark]) -> Txn:
@@ -159,7 +160,8 @@ def mark_txn(run: Run, marks: Sequence[Mark]) -> Txn:
     keys = run.keys
     reads = [Get(keys.state), Get(keys.runner)]
     reads += [Get(keys.job_state(mark.partition)) for mark in marks if mark.repeated]
-    return Txn(run.held(), tuple(_one_mark(keys, mark) for mark in marks), tuple(reads))
+    each = tuple(_one_mark(keys, mark) for mark in marks)
+    return Txn(run.held(), each, tuple(reads), lane=keys.table_prefix)
 
 
 def _one_mark(keys: OperationKeys, mark: Mark) -> Txn:

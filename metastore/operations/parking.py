@@ -41,10 +41,11 @@ from distop.metastore.records.record import decode, encode
 async def note_failure(
     client: EtcdClient, keys: OperationKeys, epoch: Epoch, record: CompletionRecord, state: bytes = COMMITTING
 ) -> int | None:
-    """IF ``.state`` is still this one AND the epoch is held THEN ``.completion`` is this record.
+    """IF ``.state`` is still this one AND nobody has decided AND the epoch is held THEN ``.completion`` is
+    this record.
 
     Only the leader writes it, so it stands on what the leader last wrote or read. Returns the revision;
-    ``None`` when the state is another one.
+    ``None`` when the state is another one, or a decision stands that is to be acted on.
 
     Raises
     ------
@@ -52,7 +53,7 @@ async def note_failure(
         The epoch is over; nothing was written.
     """
     then = (Put(keys.completion, encode(record)),)
-    txn = Txn((equals(keys.state, state), epoch.held()), then, (Get(epoch.key),))
+    txn = Txn((equals(keys.state, state), absent(keys.resolve), epoch.held()), then, (Get(epoch.key),))
     reached("note.before")
     result = await settle(client, txn, replied=lambda: reached("note.after"))
     if result.succeeded:
@@ -64,7 +65,8 @@ async def note_failure(
 async def request_resolve(
     client: EtcdClient, keys: OperationKeys, decision: ResolveRecord, audit: Put | None = None
 ) -> None:
-    """Decide about a parked operation; any coordinator may. Safe to repeat.
+    """Decide about an operation that is parked, or give one up whose completion hangs; any coordinator may.
+    Safe to repeat.
 
     Raises
     ------
@@ -91,7 +93,8 @@ async def request_resolve(
         if not state.exists:
             raise OperationNotFound(f"operation {keys.operation} is not running")
         record = _completion_of(completion)
-        if record is None or not record.parked or state.value != COMMITTING:
+        hangs = record is not None and record.running and decision.action == ABORT
+        if record is None or not (record.parked or hangs) or state.value != COMMITTING:
             raise NotParked(f"operation {keys.operation} is not parked, it is {state.value.decode()}")
         if decision.action == SKIP and not record.skippable:
             failed = record.step or "what failed"
@@ -163,6 +166,8 @@ def _why(completion: CompletionRecord, decision: ResolveRecord) -> str:
     by = f" by {decision.by}" if decision.by else ""
     reason = f" ({decision.reason})" if decision.reason else ""
     what = f"{completion.step}: " if completion.step else ""
+    if completion.running:
+        return f"aborted{by}{reason} while {completion.running} was still running"
     return f"aborted{by}{reason} after {completion.attempts} failed attempts: {what}{completion.error}"
 
 

@@ -4,7 +4,8 @@
 table starts nothing, a paused operation is given to no runner and is not sealed to be committed. The index
 ``_paused.`` names them all, so that coordinators and executors hear of it without looking at each operation.
 
-Both ways are idempotent: of two who pause, the first one's reason stands; resuming twice is fine.
+Both ways are idempotent: of two who pause, the first one's reason stands; resuming twice is fine. A pause
+happens once: a copy of it that arrives late, when somebody has resumed already, finds its own audit entry.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from distop.metastore.etcd.update import settle, update
 from distop.metastore.etcd.watch import WatchBatch
 from distop.metastore.records.keyspace import Keyspace, OperationId, OperationKeys, TableKeys
 from distop.metastore.records.operation import RUNNING, PauseRecord
-from distop.metastore.records.record import decode, encode
+from distop.metastore.records.record import encode
 
 
 async def pause_operation(client: EtcdClient, keys: OperationKeys, record: PauseRecord, audit: Put) -> bool:
-    """IF it is running AND not paused THEN ``.pause``, the index and the audit entry.
+    """IF it is running AND not paused AND this was not done before THEN ``.pause``, the index and the audit
+    entry.
 
     Returns whether it was this call that paused it.
 
@@ -45,19 +47,21 @@ async def pause_operation(client: EtcdClient, keys: OperationKeys, record: Pause
     """
     index = client.keyspace.paused_operation(keys.operation)
     txn = Txn(
-        (equals(keys.state, RUNNING), absent(keys.pause)),
+        (equals(keys.state, RUNNING), absent(keys.pause), absent(audit.key)),
         (Put(keys.pause, encode(record)), Put(index, b"{}"), audit),
-        (Get(keys.state), Get(keys.pause)),
+        (Get(keys.state), Get(keys.pause), Get(audit.key)),
     )
     reached("pause.before")
     result = await settle(client, txn, replied=lambda: reached("pause.after"))
     if result.succeeded:
         return True
     state, standing = result.one(0, keys.state), result.one(1, keys.pause)
+    if result.one(2, audit.key).exists:
+        return True  # a reply was lost
     if not state.exists:
         raise OperationNotFound(f"operation {keys.operation} is not running")
     if standing.exists:
-        return decode(standing.value, PauseRecord, standing.key) == record  # ours, if a reply was lost
+        return False
     raise PreconditionFailed(
         f"operation {keys.operation} is {state.value.decode(errors='replace')}: too late to pause it",
         hint="a running operation can be paused",
@@ -77,22 +81,24 @@ async def resume_operation(client: EtcdClient, keys: OperationKeys, audit: Put) 
 
 
 async def pause_table(client: EtcdClient, keys: TableKeys, record: PauseRecord, audit: Put) -> bool:
-    """IF the table is there AND not paused THEN ``<table>.pause``, the index and the audit entry.
+    """IF the table is there AND not paused AND this was not done before THEN ``<table>.pause``, the index and
+    the audit entry.
 
     Returns whether it was this call that paused it. Raises :class:`~distop.errors.TableNotFound`.
     """
     index = keys.keyspace.paused_table(keys.name)
 
     async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
-        table, standing = _existing(keys, read.one(0, keys.table)), read.one(1, keys.pause)
-        if standing.exists:  # by this call, if a reply was lost
-            return None, decode(standing.value, PauseRecord, standing.key) == record
+        table = _existing(keys, read.one(0, keys.table))
+        done = read.one(2, audit.key).exists  # by this call: a reply was lost
+        if done or read.one(1, keys.pause).exists:
+            return None, done
         reached("pause.before")
         puts = (Put(keys.pause, encode(record)), Put(index, b"{}"), audit)
-        return Txn((unchanged(table), absent(keys.pause)), puts), True
+        return Txn((unchanged(table), absent(keys.pause), absent(audit.key)), puts), True
 
     what, replied = f"table {keys.name!r}", lambda: reached("pause.after")
-    reads = (Get(keys.table), Get(keys.pause))
+    reads = (Get(keys.table), Get(keys.pause), Get(audit.key))
     return (await update(client, reads, decide, what=what, replied=replied))[0]
 
 

@@ -51,6 +51,11 @@ def answered(keys: TableKeys, arg: OperationArg, outcome: str, now: float) -> tu
     return (_put(keys, arg, outcome),) if arg.request_id and now < arg.request_note.forget_at else ()
 
 
+def forgotten(keys: TableKeys, request_id: str, record: RequestRecord) -> tuple[Op, ...]:
+    """The removal of what is remembered of a request, before its time."""
+    return Delete(keys.request(request_id)), Delete(_expiry(keys, request_id, record.forget_at))
+
+
 def _put(keys: TableKeys, arg: OperationArg, outcome: str) -> Put:
     note = arg.request_note
     record = RequestRecord(

@@ -14,6 +14,7 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Op, Txn
 from distop.metastore.operations import requests
+from distop.metastore.operations.series import forget_series
 from distop.metastore.records.keyspace import TableKeys, escape
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode
@@ -51,6 +52,9 @@ async def prune(client: EtcdClient, keys: TableKeys, *, now: float, keep: int = 
     ]
     records.sort(key=lambda item: item[1].finished_at, reverse=True)
     victims = records[keep:]
+    for _, record in victims:
+        if record.series is not None:
+            await forget_series(client, keys, record.series)
     for start in range(0, len(victims), _BITE):
         deletes: list[Op] = [Delete(key) for key, _ in victims[start : start + _BITE]]
         try:

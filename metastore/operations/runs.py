@@ -19,6 +19,7 @@ from distop.metastore.etcd.txn import (
     Delete,
     Get,
     KeyValue,
+    Op,
     Put,
     Txn,
     absent,
@@ -26,6 +27,7 @@ from distop.metastore.etcd.txn import (
     equals,
 )
 from distop.metastore.etcd.update import PATIENCE_S, settle
+from distop.metastore.operations.active import index_puts
 from distop.metastore.records.keyspace import OperationKeys, prefix_end
 from distop.metastore.records.operation import RUNNING, OperationArg, RunnerRecord
 from distop.metastore.records.record import decode, encode
@@ -98,7 +100,7 @@ async def take_runner(
     client: EtcdClient, keys: OperationKeys, record: RunnerRecord, lease: int
 ) -> Taken | None:
     """IF ``.state = running`` AND nobody runs it AND nobody has paused it or its table THEN ``.runner`` under
-    ``lease``; ``None`` if not so.
+    ``lease``, and its entry among those that wait goes; ``None`` if not so.
 
     A repeat after a lost reply finds its own key by member and lease.
 
@@ -109,21 +111,26 @@ async def take_runner(
     """
     txn = Txn(
         (equals(keys.state, RUNNING), absent(keys.runner), *not_paused(keys)),
-        (Put(keys.runner, encode(record), lease), *_reads_of_taken(keys)),
-        (Get(keys.state), *_reads_of_taken(keys)),
+        (Put(keys.runner, encode(record), lease), *_reads_of_taken(keys), Delete(keys.waiting)),
+        (Get(keys.state), *_reads_of_taken(keys), Get(keys.waiting)),
+        lane=keys.table_prefix,
     )
     reached("take.before")
     result = await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("take.after"))
     runner = result.one(1, keys.runner)
     if not result.succeeded:
-        ours = runner.exists and runner.lease == lease and result.one(0, keys.state).value == RUNNING
+        running = result.one(0, keys.state).value == RUNNING
+        if not running and result.got(4):
+            # Its keys were removed by hand. It never runs again, so nobody waits for anything there.
+            await settle(client, Txn(then=(Delete(keys.waiting),)), patience_s=PATIENCE_S)
+        ours = running and runner.exists and runner.lease == lease
         if not ours or decode(runner.value, RunnerRecord, runner.key).member != record.member:
             return None
     run, value, listed = Run(keys, runner.create_revision), result.one(2, keys.arg).value, result.got(3)
     try:
         arg = decode(value, OperationArg, keys.arg)
     except CorruptRecord:
-        await release_runner(client, run)  # a runner of another version may understand it
+        await release_runner(client, run, again=True)  # a runner of another version may understand it
         raise
     if len(listed) == _LISTED_AT_ONCE:
         listed = (await client.scan(keys.prefix, keys_only=True)).kvs
@@ -145,9 +152,14 @@ def without_result(keys: OperationKeys, arg: OperationArg, kvs: Iterable[KeyValu
     return [name for name in arg.partition_names() if name not in finished]
 
 
-async def release_runner(client: EtcdClient, run: Run) -> None:
-    """Let go of an operation; of one that is lost already: nothing happens."""
+async def release_runner(client: EtcdClient, run: Run, *, again: bool = False) -> None:
+    """Let go of an operation; of one that is lost already: nothing happens. ``again``: there is work left,
+    so that it waits for a runner from now on, if it still runs."""
     runner = created_at(run.keys.runner, run.token)
+    gone: tuple[Op, ...] = (Delete(run.keys.runner),)
+    if again:
+        gone += (Txn((equals(run.keys.state, RUNNING),), index_puts(run.keys)[1:]),)
     reached("release.before")
-    txn = Txn((runner,), (Delete(run.keys.runner),))
-    await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("release.after"))
+    await settle(
+        client, Txn((runner,), gone), patience_s=PATIENCE_S, replied=lambda: reached("release.after")
+    )

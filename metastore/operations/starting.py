@@ -39,12 +39,12 @@ from distop.metastore.etcd.txn import (
     unchanged,
 )
 from distop.metastore.etcd.update import update
+from distop.metastore.operations.active import index_puts
 from distop.metastore.operations.requests import BRIEFLY_S, FENCE_S, REMEMBER_S, remembered
 from distop.metastore.records.keyspace import OperationId, TableKeys
 from distop.metastore.records.operation import (
     RUNNING,
     SUCCESS,
-    ActiveRecord,
     CancelRecord,
     OperationArg,
     PauseRecord,
@@ -56,11 +56,9 @@ from distop.metastore.records.table import (
     Head,
     IndexRecord,
     TableRecord,
-    Watermarks,
     decode_run_ops,
-    decode_watermarks,
 )
-from distop.metastore.tables.audit import audit_put
+from distop.metastore.tables.audit import operation_puts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +96,8 @@ class TableState:
 
     record: TableRecord
     head: Head | None
-    watermarks: Watermarks
+    recent_watermarks: KeyValue
+    """Their revision is that of all of them."""
     table_kv: KeyValue
     run_ops_kv: KeyValue
     next_instance_kv: KeyValue
@@ -165,7 +164,7 @@ def table_state(keys: TableKeys, request: StartRequest, read: TxnResult) -> Tabl
     return TableState(
         record=decode(table.value, TableRecord, table.key),
         head=decode(head.value, Head, head.key) if head.exists else None,
-        watermarks=decode_watermarks(watermarks.value),
+        recent_watermarks=watermarks,
         table_kv=table,
         run_ops_kv=run_ops,
         next_instance_kv=next_instance,
@@ -268,6 +267,7 @@ def start_txn(keys: TableKeys, state: TableState, arg: OperationArg) -> Txn:
             Put(keys.run_ops, slots_with(state.run_ops_kv.value, arg.id)),
             *_new_operation(keys, arg, state.request),
         ),
+        lane=keys.prefix,
     )
 
 
@@ -275,23 +275,13 @@ def _new_operation(keys: TableKeys, arg: OperationArg, before: RequestRecord | N
     """All keys of a new operation, but ``runOps``; ``before``: what stands of its request."""
     operation = arg.id
     op_keys = keys.operation(operation)
-    reason = f"follows {arg.follows}" if arg.follows else f"again: {arg.retry_of}" if arg.retry_of else ""
     return (
         Put(keys.next_instance(operation.type), str(operation.instance + 1).encode()),
         Put(op_keys.arg, encode(arg)),
         Put(op_keys.state, RUNNING),
         *remembered(keys, arg, before),
-        Put(keys.keyspace.active_operation(operation), encode(ActiveRecord(type=operation.type))),
-        audit_put(
-            keys,
-            "start",
-            by=arg.started_by,
-            target=str(operation),
-            at=arg.started_at,
-            request_id=arg.request_id,
-            reason=reason,
-            argument=arg.asked,
-        ),
+        *index_puts(op_keys),
+        *operation_puts(keys, arg),
     )
 
 

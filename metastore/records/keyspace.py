@@ -11,11 +11,15 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import quote, unquote
+from zlib import crc32
 
 from distop.errors import CorruptRecord, InvalidName
 
 MAX_NAME_BYTES = 512
 """Longest name of a table, object, partition or request, in UTF-8 bytes before escaping."""
+
+SHARES = 1 << 16
+"""Parts of the index of waiting operations, which the live executors of a type divide among themselves."""
 
 DEFAULT_NAMESPACE = "default"
 """Of the catalog; holds the tables whose name has no dot."""
@@ -38,6 +42,7 @@ TABLE_WORDS = frozenset(
         "request",
         "requestExpiry",
         "history",
+        "series",
         "index",
         "pause",
         "auditTrail",
@@ -57,6 +62,7 @@ _OPERATION_WORDS = frozenset(
         "nextInstanceId",
         "pause",
         "run",
+        "jobCounts",
     }
 )
 _TYPE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -187,8 +193,9 @@ class OperationId:
 class OperationKeys:
     """The keys of one operation, all below ``root``."""
 
-    def __init__(self, root: bytes, operation: OperationId) -> None:
+    def __init__(self, root: bytes, operation: OperationId, keyspace: Keyspace) -> None:
         self.operation = operation
+        self.keyspace = keyspace
         self.root = root
         self.prefix = root + b"."
         self.arg = root + b".arg"
@@ -205,9 +212,18 @@ class OperationKeys:
         self.completion = root + b".completion"
         self.resolve = root + b".resolve"
         self.pause = root + b".pause"
+        self.job_counts = root + b".jobCounts"
+        """How many jobs are done, as their leader last said; only of an operation with many."""
         below_table = b".%s.%s" % (operation.type.encode(), operation.slot.encode())
-        self.table_pause = root.removesuffix(below_table) + b".pause"
+        self.table_prefix = root.removesuffix(below_table) + b"."
+        """What all keys of its table begin with."""
+        self.table_pause = self.table_prefix + b"pause"
         """The same of its table, which holds all its operations."""
+
+    @property
+    def waiting(self) -> bytes:
+        """Its entry among the operations that no executor has."""
+        return self.keyspace.waiting_operation(self.operation)
 
     @property
     def numbered_jobs(self) -> tuple[bytes, bytes]:
@@ -253,12 +269,15 @@ class TableKeys:
         self.watermarks = base + b".watermarks"
         self.pause = base + b".pause"
         self.history_prefix = base + b".history."
+        self.series_prefix = base + b".series."
         self.request_expiry_prefix = base + b".requestExpiry."
         self.ordering = base + b".ordering"
         self.backlog_prefix = base + b".backlog."
         self.applied_prefix = base + b".applied."
         self.unordered_prefix = base + b".unordered."
         self.backlog_index = keyspace.backlog_tables + escape(table).encode()
+        self.entry = keyspace.tables + escape(table).encode()
+        """Stands where :attr:`table` does, see :attr:`Keyspace.tables`."""
         self.audit_prefix = base + b".auditTrail."
         self.index_prefix = base + b".index."
         self._base = base
@@ -280,6 +299,9 @@ class TableKeys:
     def history(self, operation: OperationId) -> bytes:
         return b"%s.history.%s.%s" % (self._base, operation.type.encode(), operation.slot.encode())
 
+    def series(self, name: str) -> bytes:
+        return self.series_prefix + escape(name).encode()
+
     def backlog(self, batch: str) -> bytes:
         """A batch that waits. Its name stands as it is: key order is the order of names."""
         return self.backlog_prefix + batch.encode()
@@ -297,7 +319,7 @@ class TableKeys:
 
     def operation(self, operation: OperationId) -> OperationKeys:
         root = b"%s.%s.%s" % (self._base, operation.type.encode(), operation.slot.encode())
-        return OperationKeys(root, operation)
+        return OperationKeys(root, operation, self.keyspace)
 
 
 @dataclass(frozen=True)
@@ -341,6 +363,21 @@ class Keyspace:
         return self.prefix + b"_active."
 
     @cached_property
+    def installation(self) -> bytes:
+        """How all these keys are laid out."""
+        return self.prefix + b"_installation"
+
+    @cached_property
+    def tables(self) -> bytes:
+        """One key per table, so that nobody must skip from table to table to find their names."""
+        return self.prefix + b"_tables."
+
+    @cached_property
+    def waiting(self) -> bytes:
+        """One key per running operation that no executor has, spread over shares: see :meth:`share_of`."""
+        return self.prefix + b"_waiting."
+
+    @cached_property
     def paused(self) -> bytes:
         """One key per table and per operation that somebody has paused, so that nobody must look at each."""
         return self.prefix + b"_paused."
@@ -349,6 +386,11 @@ class Keyspace:
     def audit_prefix(self) -> bytes:
         """The audit trail of what concerns no table, or one that is gone."""
         return self.prefix + b"_audit."
+
+    @cached_property
+    def policy(self) -> bytes:
+        """Who may do what."""
+        return self.prefix + b"_policy"
 
     @cached_property
     def backlog_tables(self) -> bytes:
@@ -364,6 +406,15 @@ class Keyspace:
     def locations(self) -> bytes:
         """One key per table: the place that is its own."""
         return self.prefix + b"_locations."
+
+    def watermark_chunks(self, table_uuid: str) -> bytes:
+        """What the keys of a table's chunks of watermarks begin with. They keep their place when it is
+        renamed, and are never taken for those of a later table of its name."""
+        return b"%s_watermarks.%s." % (self.prefix, escape(table_uuid).encode())
+
+    def answer(self, key: str) -> bytes:
+        """What was answered to a request of the catalog that carries this key."""
+        return self.prefix + b"_answers." + escape(key).encode()
 
     def location(self, place: str) -> bytes:
         """The claim to a place. Slashes stand as they are: the keys of all places in it begin with its own
@@ -383,9 +434,30 @@ class Keyspace:
         table = escape(operation.table).encode()
         return b"%s%s.%s.%s" % (self.active, table, operation.type.encode(), operation.slot.encode())
 
+    def share_of(self, operation: OperationId) -> int:
+        """A number below :data:`SHARES`, always the same for an operation: live executors divide them."""
+        return crc32(self.active_operation(operation)) % SHARES
+
+    def waiting_from(self, share: int) -> bytes:
+        """Where the keys of waiting operations of this and all higher shares begin."""
+        return b"%s%04x." % (self.waiting, share) if share < SHARES else prefix_end(self.waiting)
+
+    def waiting_operation(self, operation: OperationId) -> bytes:
+        name = self.active_operation(operation).removeprefix(self.active)
+        return self.waiting_from(self.share_of(operation)) + name
+
+    def parse_waiting(self, key: bytes) -> OperationId:
+        """The operation that waits there."""
+        return self.parse_active(self.active + key[len(self.waiting_from(0)) :])
+
     def dropped(self, table: str) -> bytes:
-        """The tombstone of a table that is being dropped."""
-        return self.prefix + b"_dropped." + escape(table).encode()
+        """The tombstone of a table that is being dropped, or renamed."""
+        return self.tombstones + escape(table).encode()
+
+    @property
+    def tombstones(self) -> bytes:
+        """Of tables that are being dropped, or renamed."""
+        return self.prefix + b"_dropped."
 
     def paused_table(self, table: str) -> bytes:
         return self.paused + escape(table).encode()

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from distop.metastore.records.record import Record
+
+
+class LongCall(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """A call that takes long in a coordinator, and that no operation tells of: a plan, say."""
+
+    table: str
+    what: str
+    since: float
 
 
 class MemberRecord(Record, kw_only=True):
@@ -17,8 +27,12 @@ class MemberRecord(Record, kw_only=True):
     started_at: float = 0.0
     types: list[str] = []
     """Operation types an executor serves."""
+    only: str = ""
+    """The one operation an executor serves; empty: all of its types."""
     draining: bool = False
     """A coordinator that leads nothing as long as another one can; it still answers calls."""
+    calls: list[LongCall] = []
+    """Of a coordinator; those that began first."""
 
 
 class LeaderRecord(Record, kw_only=True):
@@ -26,3 +40,11 @@ class LeaderRecord(Record, kw_only=True):
 
     member: str
     address: str = ""
+
+
+class InstallationRecord(Record, kw_only=True):
+    """``_installation``: how the keys of the installation are laid out."""
+
+    layout: int
+    at: float = 0.0
+    """When its first process began."""

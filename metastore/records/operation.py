@@ -77,6 +77,10 @@ class OperationArg(Record, kw_only=True):
     """The operation that this request had started before, and that ended without success."""
     started_at: float = 0.0
     started_by: str = ""
+    claimed_by: str = ""
+    """What the caller says of itself, where ``started_by`` is a verified name."""
+    address: str = ""
+    """Where its start came from."""
     location: str = ""
     """The table's location at the start."""
     storage: dict[str, Any] = {}
@@ -95,6 +99,8 @@ class OperationArg(Record, kw_only=True):
     """The batches of the table's backlog that it applies; finishing it takes them out."""
     unordered: str = ""
     """The batch without an order that it applies."""
+    series: str = ""
+    """The series of operations that it goes on with; see :class:`SeriesNote`."""
     distop: str = ""
     """The version that started it."""
     then: FollowUp | None = None
@@ -166,6 +172,19 @@ class RunRecord(Record, kw_only=True):
     """How many of them have ended. For people only."""
 
 
+class JobCountsRecord(Record, kw_only=True):
+    """``<root>.jobCounts``: how many jobs are done, so that nobody must count the results of very many."""
+
+    succeeded: int = 0
+    failed: int = 0
+    run: int = 0
+    """Of a dynamic plan: the token of the run whose results these are."""
+    last_job_at: float = 0.0
+    """When a job finished last, as its executor says (seconds since the epoch)."""
+    revision: int = 0
+    """All results up to this revision are counted."""
+
+
 class CancelRecord(Record, kw_only=True):
     """``<root>.cancel``: somebody asked for the operation to be cancelled."""
 
@@ -193,7 +212,8 @@ class ErrorRecord(Record, kw_only=True):
 
 
 class CompletionRecord(Record, kw_only=True):
-    """``<root>.completion``: how completing an operation has failed so far. Absent: it has not."""
+    """``<root>.completion``: how completing an operation has failed so far, or what it waits for. Absent: it
+    has not failed, and does not take long."""
 
     attempts: int = 0
     """Failed attempts since the start or since somebody resolved it; counted across leaders."""
@@ -210,6 +230,10 @@ class CompletionRecord(Record, kw_only=True):
     """No further attempt before somebody resolves it."""
     skipped: list[int] = []
     """Steps of the commit sequence that are not to be executed, as somebody has decided."""
+    running: str = ""
+    """What it has called that takes long, and may hang."""
+    running_since: float = 0.0
+    """When that was seen, in seconds since the Unix epoch."""
 
 
 RETRY, SKIP, ABORT = "retry", "skip", "abort"
@@ -217,7 +241,8 @@ RETRY, SKIP, ABORT = "retry", "skip", "abort"
 
 
 class ResolveRecord(Record, kw_only=True):
-    """``<root>.resolve``: somebody's decision on a parked operation, for its leader to act on."""
+    """``<root>.resolve``: somebody's decision on an operation that is parked, or whose completion hangs, for
+    its leader to act on."""
 
     action: str
     """``retry``, ``skip`` or ``abort``."""
@@ -246,9 +271,41 @@ SUCCESS = "success"
 
 
 class ActiveRecord(Record, kw_only=True):
-    """``_active.<operation>``: the index entry of an operation that still has keys."""
+    """``_active.<operation>``: the index entry of an operation that still has keys. The same stands below
+    ``_waiting.`` as long as it runs and no executor has it."""
 
     type: str
+
+
+class SeriesRecord(Record, kw_only=True):
+    """``<table>.series.<name>``: where the one line is that the history has of a series."""
+
+    operation: str
+    """The one that succeeded last."""
+
+
+class SeriesEntry(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """One operation of a series."""
+
+    operation: str
+    started_at: float = 0.0
+    finished_at: float = 0.0
+    rows: int = 0
+
+
+class SeriesNote(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """What the last line of a series says of all of it."""
+
+    name: str
+    count: int = 0
+    """Operations that have succeeded."""
+    rows: int = 0
+    since: float = 0.0
+    """When the first of them was started."""
+    last: list[SeriesEntry] = []
+    """The last ones, this one included, the newest at the end."""
+    lines: list[str] = []
+    """Earlier ones whose lines still stand, since they were not collected yet."""
 
 
 class HistoryRecord(Record, kw_only=True):
@@ -274,3 +331,5 @@ class HistoryRecord(Record, kw_only=True):
     """The operation that its request had started before, and that ended without success."""
     follows: str = ""
     """The operation whose finish has started it."""
+    series: SeriesNote | None = None
+    """Of the last operation of a series: what there is to say of all of them."""

@@ -7,7 +7,7 @@ from typing import Any
 from distop.metastore.records.record import Record, decode_plain
 
 Watermarks = dict[str, dict[str, str]]
-"""``<table>.watermarks``: source -> partition -> value. Plain JSON object, no envelope."""
+"""source -> partition -> value. Plain JSON object, no envelope; see ``watermarks.py``."""
 
 RunOps = dict[str, list[str]]
 """``<table>.runOps``: operation type -> slots of its running operations. Plain JSON object."""
@@ -26,6 +26,9 @@ class TableRecord(Record, kw_only=True):
     created_at: float = 0.0
     created_by: str = ""
     uuid: str = ""
+    found_empty: bool = False
+    """Whether nothing was in its folder before who made it wrote there: so all of it is the table's own, also
+    where the owner file is still missing."""
     altered: list[str] = []
     """Request ids of its last alterations. Each changes the record, which every start compares."""
 
@@ -66,7 +69,7 @@ class IndexRecord(Record, kw_only=True):
 
 
 class DropRecord(Record, kw_only=True):
-    """``_dropped.<table>``: the table is gone, what it has left is not yet."""
+    """``_dropped.<table>``: no table has this name any more; what it has left there is not gone yet."""
 
     name: str
     location: str
@@ -74,6 +77,8 @@ class DropRecord(Record, kw_only=True):
     storage: dict[str, Any] = {}
     purge: bool = False
     """Whether its files are to go, too."""
+    renamed_to: str = ""
+    """The table has this name now: history and audit trail go there."""
     by: str = ""
     at: float = 0.0
 
@@ -85,6 +90,15 @@ class LocationRecord(Record, kw_only=True):
     uuid: str
 
 
+class AnswerRecord(Record, kw_only=True):
+    """``_answers.<key>``: a request of the catalog that carries a key was done. Goes with its lease."""
+
+    digest: str
+    """Of the request."""
+    result: str = ""
+    """Where the metadata of the table lies that it has changed; empty: it has another answer."""
+
+
 class AuditRecord(Record, kw_only=True):
     """``<table>.auditTrail.<id>`` and ``_audit.<id>``: one control action. Written with the action itself."""
 
@@ -93,11 +107,21 @@ class AuditRecord(Record, kw_only=True):
     target: str
     """What it was done to: an operation, a table, a member."""
     by: str = ""
+    """Who did it: the verified name, or else what the caller says of itself."""
+    claimed: str = ""
+    """What the caller says of itself, where :attr:`by` is verified."""
+    address: str = ""
+    """Where the call came from."""
     reason: str = ""
     at: float = 0.0
     request_id: str = ""
     argument: str = ""
-    """Of a start: what was asked for, as in the operation's record."""
+    """Of a start: what was asked for, as in the operation's record; and once that is over:"""
+    outcome: str = ""
+    """``success``, ``failed`` or ``cancelled``. Of what else is done: ``done``, or ``denied``."""
+    rows: int | None = None
+    bytes: int | None = None
+    error_code: str = ""
 
 
 class NamespaceRecord(Record, kw_only=True):

@@ -8,22 +8,49 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
+from contextvars import ContextVar
 from dataclasses import dataclass
+from zlib import crc32
 
 from distop.errors import DistopError, OutcomeUnknown
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Put, Txn
-from distop.metastore.records.keyspace import Keyspace, TableKeys, prefix_end
+from distop.metastore.etcd.txn import Delete, KeyValue, Put, Txn
+from distop.metastore.records.keyspace import Keyspace, TableKeys, prefix_end, unescape
+from distop.metastore.records.operation import HistoryRecord, OperationArg
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import AuditRecord
 
 log = logging.getLogger(__name__)
 
+DONE, DENIED = "done", "denied"
+"""What became of an action: it happened, or its caller had no right to it."""
+
 KEEP = 2000
 """Entries kept per table, and of the installation."""
 
+KEEP_S = 400 * 86_400.0
+"""Seconds for which they are kept at the most: a year, and the time to look back at it."""
+
 BITE = 1000
 """Entries forgotten by one transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """Who acts at present, beside what a request says of its caller."""
+
+    subject: str = ""
+    """The verified name; empty: nobody has verified one."""
+    claimed: str = ""
+    """What the caller says of itself."""
+    address: str = ""
+    """Where the call comes from."""
+
+
+_NOBODY = Acting()
+acting: ContextVar[Acting] = ContextVar("acting", default=_NOBODY)
+"""Set where a call arrives; every entry made within the call says it."""
 
 
 def audit_put(
@@ -36,6 +63,7 @@ def audit_put(
     reason: str = "",
     request_id: str = "",
     argument: str = "",
+    outcome: str = DONE,
 ) -> Put:
     """The entry of one action, to be put into the transaction that does it.
 
@@ -43,30 +71,84 @@ def audit_put(
     ----------
     keys:
         Of the table it is done to; the keyspace for what concerns no table, or one that is gone.
+    by:
+        Who it is by their own account. A verified name takes its place, and stands beside it.
     at:
         Seconds since the Unix epoch; the key begins with it.
     """
+    who = acting.get()
     record = AuditRecord(
         action=action,
         target=target,
-        by=by,
+        by=who.subject or by,
+        claimed=who.claimed if who.subject else "",
+        address=who.address,
+        outcome=outcome,
         reason=reason,
         at=at,
         request_id=request_id,
         argument=argument,
     )
-    # Thirteen digits of milliseconds sort as numbers do until the year 2286; the rest tells apart what
-    # happens within one.
-    entry = f"{int(at * 1000):013d}-{secrets.token_hex(4)}"
-    return Put(keys.audit_prefix + entry.encode(), encode(record))
+    return Put(_key(keys, at, secrets.token_hex(4)), encode(record))
+
+
+def operation_puts(keys: TableKeys, arg: OperationArg, ended: HistoryRecord | None = None) -> tuple[Put, ...]:
+    """The entry of an operation: written with its start, and again with its end, in the same place, so that
+    it takes the room of one.
+
+    Operations of a series have none, unless they fail: thousands of them would push out what people did, and
+    the history has a line about all of them.
+    """
+    if arg.series and (ended is None or ended.outcome == "success"):
+        return ()
+    record = AuditRecord(
+        action="start",
+        target=str(arg.id),
+        by=arg.started_by,
+        claimed=arg.claimed_by,
+        address=arg.address,
+        reason=f"follows {arg.follows}" if arg.follows else f"again: {arg.retry_of}" if arg.retry_of else "",
+        at=arg.started_at,
+        request_id=arg.request_id,
+        argument=arg.asked,
+    )
+    if ended is not None:
+        record.outcome, record.error_code = ended.outcome, ended.error_code
+        record.rows, record.bytes = _number(ended.facts.get("rows")), _number(ended.facts.get("bytes"))
+    return (Put(_key(keys, arg.started_at, f"{crc32(str(arg.id).encode()):08x}"), encode(record)),)
+
+
+def _key(keys: TableKeys | Keyspace, at: float, entry: str) -> bytes:
+    # What follows the time tells apart what happens within one millisecond.
+    return b"%s%s-%s" % (keys.audit_prefix, _time_of(at), entry.encode())
+
+
+def _number(fact: object) -> int | None:
+    return fact if isinstance(fact, int) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry, with the id that its key ends with."""
+    """One entry, with the id that its key ends with, and the revision that it was written at."""
 
     id: str
     record: AuditRecord
+    revision: int
+    table: str = ""
+    """Whose trail it stands in; empty: that of the installation."""
+
+
+def entry_of(keyspace: Keyspace, kv: KeyValue) -> Entry | None:
+    """The entry that a key holds; ``None`` if it is no key of a trail."""
+    trail, _, name = kv.key.rpartition(b".")
+    if trail + b"." == keyspace.audit_prefix:
+        table = ""
+    else:
+        parts = trail[len(keyspace.prefix) :].split(b".")
+        if len(parts) != 2 or parts[1] != b"auditTrail":
+            return None
+        table = unescape(parts[0].decode())
+    return Entry(name.decode(), decode(kv.value, AuditRecord, kv.key), kv.mod_revision, table)
 
 
 async def read_audit(
@@ -76,22 +158,35 @@ async def read_audit(
     they were read at."""
     end = prefix + before.encode() if before else prefix_end(prefix)
     page = await client.get_range(prefix, end, revision=revision, limit=limit, backwards=True)
-    found = ((kv.key[len(prefix) :].decode(), decode(kv.value, AuditRecord, kv.key)) for kv in page.kvs)
-    entries = [Entry(name, record) for name, record in found]
+    entries = [entry for kv in page.kvs if (entry := entry_of(client.keyspace, kv)) is not None]
     return entries, revision or page.revision
 
 
-async def prune(client: EtcdClient, prefix: bytes, *, keep: int = KEEP) -> int:
-    """Forget the oldest entries beyond ``keep``; returns how many. Safe to repeat and to leave unfinished."""
-    listing = await client.scan(prefix, keys_only=True)
-    victims = [kv.key for kv in listing.kvs[: max(0, len(listing.kvs) - keep)]]
-    for first in range(0, len(victims), BITE):
-        bite = victims[first : first + BITE]
+async def prune(client: EtcdClient, prefix: bytes, *, keep: int = KEEP, keep_s: float = KEEP_S) -> int:
+    """Forget the entries that are older than ``keep_s`` seconds, and the oldest beyond ``keep``; returns how
+    many. One look at one key where there are none. Safe to repeat and to leave unfinished."""
+    forgotten = 0
+    too_old = prefix + _time_of(time.time() - keep_s)
+    while True:
+        first = await client.get_range(prefix, prefix_end(prefix), limit=1, keys_only=True)
+        beyond = min(first.count - keep, BITE)
+        if first.kvs and first.kvs[0].key < too_old:
+            end, count = too_old, 0
+        elif beyond > 0:
+            page = await client.get_range(prefix, prefix_end(prefix), limit=beyond, keys_only=True)
+            end, count = page.kvs[-1].key + b"\0", len(page.kvs)
+        else:
+            return forgotten
         try:
-            await client.txn(Txn(then=(Delete(bite[0], bite[-1] + b"\0"),)))
+            await client.txn(Txn(then=(Delete(prefix, end),)))
         except OutcomeUnknown:
-            continue
-    return len(victims)
+            return forgotten
+        forgotten += count
+
+
+def _time_of(at: float) -> bytes:
+    """How the ids of a time begin. Thirteen digits of milliseconds sort as numbers do until the year 2286."""
+    return b"%013d" % max(0, int(at * 1000))
 
 
 async def prune_softly(client: EtcdClient, prefix: bytes) -> None:

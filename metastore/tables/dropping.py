@@ -1,8 +1,10 @@
 """Dropping a table: gone for everybody in one transaction, its keys in bounded bites after that.
 
 ``_dropped.<table>`` is the tombstone: it says that the rest has not gone yet, and whether files are to go,
-too. It is the last key to go, together with the claim to the folder: a repeat of the call, or the creation of
-a table of that name, finishes what was begun, and until then no other table can have the folder.
+too. It is the last key to go, together with the claim to the folder: a repeat of the call, the creation of
+a table of that name, or a coordinator after a while finishes what was begun, and until then no other table
+can have the folder. A rename leaves one under the old name, until history and audit trail are where the
+table is.
 """
 
 from __future__ import annotations
@@ -18,10 +20,15 @@ from distop.metastore.etcd.update import settle, update
 from distop.metastore.records.keyspace import OperationId, TableKeys, escape, prefix_end
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, TableRecord, decode_run_ops
+from distop.metastore.tables.listing import table_deletes
 from distop.metastore.tables.locations import Claim
+from distop.metastore.tables.watermarks import watermark_chunks
 
 BITE = 2000
 """Keys removed by one transaction."""
+
+MOVE_BITE = 50
+"""Keys moved by one transaction: each takes a put and a delete, and etcd allows 128 operations."""
 
 LOOK_EVERY_S = 0.05
 
@@ -60,13 +67,19 @@ async def drop_table(
     async def decide(read: TxnResult) -> tuple[Txn | None, DropRecord]:
         table, run_ops, standing = (read.one(index, key) for index, key in enumerate(wanted))
         if not table.exists and not standing.exists:
-            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+            raise _not_found(keys)
         if not table.exists:
             return None, decode(standing.value, DropRecord, tombstone)
         _check_idle(keys, run_ops)
-        record = drop(decode(table.value, TableRecord, table.key))
-        own = (keys.table, keys.keyspace.paused_table(keys.name), keys.backlog_index)
-        ops: tuple[Op, ...] = (Put(tombstone, encode(record)), *(Delete(key) for key in own), audit)
+        found = decode(table.value, TableRecord, table.key)
+        record, chunks = drop(found), watermark_chunks(keys.keyspace, found)
+        gone = (
+            *table_deletes(keys),
+            Delete(keys.keyspace.paused_table(keys.name)),
+            Delete(keys.backlog_index),
+            Delete(chunks, prefix_end(chunks)),
+        )
+        ops: tuple[Op, ...] = (Put(tombstone, encode(record)), *gone, audit)
         reached("drop.before")
         return Txn((unchanged(table), unchanged(run_ops), absent(tombstone)), ops), record
 
@@ -74,13 +87,19 @@ async def drop_table(
     what, replied = f"table {keys.name!r}", lambda: reached("drop.after")
     record, _ = await update(client, reads, decide, what=what, replied=replied)
     await finish_drop(client, keys, record, leave)
+    if record.renamed_to:
+        raise _not_found(keys)
     return record
 
 
 async def finish_drop(client: EtcdClient, keys: TableKeys, record: DropRecord, leave: Leave) -> None:
-    """Remove what a dropped table has left; may die anywhere and be called again by anybody."""
+    """Remove what a dropped table has left, or a renamed one under its old name; may die anywhere and be
+    called again by anybody."""
     await _until_tidy(client, keys)
-    await leave(record)
+    if record.renamed_to:
+        await _move_past(client, keys, record)
+    else:
+        await leave(record)
     reached("drop.middle")
     after_leader = keys.coordinator + b"\0"  # a leader's key stays: it goes with its lease
     for start, end in ((keys.prefix, keys.coordinator), (after_leader, prefix_end(keys.prefix))):
@@ -91,6 +110,20 @@ async def finish_drop(client: EtcdClient, keys: TableKeys, record: DropRecord, l
     await _finish(client, keys, Claim(keys.keyspace, record.location, record.name, record.uuid))
 
 
+async def _move_past(client: EtcdClient, old: TableKeys, record: DropRecord) -> None:
+    """History and audit trail follow a renamed table, unless that is gone, too."""
+    new = old.keyspace.table(record.renamed_to)
+    for prefix in (old.audit_prefix, old.history_prefix):
+        while page := (await client.get_range(prefix, prefix_end(prefix), limit=MOVE_BITE)).kvs:
+            table = await client.get(new.table)
+            if not table.exists or decode(table.value, TableRecord, table.key).uuid != record.uuid:
+                return
+            puts = (Put(new.prefix + kv.key[len(old.prefix) :], kv.value) for kv in page)
+            # The first one stands: nobody else has moved them.
+            ops: tuple[Op, ...] = (*puts, Delete(page[0].key, page[-1].key + b"\0"))
+            await settle(client, Txn((unchanged(page[0]), unchanged(table)), ops))
+
+
 async def _finish(client: EtcdClient, keys: TableKeys, claim: Claim) -> None:
     """The tombstone goes, and the place is free for another table."""
     tombstone = keys.keyspace.dropped(keys.name)
@@ -99,9 +132,12 @@ async def _finish(client: EtcdClient, keys: TableKeys, claim: Claim) -> None:
         dropped, standing = read.one(0, tombstone), read.one(1, claim.key)
         if not dropped.exists:
             return None, None
+        reached("drop.finish.before")
         return Txn((unchanged(dropped),), (Delete(tombstone),)) + claim.given_up(standing), None
 
-    await update(client, (Get(tombstone), Get(claim.key)), decide, what=f"table {keys.name!r}")
+    reads = (Get(tombstone), Get(claim.key))
+    what, replied = f"table {keys.name!r}", lambda: reached("drop.finish.after")
+    await update(client, reads, decide, what=what, replied=replied)
 
 
 async def _until_tidy(client: EtcdClient, keys: TableKeys) -> None:
@@ -117,6 +153,10 @@ async def _until_tidy(client: EtcdClient, keys: TableKeys) -> None:
                 details={"table": keys.name},
             )
         await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _not_found(keys: TableKeys) -> TableNotFound:
+    return TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
 
 
 def _check_idle(keys: TableKeys, run_ops: KeyValue) -> None:

@@ -1,4 +1,5 @@
-"""Putting watermarks where a person says that they belong, in one transaction (checklist C8, U2).
+"""The watermarks of a table in etcd: reading them, making room for more, and putting them where a person says
+that they belong (checklist C8, U2, G4).
 
 Operations move watermarks when they finish. An emergency may need it without one: after a rollback that has
 kept them, or when a source has been renumbered.
@@ -6,36 +7,240 @@ kept them, or when a source has been renumbered.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
+from itertools import islice
+from typing import Any
 
-from distop.errors import IncompatibleOperation, TableNotFound
+from distop.errors import Exhausted, IncompatibleOperation, TableNotFound
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.keyspace import Keyspace, OperationId, TableKeys, prefix_end
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import decode, encode_plain
-from distop.metastore.records.table import (
-    Head,
-    TableRecord,
-    Watermarks,
-    decode_run_ops,
-    decode_watermarks,
+from distop.metastore.records.table import Head, TableRecord, decode_run_ops
+from distop.metastore.records.watermarks import (
+    FOLD_BYTES,
+    MAX_ENTRY_BYTES,
+    MAX_RECENT_BYTES,
+    Chunks,
+    Entry,
+    Marks,
+    Recent,
+    chunk_value,
+    decode_recent,
+    position,
+    refilled,
 )
 
-Change = Callable[[Watermarks, TableRecord, Head | None], Awaitable[Watermarks]]
-"""The new watermarks of a table. Called again when the table has changed meanwhile."""
+FOLDED_BYTES = 400_000
+"""What one fold writes into chunks."""
+
+FOLDED_CHUNKS = 40
+"""How many chunks it writes at most, about."""
+
+FOLDS = 4
+"""Folds before one finish, if there is room without them."""
+
+MAX_FOLDS = 2000
+"""Folds before one finish, if there is not."""
+
+DEADLINES = 4
+"""Longest that a thread waits for chunks, in deadlines of a request."""
 
 
-async def change_watermarks(
-    client: EtcdClient, keys: TableKeys, change: Change, audit: Put
-) -> tuple[Watermarks, int]:
+def watermark_chunks(keyspace: Keyspace, table: TableRecord) -> bytes:
+    """What the keys of its chunks begin with."""
+    return keyspace.watermark_chunks(table.uuid or table.name)
+
+
+class ChunkReader:
+    """Reads chunks of a table as they stood at a revision. Made on the event loop of its client; called in
+    other threads, it blocks. In another process, where it was sent to, it has a connection of its own.
+
+    Raises :class:`~distop.errors.Compacted` if that revision is gone.
+    """
+
+    def __init__(self, client: EtcdClient, table: TableRecord, revision: int) -> None:
+        self._home: tuple[EtcdClient, asyncio.AbstractEventLoop] | None = client, asyncio.get_running_loop()
+        self._config, self._revision = client.config, revision
+        self._prefix = watermark_chunks(client.keyspace, table)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_home": None}
+
+    def __call__(self, positions: Sequence[bytes]) -> list[tuple[bytes, bytes] | None]:
+        if self._home is None:
+            return _connected(self._config).run(lambda client: self.read(client, positions))
+        client, loop = self._home
+        future = asyncio.run_coroutine_threadsafe(self.read(client, positions), loop)
+        return future.result(DEADLINES * self._config.timeout_s)
+
+    async def read(self, client: EtcdClient, positions: Sequence[bytes]) -> list[tuple[bytes, bytes] | None]:
+        """For each position the first chunk at or behind it; see :data:`.Fetch`."""
+
+        async def first(where: bytes) -> tuple[bytes, bytes] | None:
+            page = await client.get_range(
+                self._prefix + where, prefix_end(self._prefix), revision=self._revision, limit=1
+            )
+            return (page.kvs[0].key[len(self._prefix) :], page.kvs[0].value) if page.kvs else None
+
+        return list(await asyncio.gather(*map(first, positions)))
+
+
+@cache
+def _connected(config: EtcdConfig) -> SyncEtcd:
+    return SyncEtcd(config)
+
+
+def marks_at(client: EtcdClient, table: TableRecord, recent: KeyValue, revision: int) -> Marks:
+    """The watermarks of a table as they stood at a revision, to be gone through in another thread."""
+    return Marks(decode_recent(recent.value), Chunks(ChunkReader(client, table, revision)))
+
+
+async def read_marks(client: EtcdClient, keys: TableKeys) -> tuple[Marks, int]:
+    """The watermarks of a table as they stand, and the revision of that; to be gone through in a thread.
+
+    Raises :class:`~distop.errors.TableNotFound`.
+    """
+    read = await client.read_at_once([Get(keys.table), Get(keys.watermarks)])
+    record = _record(keys, read.one(0, keys.table))
+    return marks_at(client, record, read.one(1, keys.watermarks), read.revision), read.revision
+
+
+def _record(keys: TableKeys, table: KeyValue) -> TableRecord:
+    if not table.exists:
+        raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+    return decode(table.value, TableRecord, table.key)
+
+
+# -- making room -------------------------------------------------------------------------------------
+
+
+async def make_room(client: EtcdClient, keys: TableKeys, moves: int) -> None:
+    """Put what was written lately into the chunks, so that a change has room.
+
+    Parameters
+    ----------
+    moves:
+        Bytes of the change.
+
+    Raises
+    ------
+    Exhausted
+        Others change the watermarks faster.
+    """
+    for count in range(MAX_FOLDS):
+        size = await fold(client, keys)
+        if size <= FOLD_BYTES or (count + 1 >= FOLDS and size + moves <= MAX_RECENT_BYTES):
+            return
+    raise Exhausted(
+        f"the watermarks of table {keys.name!r} have no room for {moves:,} bytes more",
+        hint="try again in a moment",
+        details={"table": keys.name},
+    )
+
+
+async def fold(client: EtcdClient, keys: TableKeys) -> int:
+    """Put some of the watermarks that were written lately into their chunks; returns the bytes that are left.
+
+    IF the table and its recent watermarks are as read THEN the chunks with them, and without them what is
+    recent. What is read is the same before and after, so anybody may do it at any time, and die: whatever
+    else changes watermarks compares the key that this writes, too.
+    """
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, int]:
+        table, standing = read.one(0, keys.table), read.one(1, keys.watermarks)
+        if not table.exists or len(standing.value) <= FOLD_BYTES:
+            return None, len(standing.value)
+        recent, record = decode_recent(standing.value), decode(table.value, TableRecord, table.key)
+        reader = ChunkReader(client, record, read.revision)
+        ops = await _folded(client, recent, reader, watermark_chunks(client.keyspace, record))
+        left = encode_plain(recent)
+        reached("watermarks.fold.before")
+        return Txn((unchanged(table), unchanged(standing)), (*ops, Put(keys.watermarks, left))), len(left)
+
+    what, replied = f"table {keys.name!r}", lambda: reached("watermarks.fold.after")
+    reads = [Get(keys.table), Get(keys.watermarks)]
+    return (await update(client, reads, decide, what=what, replied=replied))[0]
+
+
+async def _folded(client: EtcdClient, recent: Recent, reader: ChunkReader, prefix: bytes) -> list[Op]:
+    """What writes some of ``recent`` into chunks; takes them out of it."""
+    waiting: list[tuple[bytes, str, str, str | None]] = sorted(
+        (position(source, partition), source, partition, value)
+        for source, partitions in recent.items()
+        for partition, value in partitions.items()
+    )
+    ops: list[Op] = []
+    first, size, chunks = 0, 0, Chunks(reader)
+    while first < len(waiting) and len(ops) < FOLDED_CHUNKS:
+        start = [waiting[first][0]]
+        chunks.learn(start, await reader.read(client, start))
+        chunk = chunks.at(start[0])
+        size += chunk.size
+        taken: list[tuple[bytes, Entry | None]] = []
+        for where, source, partition, value in islice(waiting, first, None):
+            size += len(where) + len(value or "")
+            if where > chunk.bound or size > FOLDED_BYTES:
+                break
+            taken.append((where, None if value is None else (source, partition, value)))
+            del recent[source][partition]
+            if not recent[source]:
+                del recent[source]
+        if not taken:
+            break
+        first += len(taken)
+        for bound, marks in refilled(chunk, taken).items():
+            key = prefix + bound
+            ops.append(Delete(key) if marks is None else Put(key, marks))
+    return ops
+
+
+# -- by hand -----------------------------------------------------------------------------------------
+
+Change = Callable[[Marks, TableRecord, Head | None], Awaitable[tuple[Marks, Txn]]]
+"""The new watermarks of a table, and what is to be done to its chunks besides. Called again when the table
+has changed meanwhile."""
+
+
+def without_source(marks: Marks, prefix: bytes, source: str) -> tuple[Marks, Txn]:
+    """The watermarks of a table without those of a source. Blocks.
+
+    Parameters
+    ----------
+    prefix:
+        What the keys of its chunks begin with.
+    """
+    start = position(source)
+    end = prefix_end(start)
+    recent = {name: partitions for name, partitions in marks.recent.items() if name != source}
+    first, last = marks.chunks.at(start), marks.chunks.at(end)
+    ops: list[Op] = [] if marks.chunks.none else [Delete(prefix + start, prefix + end)]
+    for chunk in {first.bound: first, last.bound: last}.values():
+        others = [(where, entry) for where, entry in chunk.entries.items() if entry[0] != source]
+        inside = chunk.bound < end
+        if not inside and len(others) == len(chunk.entries):
+            continue  # it lies behind the source
+        # One whose bound is within the range goes with it: the rest of it stands before the range.
+        bound = max(where for where, _ in others) if inside and others else chunk.bound
+        if others:
+            ops.append(Put(prefix + bound, chunk_value(entry for _, entry in others)))
+        elif not inside:
+            ops.append(Delete(prefix + bound))
+    return Marks(recent, marks.chunks), Txn(then=tuple(ops))
+
+
+async def change_watermarks(client: EtcdClient, keys: TableKeys, change: Change, audit: Put) -> int:
     """IF table, running operations, head and watermarks are as read THEN new watermarks and the audit entry.
 
-    Where nothing is to change, nothing is written. Returns the watermarks that stand then, and the revision
-    they were read or written at.
+    Where nothing is to change, nothing is written. Returns the revision they were read or written at.
 
     Raises
     ------
@@ -44,29 +249,29 @@ async def change_watermarks(
     IncompatibleOperation
         An operation runs that moves watermarks, or may; the error names it.
     """
+    await make_room(client, keys, MAX_ENTRY_BYTES)
     wanted = (keys.table, keys.run_ops, keys.head, keys.watermarks)
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, Watermarks]:
+    async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
         table, run_ops, head, standing = (read.one(index, key) for index, key in enumerate(wanted))
-        if not table.exists:
-            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+        record = _record(keys, table)
         await _check_none_moves(client, keys, run_ops)
-        before = decode_watermarks(standing.value)
         published = decode(head.value, Head, head.key) if head.exists else None
-        after = await change(before, decode(table.value, TableRecord, table.key), published)
-        if after == before:
-            return None, after
-        written: Op = Put(keys.watermarks, encode_plain(after)) if after else Delete(keys.watermarks)
+        before = marks_at(client, record, standing, read.revision)
+        after, besides = await change(before, record, published)
+        if after.recent == before.recent and not besides.then:
+            return None, True
         reached("watermarks.before")
-        return Txn((*map(unchanged, (table, run_ops, head, standing)),), (written, audit)), after
+        compares = tuple(map(unchanged, (table, run_ops, head, standing)))
+        return Txn(compares, (Put(keys.watermarks, after.encoded()), audit)) + besides, True
 
-    def is_ours(read: TxnResult) -> Watermarks | None:
+    def is_ours(read: TxnResult) -> bool | None:
         # The audit entry of an earlier copy; somebody else may have changed them since.
-        return decode_watermarks(read.one(3, keys.watermarks).value) if read.got(4) else None
+        return True if read.got(4) else None
 
     reads = [*(Get(key) for key in wanted), Get(audit.key)]
     what, replied = f"table {keys.name!r}", lambda: reached("watermarks.after")
-    return await update(client, reads, decide, is_ours, what=what, replied=replied)
+    return (await update(client, reads, decide, is_ours, what=what, replied=replied))[1]
 
 
 async def _check_none_moves(client: EtcdClient, keys: TableKeys, run_ops: KeyValue) -> None:

@@ -110,7 +110,7 @@ def _chosen(request: PlanRequest, argument: CompactArgument) -> Any:
         arrow_filter(row_filter, layout.schema)  # raises if it does not fit the columns
     chooser = Chooser(
         metadata,
-        file_io(metadata.location, layout.properties, storage),
+        file_io(metadata.location, storage),
         sizes,
         min_files=argument.min_files,
         order_id=None if order is None else order.order_id,

@@ -7,7 +7,7 @@ snapshot, exactly once, in the way that the save mode says.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -18,7 +18,6 @@ from distop.commit.writing.prepared import LIST, MAX_AGE_S, TYPE, age_of
 from distop.errors import AlreadyIngested, PreconditionFailed, WriteTooOld
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.operation import OperationArg, StepRecord, WatermarkMove
-from distop.metastore.records.table import Watermarks
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext
@@ -39,7 +38,8 @@ class WriteArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     write: str
     """The name of the write; its files lie in folders of this name."""
     give_up: bool = False
-    """Publish nothing: the files are removed, and nobody can publish them under the same request id."""
+    """Publish nothing: the files are removed, and nobody can publish them under the same request id. With a
+    batch: refused if the table has that one already, since it may be this write that has brought it."""
     mode: Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"] = "append"
     on_conflict: Literal["rebase", "refuse"] | None = None
     """Whether an overwrite is put on what others have written since the write began, or is refused. Default:
@@ -82,6 +82,7 @@ class Write(DistributedOperation):
             The table has rules that its rows must keep.
         """
         argument = _parsed(request)
+        moves = _moves(argument, request.watermarks)
         if argument.give_up:
             recorded = {"output": "iceberg", "layout": argument.layout or None, WRITE: argument.write}
             return Plan(argument={**recorded, GAVE_UP: True}, uuid=argument.write)
@@ -103,15 +104,15 @@ class Write(DistributedOperation):
                 "layout": argument.layout,
                 LIST: argument.files,
             },
-            watermarks=_moves(argument, request.watermarks),
+            watermarks=moves,
             uuid=argument.write,
+            series=argument.source,
         )
 
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
         """It stands on the snapshot that the write began on. Of the watermarks only its own counts."""
-        return all(
-            made_on.watermarks.get(source) == request.watermarks.get(source) for source in plan.watermarks
-        )
+        source = str(made_on.argument.get("source", ""))
+        return made_on.watermarks.get(source) == request.watermarks.get(source)
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """As the mode has it; and a note of which write it was."""
@@ -165,7 +166,9 @@ def _check_layout(argument: WriteArgument) -> None:
         raise invalid("layout", str(error)) from None
 
 
-def _moves(argument: WriteArgument, standing: Watermarks) -> dict[str, dict[str, WatermarkMove]]:
+def _moves(
+    argument: WriteArgument, standing: Mapping[str, Mapping[str, str]]
+) -> dict[str, dict[str, WatermarkMove]]:
     """The batch of a stream, counted. Nothing says that the one before it was written by this query: batches
     without rows are not written at all."""
     if not argument.source:

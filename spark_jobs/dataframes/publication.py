@@ -33,6 +33,7 @@ from distop.errors import (
     RequestIdReused,
     WriteGivenUp,
 )
+from distop.metastore.crashpoints import reached
 from distop.spark_jobs.dataframes.operation import GAVE_UP
 from distop.spark_jobs.dataframes.target import WriteTarget
 
@@ -138,11 +139,14 @@ def publish(
     target = publication.target
     # A name of its own: nobody may find another list under the name that an operation has recorded.
     name = f"list-{random.getrandbits(64):016x}.json"
+    reached("publish.before")
     write_list(target.io(), target.path("", name, "metadata"), tasks)
+    reached("publish.middle")
     argument = publication.argument(name)
     try:
         for request_id in _turns(publication.request_id):
             operation, first = _start(client, target, request_id, argument, deadline)
+            reached("publish.after")
             ended = _end_of(client, operation, deadline)
             if first or ended.object == target.write:
                 if ended.facts.get(GAVE_UP):
@@ -153,7 +157,8 @@ def publish(
                 give_up(client, publication, Deadline(GIVE_UP_S), request_id=target.write)
                 return Outcome(ours=False, operation=ended, facts=ended.facts)
     except AlreadyIngested as error:
-        give_up(client, publication, Deadline(GIVE_UP_S), request_id=target.write)
+        # Its request is forgotten, so this write may be the one that was published: its files stay. Those of
+        # a write that was not are found by their age.
         return Outcome(ours=False, facts={"watermark": error.details.get("watermark", "")})
     raise _exhausted(publication.request_id)
 
@@ -171,10 +176,14 @@ def give_up(
         The only one under which the write may still be published, where that is known.
     """
     target = publication.target
-    argument = {"write": target.write, "give_up": True, "layout": target.layout_json}
+    argument: dict[str, Any] = {"write": target.write, "give_up": True, "layout": target.layout_json}
+    if request_id is None and publication.source:
+        argument |= {"source": publication.source, "batch": publication.batch}
     try:
         for turn in _turns(request_id or publication.request_id):
+            reached("give_up.before")
             operation, first = _start(client, target, turn, argument, deadline)
+            reached("give_up.after")
             if first:
                 return True
             if operation.object == target.write:

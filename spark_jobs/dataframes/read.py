@@ -19,10 +19,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from distop.client import Client, Table
+from distop.client import Client, Index, Table
 from distop.commit.layout.model import Layout, parse_schema
 from distop.errors import DistopError, InvalidArgument, PreconditionFailed
-from distop.metastore.records.table import IndexRecord
 from distop.spark_jobs.dataframes.options import ReadOptions
 from distop.spark_jobs.dataframes.target import connect, find_table, storage_options
 from distop.spark_jobs.formats.conversion import converted
@@ -68,24 +67,13 @@ def find_snapshot(client: Client, options: ReadOptions) -> TableSnapshot:
     )
 
 
-def _indexes(client: Client, table: str) -> list[IndexRecord]:
+def _indexes(client: Client, table: str) -> list[Index]:
     """The table's indexes. If they are not known, the table is read without them."""
     try:
-        found = client.indexes(table)
+        return list(client.indexes(table))
     except DistopError as error:
         log.warning("indexes_not_told", extra={"table": table, "error": str(error)})
         return []
-    return [
-        IndexRecord(
-            column=index.column,
-            field_id=index.field_id,
-            manifest=index.manifest,
-            snapshot_id=index.snapshot_id,
-            sequence_number=index.sequence_number,
-            operation=index.operation,
-        )
-        for index in found
-    ]
 
 
 def _empty(table: Table, storage: dict[str, object]) -> TableSnapshot:

@@ -54,7 +54,7 @@ class WriteTarget:
         return StagedWriter(self.layout, path_for, storage=self.storage, inline=True)
 
     def io(self) -> FileIO:
-        return file_io(self.location, self.layout.properties, self.storage)
+        return file_io(self.location, self.storage)
 
 
 def connect(options: Common) -> Client:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -19,7 +20,7 @@ from distop.spark_jobs.formats.bad_rows import Unconvertible
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.lines import last_line_end
 from distop.spark_jobs.formats.options import CsvOptions
-from distop.spark_jobs.formats.reader import FileUnusable, Wanted
+from distop.spark_jobs.formats.reader import FileUnusable, Wanted, check_size
 from distop.spark_jobs.formats.suspicions import no_values
 from distop.spark_jobs.formats.text_file import OpenTextFile, TextFile, has_lone_return
 from distop.spark_jobs.formats.text_rows import Lines, split_lines
@@ -92,7 +93,8 @@ def read_header(text: TextFile, options: CsvOptions) -> tuple[list[str], int]:
         names = next(csv.reader([line], _dialect(options)))
     except (UnicodeDecodeError, csv.Error) as error:
         raise FileUnusable(f"has a header that cannot be read: {error}") from None
-    twice = next((name for name in names if name and names.count(name) > 1), None)
+    check_size(names)
+    twice = next((name for name, times in Counter(names).items() if name and times > 1), None)
     if twice is not None:
         raise FileUnusable(f"has two columns {twice!r}; if that is no header, give the columns' names")
     return names, end

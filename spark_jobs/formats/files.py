@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Protocol, cast
 
+from distop.commit.files.allowed import check_source
 from distop.commit.files.info import entity_tag, modified
 from distop.commit.files.storage import require_file_system
-from distop.errors import ArgumentTooLarge, SourceEmpty, SourceUnreadable
+from distop.commit.files.web import web_options
+from distop.errors import ArgumentTooLarge, DistopError, SourceEmpty, SourceUnreadable
 from distop.operations.arguments import invalid
 
 MAX_FILES = 100_000
@@ -104,6 +106,8 @@ class OpenFile:
 
     def open(self) -> BinaryIO:
         """The file's content, decompressed."""
+        if is_local(self.fs):  # a link may have come in its place since
+            check_source(self.path)
         raw = self.fs.open(self.path, "rb")
         if self.compression is None:
             return raw
@@ -122,6 +126,8 @@ def resolve(url: str) -> tuple[FileSystem, str]:
 
     Raises
     ------
+    NotAllowed
+        Files there may not be read.
     SourceUnreadable
         The URL's scheme is unknown, or the package for it is not installed.
     ExtraMissing
@@ -130,15 +136,21 @@ def resolve(url: str) -> tuple[FileSystem, str]:
     import fsspec
     from fsspec.core import url_to_fs
 
+    check_source(url)
     if url.startswith(("/", "file://")):
         return fsspec.filesystem("file"), os.path.normpath("/" + url.removeprefix("file://").lstrip("/"))
     require_file_system(url)
     try:
-        fs, path = url_to_fs(url)
-    except (ValueError, ImportError) as error:
+        fs, path = url_to_fs(url, **web_options(url))
+    except DistopError:
+        raise
+    except Exception as error:  # each file system refuses what it cannot open in its own way
+        missing = isinstance(error, ValueError | ImportError)
         raise SourceUnreadable(
-            f"{url}: {error}",
-            hint="install the fsspec package for it on every coordinator and executor",
+            f"{url}: {error if missing else f'it cannot be opened: {error!r}'}",
+            hint="install the fsspec package for it on every coordinator and executor"
+            if missing
+            else "name files by a path or URL that is complete",
             details={"field": "paths", "path": url},
         ) from None
     return fs, path.rstrip("/")
@@ -199,6 +211,8 @@ class _Search:
 
     def below(self, fs: FileSystem, root: str) -> Iterator[dict[str, Any]]:
         """What is known of each file at or below ``root``."""
+        if is_local(fs):
+            check_source(root)  # a glob may have matched a link
         info = _tried(root, fs.info, root)
         if info["type"] != "directory":
             if info["type"] != "file":
@@ -226,6 +240,8 @@ class _Search:
             # Object stores list a folder's own marker among its content.
             if name == folder or posixpath.basename(name).startswith(("_", ".")):
                 continue
+            if entry.get("islink") or not name.startswith(folder):
+                check_source(name)  # it leads elsewhere
             if entry.get("islink"):
                 entry = _tried(name, fs.info, name)
             yield {**entry, "name": name}
@@ -247,9 +263,13 @@ class _Search:
                 hint="name fewer paths in one operation",
                 details={"field": "paths"},
             )
-        if getattr(fs, "local_file", False) and not os.access(info["name"], os.R_OK):
+        if is_local(fs) and not os.access(info["name"], os.R_OK):
             raise _unreadable(info["name"], "permission denied")
         yield info
+
+
+def is_local(fs: FileSystem) -> bool:
+    return bool(getattr(fs, "local_file", False))
 
 
 def _check_name(path: str) -> None:

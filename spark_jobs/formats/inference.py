@@ -24,7 +24,7 @@ from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.jsonl import first_objects
 from distop.spark_jobs.formats.options import CsvOptions, Format
 from distop.spark_jobs.formats.parquet import holds, opened_parquet
-from distop.spark_jobs.formats.reader import FileUnusable
+from distop.spark_jobs.formats.reader import FileUnusable, check_size
 from distop.spark_jobs.formats.suspicions import foreign_encoding, no_values, suspicions
 from distop.spark_jobs.formats.types import UnsupportedType, table_type
 
@@ -130,7 +130,8 @@ class CsvSample:
     def _types(self, columns: Sequence[str], options: CsvOptions) -> dict[str, pa.DataType]:
         found: dict[str, list[pa.DataType]] = {column: [] for column in columns}
         for names, head in self._heads:
-            there = [name for name in columns if name in names]
+            known = set(names)
+            there = [name for name in columns if name in known]
             for column, dtype in self._guess(names, head, there, options).items():
                 found[column].append(dtype)
         return {column: table_type(reduce(_common_type, types, pa.null())) for column, types in found.items()}
@@ -153,7 +154,7 @@ class CsvSample:
             Columns whose types nobody has given.
         """
         text = [name for name, dtype in self.types(guessed).items() if is_.is_large_string(dtype)]
-        values = {name: self._values(name) for name in text}
+        values = self._values(text)
         options = msgspec.structs.replace(
             self._options, null_values=[*self._options.null_values, *no_values()]
         )
@@ -170,14 +171,19 @@ class CsvSample:
         """How the files are written, if not in UTF-8; see :func:`.suspicions.foreign_encoding`."""
         return next((found for _, head in self._heads if (found := foreign_encoding(head))), "")
 
-    def _values(self, column: str) -> pa.Array:
-        """What the sample holds of a column of text, without NULL."""
-        values: list[bytes] = []
+    def _values(self, columns: Sequence[str]) -> dict[str, pa.Array]:
+        """What the sample holds of columns of text, without NULL."""
+        values: dict[str, list[bytes]] = {column: [] for column in columns}
         for names, head in self._heads:
-            if head and column in names:
-                read = self._parse(names, head, [column], {column: pa.large_binary()}, self._options)
-                values += read.column(column).drop_null().to_pylist()
-        return pa.array([value.decode(errors="replace") for value in values], pa.large_string())
+            there = [name for name in names if name in values] if head else []
+            if there:
+                read = self._parse(names, head, there, dict.fromkeys(there, pa.large_binary()), self._options)
+                for name in there:
+                    values[name] += read.column(name).drop_null().to_pylist()
+        return {
+            name: pa.array([value.decode(errors="replace") for value in found], pa.large_string())
+            for name, found in values.items()
+        }
 
     def _guess(
         self, names: list[str], head: bytes, columns: list[str], options: CsvOptions
@@ -270,12 +276,14 @@ class JsonSample:
         def lines(file: OpenFile) -> list[bytes]:
             return first_objects(file.text(), size)
 
-        return cls(line for file in files for line in looked_into(file, lines))
+        sample = cls(line for file in files for line in looked_into(file, lines))
+        looked_into(files[0], lambda _: check_size(sample.names))
+        return sample
 
     def _add(self, line: bytes) -> None:
         try:
             decoded = msgspec.json.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             # What becomes of bad rows is decided when they are read.
             return
         if isinstance(decoded, dict):

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pyarrow.types import is_floating
 
 from distop.spark_jobs.formats.files import OpenFile
-from distop.spark_jobs.formats.reader import FileUnusable, Wanted
+from distop.spark_jobs.formats.reader import FileUnusable, Wanted, check_size
 from distop.spark_jobs.formats.types import convert, convertible
 
 BATCH_ROWS = 64 * 1024
@@ -27,6 +27,7 @@ def opened_parquet(file: OpenFile) -> Iterator[pq.ParquetFile]:
         except pa.ArrowInvalid as error:
             raise FileUnusable(f"is no Parquet file: {error}") from None
         with opened:
+            check_size(opened.schema_arrow.names)
             yield opened
 
 

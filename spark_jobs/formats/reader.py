@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from distop.commit.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
 from distop.spark_jobs.formats.bad_rows import Rows
 from distop.spark_jobs.formats.files import OpenFile
 
@@ -43,10 +44,11 @@ class Wanted:
         ------
         FileUnusable
         """
-        missing = [name for name in self.schema.names if name not in names]
+        there, wanted = set(names), set(self.schema.names)
+        missing = [name for name in self.schema.names if name not in there]
         if missing and not self.partly:
             raise FileUnusable(f"has no column {missing[0]!r}, only {describe(names)}")
-        extra = [name for name in names if name not in self.schema.names] if self.strict else []
+        extra = [name for name in names if name not in wanted] if self.strict else []
         if extra:
             raise FileUnusable(
                 f"has a column {extra[0]!r} that is not wanted; name columns, or set on_new_columns"
@@ -84,6 +86,23 @@ class FormatReader(Protocol):
 
     def open(self, file: OpenFile) -> AbstractContextManager[FileReader[Any]]:
         """Open one file. Raises :class:`FileUnusable` if its columns are not the wanted ones."""
+
+
+def check_size(names: Sequence[str]) -> None:
+    """Refuse a file with more columns than a table can have, or longer names, before more is done with them.
+
+    Raises
+    ------
+    FileUnusable
+    """
+    if len(names) > MAX_COLUMNS:
+        raise FileUnusable(f"has {len(names):,} columns, at most {MAX_COLUMNS:,} are read")
+    for name in names:
+        if len(name) > MAX_COLUMN_NAME:
+            raise FileUnusable(
+                f"has a column {name[:50]!r}... with a name of {len(name):,} characters, "
+                f"at most {MAX_COLUMN_NAME:,} are read"
+            )
 
 
 def describe(names: list[str], limit: int = 30) -> str:

@@ -18,6 +18,9 @@ from distop.spark_jobs.formats.bad_rows import Unconvertible
 
 UTC = "UTC"
 
+MAX_NESTING = 32
+"""Lists, maps and structs within each other."""
+
 
 class UnsupportedType(Exception):
     """A type that no Iceberg table can hold, or that a text format cannot carry. Its text says which."""
@@ -27,7 +30,7 @@ def _is_uuid(dtype: pa.DataType) -> bool:
     return isinstance(dtype, pa.UuidType)
 
 
-def table_type(dtype: pa.DataType) -> pa.DataType:
+def table_type(dtype: pa.DataType, depth: int = 0) -> pa.DataType:
     """The type that stands for ``dtype`` in an Iceberg table: the narrowest that holds all its values.
 
     Nanoseconds are the exception: they become microseconds, and a value that is not whole is a bad row.
@@ -36,8 +39,10 @@ def table_type(dtype: pa.DataType) -> pa.DataType:
     ------
     UnsupportedType
     """
+    if depth > MAX_NESTING:
+        raise UnsupportedType(f"values are nested deeper than {MAX_NESTING} levels")
     if is_.is_dictionary(dtype):
-        return table_type(dtype.value_type)
+        return table_type(dtype.value_type, depth + 1)
     if is_.is_null(dtype) or is_.is_string(dtype) or is_.is_large_string(dtype) or is_.is_string_view(dtype):
         return pa.large_string()
     if is_.is_uint64(dtype):
@@ -59,7 +64,7 @@ def table_type(dtype: pa.DataType) -> pa.DataType:
         return pa.large_binary()
     if is_.is_boolean(dtype) or is_.is_fixed_size_binary(dtype) or _is_uuid(dtype):
         return dtype
-    return _nested(dtype, table_type)
+    return _nested(dtype, lambda inner: table_type(inner, depth + 1))
 
 
 def text_type(dtype: pa.DataType) -> pa.DataType:

@@ -107,7 +107,7 @@ class BuildIndex(DistributedOperation):
             known = ", ".join(field.name for field in schema.columns)
             raise invalid("column", f"the table has no column {argument.column!r}; it has {known}")
         encoding = encoding_of(column.name, column.field_type)
-        io = file_io(request.table.location, metadata.properties, storage)
+        io = file_io(request.table.location, storage)
         stands = request.index
         base: IndexManifest | None = None
         if stands is not None and not argument.full and stands.field_id == column.field_id:

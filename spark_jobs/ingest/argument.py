@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from distop.commit.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
 from distop.operations.arguments import invalid, parse
 from distop.spark_jobs.formats.options import Format
 from distop.spark_jobs.rules.model import ChecksArgument
@@ -240,6 +242,14 @@ def _unless(given: str, refused: str) -> str | None:
 def _check_names(field: str, names: list[str]) -> None:
     if not names or not all(names):
         raise invalid(field, f"{field} is empty" if not names else f"{field} holds an empty name")
+    if len(names) > MAX_COLUMNS:
+        raise invalid(field, f"{field} has {len(names):,} columns, at most {MAX_COLUMNS:,} are read")
+    if (longest := max(names, key=len)) and len(longest) > MAX_COLUMN_NAME:
+        raise invalid(
+            field,
+            f"{field} has a column {longest[:50]!r}... with a name of {len(longest):,} characters, "
+            f"at most {MAX_COLUMN_NAME:,} are read",
+        )
     if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, times in Counter(names).items() if times > 1)
         raise invalid(field, f"{field} names {twice!r} twice")

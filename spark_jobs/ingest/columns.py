@@ -109,8 +109,9 @@ def _declared(argument: IngestArgument) -> Schema | None:
 
 
 def _check_known(field: str, names: Iterable[str], known: list[str]) -> None:
+    there = set(known)
     for name in names:
-        if name not in known:
+        if name not in there:
             raise invalid(field, f"the source has no column {name!r}", f"it has {describe(known)}")
 
 

@@ -90,7 +90,7 @@ def _written(job: JobContext, plan: TargetPlan, split: Split, policy: BadRowPoli
 def _policy(plan: IngestPlan, job: JobContext) -> BadRowPolicy:
     if plan.on_bad_rows != "quarantine":
         return Fail()
-    io = file_io(job.operation.location, plan.table_layout.properties, job.operation.storage)
+    io = file_io(job.operation.location, job.operation.storage)
     return Quarantine(io, job.staging_path(".jsonl", folder=quarantine_folder(plan.output)))
 
 

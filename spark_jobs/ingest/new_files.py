@@ -7,14 +7,13 @@ take the same file move the same watermark, and only one of them can.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from distop.commit.iceberg.watermarks import MAX_WATERMARKS_BYTES, moved, standing_by_url, upwards
-from distop.errors import AlreadyIngested, ArgumentTooLarge
+from distop.errors import AlreadyIngested
 from distop.metastore.records.operation import WatermarkMove
-from distop.metastore.records.record import encode_plain
-from distop.metastore.records.table import Watermarks
+from distop.metastore.records.watermarks import Entry, Marks, position, upwards
 from distop.spark_jobs.formats.files import FoundSource, SourceFile
 from distop.spark_jobs.ingest.watermarks import newest
 
@@ -38,7 +37,9 @@ class NewFiles:
     skipped: int
 
 
-def new_files(found: FoundSource, standing: Watermarks, source: str | None = None) -> NewFiles:
+def new_files(
+    found: FoundSource, standing: Mapping[str, Mapping[str, str]], source: str | None = None
+) -> NewFiles:
     """Leave out what was ingested before: files that have a watermark, and those that are not younger than
     the watermark of a folder around them.
 
@@ -56,11 +57,20 @@ def new_files(found: FoundSource, standing: Watermarks, source: str | None = Non
     InvalidArgument
         The file system does not tell when a file was modified.
     """
-    name = source or found.url
-    before = {f"{name}/{path}": value for path, value in standing.get(name, {}).items()}
+    name, marks = source or found.url, Marks.of(standing)
     if source is None:
-        before |= {url: standing[at][path] for url, (at, path) in standing_by_url(standing).items()}
-    new = {file.path: [file] for file in found.files if not _ingested(f"{name}/{file.path}", file, before)}
+        marks.look_around(f"{name}/{file.path}" for file in found.files)
+    else:
+        paths = {path for file in found.files for path in upwards(file.path)}
+        marks.chunks.know(position(source, path) for path in paths)
+
+    def around(file: SourceFile) -> list[Entry]:
+        if source is None:
+            return marks.around(f"{name}/{file.path}")
+        found = ((source, path, marks.value(source, path)) for path in upwards(file.path))
+        return [(at, path, value) for at, path, value in found if value is not None]
+
+    new = {file.path: [file] for file in found.files if not _ingested(name, file, around(file))}
     moves = {
         path: WatermarkMove(before=None, after=newest(path, files), beside="older")
         for path, files in sorted(new.items())
@@ -80,33 +90,19 @@ def by_folder(moves: dict[str, dict[str, WatermarkMove]]) -> dict[str, dict[str,
     return result
 
 
-def check_room(standing: Watermarks, moves: dict[str, dict[str, WatermarkMove]]) -> None:
-    """Refuse at the start what would have no room at the end.
-
-    Raises :class:`~distop.errors.ArgumentTooLarge`.
-    """
-    size = len(encode_plain(moved(standing, moves)))
-    if size > MAX_WATERMARKS_BYTES:
-        raise ArgumentTooLarge(
-            f"the table's watermarks would take {size:,} bytes, at most {MAX_WATERMARKS_BYTES:,} are kept",
-            hint="ingest whole folders, which have one watermark each, without new_only",
-            details={"field": "new_only"},
-        )
-
-
-def _ingested(url: str, file: SourceFile, before: dict[str, str]) -> bool:
-    if url in before:
-        return True
-    around = next((folder for folder in upwards(url) if folder in before), None)
-    if around is None:
+def _ingested(name: str, file: SourceFile, around: list[Entry]) -> bool:
+    if not around:
         return False
+    source, path, value = around[0]
+    if f"{source}/{path}" == f"{name}/{file.path}":
+        return True
     try:
-        until = datetime.fromisoformat(before[around])
+        until = datetime.fromisoformat(value)
     except ValueError:
         raise AlreadyIngested(
-            f"{around} was ingested as a whole, up to {before[around]!r}, which does not tell its new files",
+            f"{source}/{path} was ingested as a whole, up to {value!r}, which does not tell its new files",
             hint="name what is new without new_only",
-            details={"field": "new_only", "watermark": before[around]},
+            details={"field": "new_only", "watermark": value},
         ) from None
     until = until if until.tzinfo else until.replace(tzinfo=UTC)
     return file.modified is not None and file.modified <= until

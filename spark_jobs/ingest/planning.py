@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -12,7 +13,6 @@ from distop.commit.layout.model import Layout
 from distop.commit.rows import table_layout
 from distop.errors import AlreadyIngested, ArgumentTooLarge, CorruptRecord
 from distop.metastore.records.operation import WatermarkMove
-from distop.metastore.records.table import Watermarks
 from distop.operations.api import Plan, PlanRequest
 from distop.operations.arguments import invalid, parse
 from distop.spark_jobs.formats.conversion import check_columns
@@ -34,7 +34,7 @@ from distop.spark_jobs.ingest.argument import (
     parse_argument,
 )
 from distop.spark_jobs.ingest.modes import check_mode, check_object, is_ignored, on_conflict
-from distop.spark_jobs.ingest.new_files import by_folder, check_room, new_files
+from distop.spark_jobs.ingest.new_files import by_folder, new_files
 from distop.spark_jobs.ingest.partial import first_files, lengths_of_paths, may_fail_in_part, with_jobs
 from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan, TargetPlan
 from distop.spark_jobs.ingest.splits import Extent, check_count, cut
@@ -93,7 +93,6 @@ def _plan_files(request: PlanRequest, argument: IngestArgument, *, in_part: bool
         if not found.files:
             unchanged = nothing(request, table_layout(request), argument.branch or "")
             return Plan(argument=unchanged | {"filesSkipped": skipped})
-        check_room(request.watermarks, moves)
     else:
         moves = watermark_moves(
             found,
@@ -200,7 +199,9 @@ def plan_dataframe(request: PlanRequest) -> Plan:
     return Plan(argument=msgspec.to_builtins(plan), dynamic=True, watermarks=moves)
 
 
-def _moves_of_frame(argument: DataFrameArgument, standing: Watermarks) -> dict[str, dict[str, WatermarkMove]]:
+def _moves_of_frame(
+    argument: DataFrameArgument, standing: Mapping[str, Mapping[str, str]]
+) -> dict[str, dict[str, WatermarkMove]]:
     if bool(argument.source) != bool(argument.watermark):
         raise invalid("watermark", "a watermark has a source, and a source a watermark")
     present, moves = standing.get(argument.source, {}), {}

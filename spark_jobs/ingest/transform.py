@@ -7,9 +7,9 @@ row with too few values means). So ``source`` is a DataFrame whose partitions ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from distop.commit.files.allowed import adopt, lists
 from distop.errors import InvalidArgument
 from distop.executor.launch.launch import NeedsSpark
 from distop.metastore.records.operation import OperationArg
@@ -27,6 +28,7 @@ from distop.spark_jobs.formats.spark_types import arrow_schema, spark_schema
 from distop.spark_jobs.ingest.job import FilesSplit
 from distop.spark_jobs.ingest.plan import IngestPlan
 from distop.spark_jobs.ingest.rows import Conversion, GoodRows
+from distop.spark_jobs.rules.query import check_query
 
 VIEW = "source"
 """What the query calls the files' rows."""
@@ -39,7 +41,8 @@ def transformed(session: SparkSession | None, operation: OperationArg) -> DataFr
     Raises
     ------
     InvalidArgument
-        It is no query that Spark understands, or its rows do not fit the table.
+        It is no query that Spark understands, it is more than a query over the files, or its rows do not
+        fit the table.
     NeedsSpark
         There is no Spark here.
     """
@@ -51,7 +54,9 @@ def transformed(session: SparkSession | None, operation: OperationArg) -> DataFr
     source_of(own, operation).createOrReplaceTempView(VIEW)
     try:
         # As a subquery it can be nothing but a query: no statement that changes something.
-        frame = own.sql(f"SELECT * FROM (\n{plan.transform}\n)")
+        sql = f"SELECT * FROM (\n{plan.transform}\n)"
+        check_query(own, sql, VIEW)
+        frame = own.sql(sql)
         given = arrow_schema(frame.schema)
     except AnalysisException as error:
         raise InvalidArgument(
@@ -80,8 +85,10 @@ class _ReadSplits:
     """A function over the numbers of splits; gives their rows. Runs in Spark's workers."""
 
     operation: bytes
+    allowed: Mapping[str, str] = field(default_factory=lists)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        adopt(self.allowed)
         operation = decode(self.operation, OperationArg)
         plan = IngestPlan.of(operation)
         schema = to_arrow_schema(_types_of_source(plan), timezone="UTC")

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from itertools import chain, islice
 
-from distop.commit.iceberg.watermarks import is_after, standing_by_url, upwards
+from distop.commit.iceberg.watermarks import is_after
 from distop.errors import AlreadyIngested
 from distop.metastore.records.operation import WatermarkMove
-from distop.metastore.records.table import Watermarks
+from distop.metastore.records.watermarks import Marks, position
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.files import FoundSource, SourceFile
 
 
 def watermark_moves(
     found: FoundSource,
-    standing: Watermarks,
+    standing: Mapping[str, Mapping[str, str]],
     *,
     source: str | None = None,
     values: Mapping[str, str] | None = None,
@@ -48,12 +48,13 @@ def watermark_moves(
         if path not in found.partitions:
             raise invalid("watermark", f"{path!r} is not one of the paths: {', '.join(found.partitions)}")
     name = source or found.url
+    marks = Marks.of(standing)
+    marks.chunks.know(position(name, path) for path in found.partitions)
     if not reingest:
-        _check_overlap(name, found, standing)
-    present = standing.get(name, {})
+        _check_overlap(name, found, marks)
     return {
         name: {
-            path: _move(path, files, present.get(path), values.get(path), reingest)
+            path: _move(path, files, marks.value(name, path), values.get(path), reingest)
             for path, files in found.partitions.items()
             if files
         }
@@ -94,41 +95,44 @@ def newest(path: str, files: Iterable[SourceFile]) -> str:
     return max(times).astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _check_overlap(name: str, found: FoundSource, standing: Watermarks) -> None:
+def _check_overlap(name: str, found: FoundSource, marks: Marks) -> None:
     """Refuse paths around or below one that was ingested under another name: their rows would be there twice.
 
     Sources that have a name of their own say nothing about where their files are.
     """
-    before = {
-        url: (source, path)
-        for url, (source, path) in standing_by_url(standing).items()
-        if source != name or path not in found.partitions
-    }
-    urls = sorted(before)
+    marks.look_around(f"{found.url}/{path}" for path in found.partitions)
     for path, files in found.partitions.items():
         url = f"{found.url}/{path}"
-        below = bisect_left(urls, f"{url}/")
-        other = next((around for around in upwards(url) if around in before), None)
-        if other is None and below < len(urls) and urls[below].startswith(f"{url}/"):
-            other = urls[below]
-        if files and other is not None:
-            source, partition = before[other]
-            value = standing[source][partition]
+        others = (
+            entry
+            for entry in chain(marks.around(url), marks.below(url))
+            if entry[0] != name or entry[1] not in found.partitions
+        )
+        if files and (other := next(others, None)) is not None:
+            source, partition, value = other
             raise AlreadyIngested(
-                f"{url} was ingested already, as a whole or in part: {other} up to {value!r}",
+                f"{url} was ingested already, as a whole or in part: {source}/{partition} up to {value!r}",
                 hint="name what is new, or pass reingest: true to ingest all of it",
                 details={"field": "paths", "partition": partition, "source": source, "watermark": value},
             )
 
 
-def has_moved(moves: Mapping[str, Mapping[str, WatermarkMove]], before: Watermarks, now: Watermarks) -> bool:
+def has_moved(
+    moves: Mapping[str, Mapping[str, WatermarkMove]],
+    before: Mapping[str, Mapping[str, str]],
+    now: Mapping[str, Mapping[str, str]],
+) -> bool:
     """Whether a watermark has changed that an ingest with these moves has looked at: its own, or one of a
     folder around or below what it reads."""
-    own = {f"{source}/{path}" for source, paths in moves.items() for path in paths}
-    around = {outer for url in own for outer in upwards(url)}
-    for source in before.keys() | now.keys():
-        for path, _ in set(before.get(source, {}).items()) ^ set(now.get(source, {}).items()):
-            url = f"{source}/{path}"
-            if url in own or ("://" in source and (url in around or not own.isdisjoint(upwards(url)))):
-                return True
-    return False
+    return _looked_at(moves, Marks.of(before)) != _looked_at(moves, Marks.of(now))
+
+
+def _looked_at(moves: Mapping[str, Mapping[str, WatermarkMove]], marks: Marks) -> list[object]:
+    own = [(source, path) for source, paths in moves.items() for path in paths]
+    urls = [f"{source}/{path}" for source, path in own if "://" in source]
+    marks.chunks.know(position(*at) for at in own)
+    marks.look_around(urls)
+    return [
+        [marks.value(*at) for at in own],
+        [[marks.around(url), list(islice(marks.below(url), 1))] for url in urls],
+    ]

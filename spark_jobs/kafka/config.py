@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from distop.commit.files.allowed import check_source
 from distop.spark_jobs.kafka.argument import wrong
 
 SECRET_VARIABLES = "DISTOP_KAFKA_"
@@ -173,4 +174,10 @@ def consumer_settings(servers: str, config: Config) -> dict[str, Any]:
         # There is no group that would have to be left by a consumer that is slow.
         "max.poll.interval.ms": 86_400_000,
     }
-    return {**bounds, **resolved(config), **ours}
+    given = resolved(config)
+    # The client tells them who it is, with the secrets that it was given.
+    for server in servers.split(","):
+        check_source(f"kafka://{server.strip()}")
+    if tokens := given.get("sasl.oauthbearer.token.endpoint.url"):
+        check_source(tokens)
+    return {**bounds, **given, **ours}

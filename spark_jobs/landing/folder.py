@@ -40,6 +40,7 @@ from distop.client.models.backlog import Ordering
 from distop.commit.files.info import entity_tag, modified
 from distop.commit.files.storage import require_file_system
 from distop.errors import DistopError, Unavailable
+from distop.metastore.crashpoints import reached
 from distop.spark_jobs.landing.walk import (
     BACKFILL,
     HISTORY_DONE,
@@ -162,9 +163,11 @@ class Landing:
     # -- batches ---------------------------------------------------------------------------------------
 
     def _publish(self, batch: Found, report: Report) -> None:
+        reached("landing.publish.before")
         answer = self._client.enqueue(
             self._table, batch.name, self._type, batch.argument, ordered=batch.ordered
         )
+        reached("landing.publish.after")
         if answer.became == "failed before":
             return
         self._done.add(batch.name)
@@ -190,7 +193,9 @@ class Landing:
         signal = sha256(f"{self._url_prefix}{self._root}\n{version}".encode()).hexdigest()[:32]
         if signal in ordering.signals:
             return
+        reached("landing.gate.before")
         self._client.open_gate(self._table, f"{HISTORY_DONE} in {self._root}", signal=signal)
+        reached("landing.gate.after")
         report.controls.append(HISTORY_DONE)
 
     def _approve(self, report: Report) -> None:
@@ -213,7 +218,9 @@ class Landing:
             self._write(path, awaiting)
         approves = bool(awaiting) and named in ("", awaiting)
         if approves:
+            reached("landing.approve.before")
             self._client.approve(self._table, awaiting, f"{BACKFILL} in {self._root}")
+            reached("landing.approve.after")
             report.controls.append(BACKFILL)
         else:
             waits = f"batch {awaiting!r} waits for approval" if awaiting else "nothing waits for approval"
@@ -226,6 +233,7 @@ class Landing:
         """Replace a small file as a whole."""
         with fsspec.open(f"{self._url_prefix}{path}.tmp", "wb") as file:
             file.write(text.encode())
+        reached("landing.approve.middle")
         self._fs.mv(f"{path}.tmp", path)
 
 

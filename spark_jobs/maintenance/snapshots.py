@@ -132,14 +132,13 @@ class RemoveOrphans(DistributedOperation):
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`."""
         from distop.commit.cleanup.purge import check_purge
-        from distop.commit.files.storage import storage_of
 
         argument, table = parsed(request, self.type, OrphansArgument), request.table
         older_than = _older_than(argument.older_than)
         if time.time() - older_than < MIN_ORPHAN_AGE_S - 1.0:
             raise invalid("older_than", f"older_than must be at least {MIN_ORPHAN_AGE_S / 3600:.0f}h")
         if not argument.dry_run:
-            check_purge(table.location, table.uuid, storage_of(table))
+            check_purge(table)
         recorded = {
             "owner": table.uuid,
             "metadataLocation": None if request.head is None else request.head.metadata_location,

@@ -142,7 +142,7 @@ class Validate(DistributedOperation):
         rules = convert(operation.argument[RULES], RuleSet)
         snapshot = SnapshotGroups.of_operation(operation)
         files = snapshot.group(job.partition)
-        with RowChecks(rules, job.scratch_path) as checks:
+        with RowChecks(rules, job.scratch_path, job.raise_if_cancelled) as checks:
             for file, rows in snapshot.rows(files, rules.columns):
                 job.raise_if_cancelled()
                 checks.check(rows, file.path.removeprefix(operation.location).lstrip("/"))

@@ -1,1 +1,1 @@
-"""Rules that rows must keep: parsing, checking with SQL, findings, and the gate before publishing."""
+"""SQL of callers: rules that rows must keep, findings, the gate before publishing; what a query may be."""

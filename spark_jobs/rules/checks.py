@@ -16,11 +16,14 @@ import msgspec
 import pyarrow as pa
 
 from distop.errors import JobFailed
-from distop.spark_jobs.rules.engine import ROWS, NotEvaluable, SqlEngine, quoted
+from distop.spark_jobs.rules.confined import NotEvaluable
+from distop.spark_jobs.rules.engine import ROWS, SqlEngine, quoted
 from distop.spark_jobs.rules.model import Rule, RuleSet
 
 MAX_VALUE_CHARACTERS = 200
 """Of a value that a sample row shows."""
+BLOCK_BYTES = 32 << 20
+"""Rows that are looked at together; they are there several times meanwhile."""
 TIMES = "times"
 """What a sample of a rule of uniqueness says besides the values: how often they are there."""
 _EXACT = 1 << 53
@@ -44,13 +47,17 @@ class RowChecks:
     ----------
     scratch:
         Makes a folder on local disk, for rules of uniqueness.
+    look:
+        Called now and then while rows are checked; what it raises ends it.
     """
 
-    def __init__(self, rules: RuleSet, scratch: Callable[[], Path]) -> None:
+    def __init__(
+        self, rules: RuleSet, scratch: Callable[[], Path], look: Callable[[], None] = lambda: None
+    ) -> None:
         self._rules = rules
         self._by_row = [(at, rule) for at, rule in enumerate(rules.rules) if rule.kind == "row"]
         self._unique = [(at, rule) for at, rule in enumerate(rules.rules) if rule.kind == "unique"]
-        self._engine = SqlEngine(scratch() if self._unique else None)
+        self._engine = SqlEngine(scratch() if self._unique else None, look)
         self._begun = False
         self._counts = dict.fromkeys(range(len(rules.rules)), 0)
         self._samples: dict[int, list[dict[str, Any]]] = {at: [] for at in self._counts}
@@ -77,6 +84,11 @@ class RowChecks:
         JobFailed
             A condition cannot be worked out for one of them.
         """
+        if rows.nbytes > BLOCK_BYTES and rows.num_rows > 1:
+            half = rows.num_rows // 2
+            self.check(rows.slice(0, half), source)
+            self.check(rows.slice(half), source)
+            return
         self.rows += rows.num_rows
         if not rows.num_rows:
             return

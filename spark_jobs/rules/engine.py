@@ -1,13 +1,13 @@
 """SQL over rows at hand: a connection of DuckDB that sees these rows and nothing else.
 
 Expressions come from users, so the connection is closed to everything but the rows: no files, no network, no
-extensions, no variables of this process, no setting that could be changed back. What an expression may be is
-decided from its parse tree, before it is bound to columns.
+extensions, no variables of a process, no setting that could be changed back. It is in a process of its own,
+see :mod:`.confined`. What an expression may be is decided from its parse tree, before it is bound to columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import Any, Self
 
 import msgspec
 
-from distop.errors import library
+from distop.errors import require
+from distop.spark_jobs.rules.confined import Confined, NotEvaluable, SqlError
 
 MEMORY = "256MB"
 """What one connection may hold; beyond that it writes to its folder, or fails."""
@@ -34,10 +35,6 @@ _REFUSED = {
 
 class BadExpression(ValueError):
     """An expression that cannot be taken. Its text says why, in words for the user."""
-
-
-class NotEvaluable(Exception):
-    """Some row has a value that an expression cannot be worked out for. Its text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +63,17 @@ class SqlEngine:
     ----------
     folder:
         Where it keeps what does not fit into memory; an empty one of its own. Without: nowhere.
+    look:
+        Called now and then while an answer is waited for; what it raises ends the query.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._duckdb = library("duckdb", "rules", "checking rules")
+    def __init__(self, folder: Path | None = None, look: Callable[[], None] = lambda: None) -> None:
+        require("duckdb", "rules", "checking rules")
         at = ":memory:" if folder is None else str(folder / "rows.duckdb")
         # One thread: Spark gives each slot one core.
-        self._connection = self._duckdb.connect(at, config={"threads": 1, "memory_limit": MEMORY})
+        config = {"threads": 1, "memory_limit": MEMORY}
         spill = "" if folder is None else str(folder).replace("'", "''")
-        for setting in (
+        settings = (
             f"temp_directory = '{spill}'",
             "autoinstall_known_extensions = false",
             "autoload_known_extensions = false",
@@ -82,8 +81,8 @@ class SqlEngine:
             "TimeZone = 'UTC'",
             "enable_external_access = false",
             "lock_configuration = true",
-        ):
-            self.run(f"SET {setting}")
+        )
+        self._connection = Confined(at, config, [f"SET {setting}" for setting in settings], look)
 
     def __enter__(self) -> Self:
         return self
@@ -101,12 +100,10 @@ class SqlEngine:
         ------
         NotEvaluable
             It depends on the rows whether it can be answered, and for these it cannot.
+        SqlError
+            It cannot be answered for any.
         """
-        try:
-            found: list[tuple[Any, ...]] = self._connection.execute(sql, list(parameters)).fetchall()
-        except (self._duckdb.DataError, self._duckdb.OutOfMemoryException) as error:
-            raise NotEvaluable(_first_line(error)) from error
-        return found
+        return self._connection.run(sql, parameters)
 
     @contextmanager
     def over(self, rows: Any) -> Iterator[None]:
@@ -115,7 +112,7 @@ class SqlEngine:
         try:
             yield
         finally:
-            self._connection.unregister(ROWS)
+            self._connection.unregister()
 
     # -- expressions -----------------------------------------------------------------------------------
 
@@ -155,8 +152,8 @@ class SqlEngine:
             try:
                 ((_, kind, *_),) = self.run(f"DESCRIBE SELECT {expression.sql} FROM {ROWS}")
                 self.run(f"SELECT count(*) FILTER (WHERE NOT {expression.sql}) FROM {ROWS}")
-            except (self._duckdb.Error, NotEvaluable) as error:
-                raise BadExpression(_first_line(error)) from None
+            except (SqlError, NotEvaluable) as error:
+                raise BadExpression(str(error)) from None
         if kind != "BOOLEAN":
             raise BadExpression(f"it is no condition, its values are {kind}")
 
@@ -188,7 +185,3 @@ def _nodes(part: Any) -> Iterator[dict[str, Any]]:
             waiting.extend(one.values())
         elif isinstance(one, list):
             waiting.extend(one)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]

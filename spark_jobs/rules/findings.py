@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 from pyiceberg.io import FileIO
 
-from distop.commit.iceberg.content import recorded_properties
 from distop.commit.layout.model import file_io
 from distop.commit.layout.staging import PRIVATE
 from distop.errors import CorruptRecord
@@ -180,4 +179,4 @@ def write_report(operation: OperationArg, broken: Iterable[Broken]) -> str:
 
 def table_io(operation: OperationArg) -> FileIO:
     """Access to the files of an operation's table."""
-    return file_io(operation.location, recorded_properties(operation), operation.storage)
+    return file_io(operation.location, operation.storage)

@@ -113,7 +113,7 @@ class JobChecks:
         if rules is not None:
             from distop.spark_jobs.rules.checks import RowChecks
 
-            self._checks = RowChecks(rules, job.scratch_path)
+            self._checks = RowChecks(rules, job.scratch_path, job.raise_if_cancelled)
 
     def __enter__(self) -> Self:
         return self

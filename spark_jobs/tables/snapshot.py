@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
@@ -33,8 +33,10 @@ from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.rollback import target_of
 from distop.commit.layout.model import file_io, load_metadata
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.metastore.records.table import IndexRecord
 from distop.spark_jobs.tables.filters import filter_columns, parse_filter
+
+if TYPE_CHECKING:
+    from distop.commit.index.lookup import PublishedIndex
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class TableSnapshot:
     snapshot: Snapshot | None
     """``None`` of a table that nothing was published to: it has no files."""
     storage: StorageOptions = field(default_factory=dict)
-    indexes: tuple[IndexRecord, ...] = ()
+    indexes: tuple[PublishedIndex, ...] = ()
     """Of the table, of whatever age: planning leaves out files by them."""
 
     @property
@@ -99,7 +101,7 @@ class TableSnapshot:
 
     @cached_property
     def io(self) -> FileIO:
-        return file_io(self.metadata.location, self.metadata.properties, self.storage)
+        return file_io(self.metadata.location, self.storage)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
@@ -245,7 +247,7 @@ def open_snapshot(
     snapshot_id: int | None = None,
     as_of_ms: int | None = None,
     branch: str | None = None,
-    indexes: Iterable[IndexRecord] = (),
+    indexes: Iterable[PublishedIndex] = (),
 ) -> TableSnapshot:
     """A snapshot of the table whose metadata file this is: the present one, or the one that is named.
 
@@ -256,7 +258,8 @@ def open_snapshot(
     branch:
         The snapshot that a branch or a tag names.
     indexes:
-        The table's indexes, see :func:`distop.metastore.tables.indexes.read_indexes`.
+        The table's indexes: as the client tells of them (:meth:`~distop.client.Client.indexes`), or etcd has
+        them (:func:`distop.metastore.tables.indexes.read_indexes`).
 
     Raises
     ------

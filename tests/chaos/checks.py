@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,14 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, Txn
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import decode
-from distop.metastore.records.table import Head, decode_watermarks
+from distop.metastore.records.table import Head, TableRecord
+from distop.metastore.tables.watermarks import marks_at
 from support.tables.trees import files_in
 
 AT_REST = re.compile(
-    r"(_coordinators|_executors|_locations|_namespaces|_audit)\..+"
+    r"_installation|_policy|(_coordinators|_executors|_locations|_tables|_namespaces|_audit|_answers|_watermarks)\..+"
     r"|[^.]+\.(table|head|watermarks|coordinator|ordering)"
-    r"|[^.]+\.(history|request|requestExpiry|auditTrail|applied|unordered\.done)\..+"
+    r"|[^.]+\.(history|series|request|requestExpiry|auditTrail|applied|unordered\.done)\..+"
     r"|[^.]+\.[^.]+\.nextInstanceId"
 )
 """The keys that may stand when nothing runs."""
@@ -73,11 +76,15 @@ class Standing:
 
 
 async def standing(client: EtcdClient, keys: TableKeys) -> Standing:
-    result = await client.txn(Txn(then=(Get(keys.head), Get(keys.watermarks))))
-    head, watermarks = result.one(0, keys.head), result.one(1, keys.watermarks)
+    wanted = (keys.table, keys.head, keys.watermarks)
+    result = await client.txn(Txn(then=tuple(map(Get, wanted))))
+    table, head, watermarks = (result.one(index, key) for index, key in enumerate(wanted))
     location = decode(head.value, Head, head.key).metadata_location if head.exists else None
-    named = decode_watermarks(watermarks.value)
-    return Standing(location, frozenset(name for source in named.values() for name in source))
+    if not table.exists:
+        return Standing(location, frozenset())
+    marks = marks_at(client, decode(table.value, TableRecord), watermarks, result.revision)
+    named = await asyncio.to_thread(lambda: [name for source in marks.values() for name in source])
+    return Standing(location, frozenset(named))
 
 
 def read_rows(location: str | None) -> list[dict[str, Any]]:
@@ -137,6 +144,8 @@ def check_whole(book: Book, seen: Standing, sizes: dict[str, int]) -> str | None
     partial = {name: count for name, count in counts.items() if count != sizes.get(name)}
     if partial:
         return f"{book.table}: a reader saw {partial} of {[sizes.get(name) for name in partial]} rows"
+    if book.apart:
+        return None
     if book.replaces:
         if len(counts) > 1:
             return f"{book.table}: a reader saw {len(counts)} batches where each replaces the others"
@@ -192,14 +201,20 @@ class KnownFiles:
                 needed |= {path, *live}
         return known, needed
 
-    def check(self, book: Book, location: str | None) -> Findings:
-        """Whether files lie about that nobody refers to, or are missing. Blocking."""
+    def check(self, book: Book, location: str | None, own: Collection[str] = ()) -> Findings:
+        """Whether files lie about that nobody refers to, or are missing. Blocking.
+
+        Parameters
+        ----------
+        own:
+            Further folders where nothing but what is published may stay.
+        """
         known, needed = ({_path(path) for path in paths} for paths in self.of(location))
         on_disk = set(files_in(book.location))
         findings = Findings()
         for path in sorted(on_disk - known):
             name = str(path.relative_to(book.location))
-            if OWN_FOLDER.match(name):
+            if OWN_FOLDER.match(name) or path.parent.name in own:
                 findings.leftovers.append(f"file {book.table}/{name}")
             else:
                 findings.orphans += 1

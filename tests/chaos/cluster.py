@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from chaos.kinds import KINDS, STEPS
+from chaos.writers import SparkWriter
 from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder
 from distop.metastore.crashpoints import ONCE_VARIABLE, VARIABLE, record_name
 from distop.metastore.etcd.client import EtcdClient
@@ -28,6 +29,7 @@ from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.record import decode
 from support.etcd.proxy import Proxy
+from support.services.tokens import token_line
 from support.waiting import eventually
 
 TTL_S = 2
@@ -35,8 +37,10 @@ START_S = 180.0
 TESTS = Path(__file__).parent.parent
 OTHERS = {
     "distop.executor.sidecar.server": "sidecar",
+    "chaos.spark_writer": "Spark program",
     "pyspark": "Spark worker",
     "chaos.foreign": "foreign program",
+    "chaos.catalog_program": "foreign program",
     "distop.cli.main landing": "landing process",
 }
 """Processes that the harness does not supervise, by what stands in their command."""
@@ -122,6 +126,10 @@ class Service:
             return 0
 
 
+TOKEN = "the token of whoever calls here"
+TOKENS_VARIABLE = "CHAOS_TOKENS"
+
+
 class Cluster:
     """Everything that runs; what they share is below ``folder``."""
 
@@ -138,6 +146,7 @@ class Cluster:
     async def __aenter__(self) -> Self:
         for folder in (self.fired, self.logs):
             folder.mkdir(parents=True)
+        (self.folder / "tokens").write_text(token_line("chaos", TOKEN))
         self.etcd.start()
         self.config = EtcdConfig(endpoints=(self.etcd.endpoint,))
         self.store = EtcdClient(self.config)
@@ -145,6 +154,8 @@ class Cluster:
             await self._add(f"coordinator-{number}", "coordinator", f"127.0.0.1:{free_port()}")
         for number in range(self._counts[1]):
             await self._add(f"runner-{number}", "executor", self._master)
+        log = self.logs / "spark-writer.log"
+        self.writer = SparkWriter(["local[1]", self.addresses()], self.environment(), log)
         return self
 
     async def _add(self, name: str, role: str, where: str) -> None:
@@ -170,12 +181,15 @@ class Cluster:
             "DISTOP_OPERATIONS": KINDS,
             "DISTOP_COMMIT_STEPS": STEPS,
             "PYTHONPATH": str(TESTS),
+            "DISTOP_TOKEN": TOKEN,
+            TOKENS_VARIABLE: str(self.folder / "tokens"),
             VARIABLE: f"@{self.plan}",
             ONCE_VARIABLE: str(self.fired),
         }
 
     async def __aexit__(self, *_: object) -> None:
         self.disarm()
+        await self.writer.stop()
         await asyncio.gather(*(service.stop() for service in self.services))
         for service in self.services:
             if pid := service.sidecar_pid():
@@ -191,10 +205,14 @@ class Cluster:
 
     def arm(self, point: str, action: str, hit: int = 1) -> None:
         """From now on the first process that comes by is struck."""
-        (self.fired / record_name(point, action)).unlink(missing_ok=True)
+        self.forget(point, action)
         new = self.plan.with_suffix(".new")
         new.write_text(f"{point}={action}@{hit}")
         new.replace(self.plan)
+
+    def forget(self, point: str, action: str) -> None:
+        """That anybody was struck there before."""
+        (self.fired / record_name(point, action)).unlink(missing_ok=True)
 
     def disarm(self) -> None:
         self.plan.unlink(missing_ok=True)

@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from chaos.cluster import TTL_S
+from chaos.commits import branched, catalogued, moved_by_hand, written, written_natively
+from chaos.commits import compacted as compaction
 from chaos.lab import Lab
 from chaos.workloads import (
     Workload,
@@ -38,6 +40,7 @@ LOST = (
     "unclaim",
     "try",
     "checkpoint",
+    "sidecar.register",
     "run.begin",
     "count.seal",
     "mark",
@@ -51,11 +54,20 @@ LOST = (
     "resign",
     "prune",
     "catalog.swap",
+    "catalog.rename",
+    "catalog.drop",
+    "namespace",
+    "drop",
+    "drop.finish",
+    "watermarks",
+    "watermarks.fold",
+    "publish",
     "table.alter",
     "table.create",
     "pause",
     "resume",
     "drain",
+    "grant",
     "try",
     "note",
     "resolve",
@@ -108,12 +120,37 @@ PAUSED = (
 """Where a process that sleeps past its lease must find that it is too late, or nothing happened."""
 
 
+INSIDE: dict[str, Workload] = {
+    "a compaction": compaction,
+    "the publication of a branch": branched,
+    'format("distop")': written,
+    "a native write": written_natively,
+}
+"""Commits that pass points of an ingest on a way of their own: they are struck there, too."""
+OF_COMMITS = {
+    "job.file.after": ("die",),
+    "snapshot.before": ("die",),
+    "snapshot.middle": ("die",),
+    "snapshot.after": ("die", PAUSE),
+    "finish.before": ("die",),
+    "finish.after": ("die", "lost"),
+}
+"""What is done inside of them."""
+WITHOUT_JOBS = ("the publication of a branch", "a native write")
+
+
 @dataclass(frozen=True)
 class Strike:
     """A crash point and what happens there."""
 
     point: str
     action: str
+    inside: str = ""
+    """What must be under way: one of :data:`INSIDE`."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.point} in {self.inside}" if self.inside else self.point
 
     @property
     def what(self) -> str:
@@ -130,17 +167,26 @@ def strikes(points: list[str], patterns: list[str], rng: random.Random) -> list[
     Parameters
     ----------
     patterns:
-        Of ``point`` or ``point=what``; a strike is chosen if any matches.
+        Of ``point`` or ``point=what``, with ``@inside`` behind it where there is one; a strike is chosen if
+        any matches.
     """
     killed = [Strike(point, "die") for point in points]
     lost = [f"{step}.after" for step in LOST] + list(LOST_TOO)
     others = [Strike(point, "lost") for point in points if point in lost]
     others += [Strike(point, PAUSE) for point in points if point in PAUSED]
+    others += [
+        Strike(point, action, inside)
+        for inside in INSIDE
+        for point, actions in OF_COMMITS.items()
+        for action in actions
+        if point != "job.file.after" or inside not in WITHOUT_JOBS
+    ]
     rng.shuffle(killed)
     rng.shuffle(others)
 
     def chosen(strike: Strike) -> bool:
-        names = (strike.point, f"{strike.point}={strike.what}")
+        inside = strike.inside and f"@{strike.inside}"
+        names = (f"{strike.point}{inside}", f"{strike.point}={strike.what}{inside}")
         return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
     return [strike for strike in killed + others if chosen(strike)]
@@ -281,7 +327,10 @@ async def storm(lab: Lab) -> list[str]:
             await asyncio.sleep(lab.rng.uniform(0.3, 1.5))
         lab.cluster.disarm()
 
-    kinds = (ingest, audited, rewritten, stepping, export, plain, cancel)
+    kinds = (
+        *(ingest, audited, rewritten, stepping, export, plain, cancel),
+        *(branched, catalogued, moved_by_hand, written),
+    )
     working = [again_and_again(workload) for workload in kinds]
     ended = await asyncio.gather(*working, thunder())
     return [problem for problems in ended[:-1] if problems is not None for problem in problems]

@@ -7,9 +7,11 @@ import contextlib
 import itertools
 import random
 import secrets
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +19,9 @@ from chaos.checks import Findings, KnownFiles, check_keys, check_rows, check_who
 from chaos.cluster import Cluster
 from chaos.ledger import Batch, Book, Sources, Started
 from distop.client import AsyncClient
+from distop.commit.writing.prepared import TYPE, folder_of
 from distop.errors import DistopError, TableExists
+from distop.metastore.operations.series import entry_of
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode
@@ -36,6 +40,10 @@ class Stuck(Exception):
     """Something that must end has not."""
 
 
+def do_nothing() -> None:
+    """Where nothing is to be struck."""
+
+
 @dataclass
 class Lab:
     """One run's world."""
@@ -51,6 +59,8 @@ class Lab:
     torn: list[str] = field(default_factory=list)
     """What the reader has seen that nobody may see."""
     reads: int = 0
+    here: Callable[[], None] = do_nothing
+    """Called by a workload when nothing but the commit that it is about is still to come."""
 
     def __post_init__(self) -> None:
         self.sources = Sources(self.folder / "sources")
@@ -72,7 +82,9 @@ class Lab:
                     raise
                 await asyncio.sleep(0.1)
 
-    async def table(self, use: str, *, replaces: bool = False, plain: bool = False, **options: Any) -> Book:
+    async def table(
+        self, use: str, *, replaces: bool = False, plain: bool = False, apart: bool = False, **options: Any
+    ) -> Book:
         """The table for one use; made when it is first asked for, and anew after many operations."""
         book = self.books.get(use)
         if book is not None and book.operations < OPERATIONS_PER_TABLE:
@@ -88,7 +100,7 @@ class Lab:
                     name, str(location), format="files" if plain else "iceberg", options=given
                 )
             )
-        self.books[use] = book = Book(name, location, replaces, plain=plain)
+        self.books[use] = book = Book(name, location, replaces, plain=plain, apart=apart)
         return book
 
     async def start(
@@ -123,6 +135,22 @@ class Lab:
         self._sizes[batch.name] = len(batch.ids)
         return batch
 
+    async def program(self, module: str, *words: str, ends: tuple[int, ...] = (0,)) -> None:
+        """Run a program; started again until it comes to its end, with one of these exit codes."""
+        deadline = time.monotonic() + PATIENCE_S
+        with (self.cluster.logs / f"{module}.log").open("ab") as log:
+            while True:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", module, *words),
+                    env=self.cluster.environment(),
+                    stdout=log,
+                    stderr=log,
+                )
+                if await process.wait() in ends:
+                    return
+                if time.monotonic() > deadline:
+                    raise Stuck(f"{module} never came to its end")
+
     # -- waiting -------------------------------------------------------------------------------------
 
     async def until(self, condition: Callable[[], Awaitable[T | None]], what: str) -> T:
@@ -146,7 +174,13 @@ class Lab:
 
         async def history() -> HistoryRecord | None:
             kv = await store.get(key)
-            return decode(kv.value, HistoryRecord, key) if kv.exists else None
+            if kv.exists:
+                return decode(kv.value, HistoryRecord, key)
+            # The next of its series may have replaced its line, which only says that it succeeded then.
+            entry = await entry_of(store, keys, started.operation)
+            return entry and HistoryRecord(
+                outcome="success", started_at=entry[0].started_at, finished_at=entry[0].finished_at
+            )
 
         record = await self.until(history, f"{started.operation} has not ended")
         if record.outcome == "success" and started.batch is not None:
@@ -183,8 +217,14 @@ class Lab:
         if book.plain:
             findings.leftovers += await asyncio.to_thread(plain_leftovers, book)
             return findings
-        findings.add(await asyncio.to_thread(self.files.check, book, seen.location))
+        own = await self.insist(partial(self._folders_of_writes, book)) if book.apart else set[str]()
+        findings.add(await asyncio.to_thread(self.files.check, book, seen.location, own))
         return findings
+
+    async def _folders_of_writes(self, book: Book) -> set[str]:
+        """Of Spark's writes that were published or given up. Those of others are told by their age."""
+        listed = self.client.list(book.table, type=TYPE)
+        return {folder_of(operation.object) async for operation in listed if operation.object}
 
     async def read_for_ever(self) -> None:
         """A reader in a loop, at any moment."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-import sys
-import time
 from functools import partial
 from pathlib import Path
 
-from chaos.lab import Lab, Stuck
+from chaos.lab import Lab
 from chaos.ledger import Batch, Book
 from distop.cli.output.exits import SOMETHING_WRONG
 from distop.client import Batch as Listed
@@ -17,7 +14,8 @@ from distop.metastore.records.keyspace import OperationId
 
 
 async def landed(lab: Lab) -> list[str]:
-    """Two batches in order, each approved by a _BACKFILL; beside them two without an order, and a bad one."""
+    """Two batches in order, each approved by a _BACKFILL; beside them two without an order, and a bad one.
+    Those in order wait until a _HISTORYDONE opens the gate."""
     book, client = await lab.table("landed"), lab.client
     folder, round_ = lab.folder / "landing" / book.table, f"{lab.operations:06d}"
     ordered = {f"days/{round_}-{number}": lab.new_batch() for number in (1, 2)}
@@ -25,12 +23,13 @@ async def landed(lab: Lab) -> list[str]:
     refused = f"loose/{round_}-refused"
     _control(folder / "_config" / "split.json", '{"split_bytes": 1024}')
     _control(folder / "days" / "_config" / "ORDERME")
-    await lab.insist(partial(client.set_ordering, book.table, validation=True))
+    await lab.insist(partial(client.set_ordering, book.table, validation=True, gate="closed"))
     for name, batch in [*ordered.items(), *beside.items()]:
         _control(folder / name / "_POINTER", f"{batch.folder}\n")
     _control(folder / refused / "_POINTER", f"{folder}/nothing/is/here\n")
     for name in [*ordered, *beside, refused]:
         _control(folder / name / "_SUCCESS")
+    _control(folder / "_HISTORYDONE")
     problems = list[str]()
     for name in ordered:
         await _look(lab, book, folder)
@@ -59,22 +58,9 @@ def _control(path: Path, text: str = "") -> None:
 
 
 async def _look(lab: Lab, book: Book, folder: Path) -> None:
-    """A landing process looks once; started again until it comes to its end."""
-    deadline = time.monotonic() + 90
+    """A landing process looks once."""
     words = ("landing", str(folder), "--table", book.table, "--once", "--address", lab.cluster.addresses())
-    with (lab.cluster.logs / "landing.log").open("ab") as log:
-        while True:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", "distop.cli.main", *words),
-                env=lab.cluster.environment(),
-                stdout=log,
-                stderr=log,
-            )
-            if await process.wait() in (0, SOMETHING_WRONG):
-                return
-            if time.monotonic() > deadline:
-                raise Stuck("the landing process never came to its end")
+    await lab.program("distop.cli.main", *words, ends=(0, SOMETHING_WRONG))
 
 
 async def _awaits(lab: Lab, book: Book, batch: str) -> None:

@@ -37,6 +37,8 @@ class Book:
     """Ids that another program has appended."""
     plain: bool = False
     """Whether it is a tree of files, without snapshots."""
+    apart: bool = False
+    """Whether its rows and its watermarks say nothing of each other."""
     operations: int = 0
     fresh: set[int] = field(default_factory=set)
     """Ids published since the table was last looked at."""
@@ -46,13 +48,14 @@ class Book:
         ids = itertools.chain.from_iterable(batch.ids for batch in self.batches.values())
         return sorted([*ids, *self.foreign])
 
-    def published(self, batch: Batch) -> None:
-        """An operation has published a batch."""
+    def published(self, batch: Batch, *, marked: bool = True) -> None:
+        """An operation has published a batch. ``marked``: and a watermark for it."""
         if self.replaces:
             self.batches.clear()
             self.foreign.clear()
         self.batches[batch.name] = batch
-        self.watermarks.add(batch.name)
+        if marked:
+            self.watermarks.add(batch.name)
         self.fresh.update(batch.ids)
 
 

@@ -7,15 +7,16 @@ import random
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from chaos.checks import Findings
-from chaos.cluster import Cluster
-from chaos.faults import FAULTS, Strike
-from chaos.lab import Lab, Stuck
+from chaos.cluster import TOKEN, Cluster
+from chaos.faults import FAULTS, INSIDE, Strike
+from chaos.lab import Lab, Stuck, do_nothing
 from chaos.report import Line, Report
 from chaos.workloads import ingest, workloads_for
-from distop.client import AsyncClient
+from distop.client import AsyncClient, Credentials
 from distop.client.models.diagnosis import Severity
 from distop.errors import DistopError
 from support.tables.trees import age
@@ -51,7 +52,7 @@ class Run:
 
     def __init__(self, settings: Settings, rng: random.Random) -> None:
         self._settings, self._rng = settings, rng
-        killed = [strike.point for strike in settings.strikes if strike.what == "die"]
+        killed = {strike.name for strike in settings.strikes if strike.what == "die"}
         self.report = Report(settings.seed, sorted(killed))
         self._began = time.monotonic()
 
@@ -61,7 +62,9 @@ class Run:
         cluster = Cluster(settings.folder, master=settings.master, runners=settings.runners)
         report.etcd = cluster.etcd.binary.version
         async with cluster:
-            client = AsyncClient(cluster.addresses(), timeout_s=10, connect_timeout_s=30)
+            client = AsyncClient(
+                cluster.addresses(), timeout_s=10, connect_timeout_s=30, credentials=Credentials(token=TOKEN)
+            )
             lab = Lab(cluster, client, self._rng, settings.folder)
             self._say(f"etcd {report.etcd}, seed {settings.seed}, logs in {cluster.logs}")
             await cluster.ready(coordinators=2, runners=settings.runners)
@@ -116,14 +119,21 @@ class Run:
 
     async def _strike(self, lab: Lab, strike: Strike) -> None:
         """Arm a point, and work until somebody has come by."""
-        line = self.report.line(strike.point, self._settings.points[strike.point])
+        line = self.report.line(strike.name, self._settings.points[strike.point])
         cluster = lab.cluster
-        for workload in workloads_for(strike.point)[:MOST_WORKLOADS]:
-            cluster.arm(strike.point, strike.action)
+        fitting = [INSIDE[strike.inside]] if strike.inside else workloads_for(strike.point)[:MOST_WORKLOADS]
+        for workload in fitting:
+            arm = partial(cluster.arm, strike.point, strike.action)
+            cluster.forget(strike.point, strike.action)
+            if strike.inside:
+                lab.here = arm
+            else:
+                arm()
             name = f"{strike.point} {strike.action} ({workload.__name__})"
             good = await self._settled(lab, workload(lab), line, name, strike)
             who = cluster.struck(strike.point, strike.action)
             cluster.disarm()
+            lab.here = do_nothing
             if who is not None:
                 line.struck.add(who)
                 line.done[strike.what] = line.done.get(strike.what, 0) + 1
@@ -131,7 +141,7 @@ class Run:
             if not good:
                 break
         line.missed.append(strike.what)
-        self._say(f"  NOT REACHED: {strike.point}")
+        self._say(f"  NOT REACHED: {strike.name}")
 
     async def _fault(self, lab: Lab, name: str) -> None:
         line = self.report.line(name)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 
 from distop.cli.output.logs import configure
+from distop.coordinator.access.authentication import IdentityConfig
 from distop.coordinator.service import CoordinatorConfig
 from distop.coordinator.service import run as run_coordinator
 from distop.executor.runner.runner import RunnerOptions
@@ -17,19 +19,25 @@ from distop.metastore.etcd.config import EtcdConfig
 
 def main(role: str, where: str, ttl_s: str) -> int:
     """``where``: the address to listen on, or the Spark master."""
-    _end_with_parent()
+    end_with_parent()
     configure()
     etcd = EtcdConfig.from_env()
     if role == "coordinator":
         # A leader resigns soon, so that leaderships begin and end all the time.
         return run_coordinator(
-            CoordinatorConfig(etcd=etcd, listen=where, lease_ttl_s=int(ttl_s), linger_s=0.5)
+            CoordinatorConfig(
+                etcd=etcd,
+                listen=where,
+                lease_ttl_s=int(ttl_s),
+                linger_s=0.5,
+                identity=IdentityConfig(token_file=os.environ["CHAOS_TOKENS"]),
+            )
         )
     options = RunnerOptions(lease_ttl_s=int(ttl_s), resync_s=2.0, rest_s=2.0)
     return run_executor(ExecutorConfig(etcd=etcd, master=where, slots=2, runner=options))
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """A harness that is killed leaves nothing behind that runs for ever."""
     set_parent_death_signal = 1
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
-import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -18,9 +16,11 @@ import pyarrow.parquet as pq
 
 from chaos.backlogs import flight_of_nothing, in_parts, ordered
 from chaos.cluster import TTL_S, Service
-from chaos.lab import Lab, Stuck
+from chaos.commits import catalogued, given_up, moved_by_hand, written, written_natively
+from chaos.lab import Lab
 from chaos.landings import landed
 from chaos.ledger import Started
+from distop.client import Grant
 from distop.errors import DistopError, OperationNotFound, PreconditionFailed, TableNotFound
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.retention import EVERY, KEEP
@@ -273,6 +273,22 @@ async def drained(lab: Lab) -> list[str]:
     return problems
 
 
+async def granted(lab: Lab) -> list[str]:
+    """Somebody is given a right, and loses it: each change is whole, and made once."""
+    mine = Grant(who="chaos", role="admin", tables=("*",))
+    theirs = Grant(who=f"reader-{lab.rng.randrange(10**6)}", role="reader", tables=("appended",))
+    problems = []
+    for change in (
+        partial(lab.client.change_grants, [mine, theirs]),
+        partial(lab.client.change_grants, (), [theirs]),
+    ):
+        await change()
+        standing = (await lab.client.grants()).grants
+        if mine not in standing or (theirs in standing) != bool(change.args[0]):
+            problems.append(f"the policy is {standing}")
+    return problems
+
+
 async def new_table(lab: Lab) -> list[str]:
     """A table is made, and used."""
     if (before := lab.books.pop("fresh", None)) is not None:
@@ -324,20 +340,7 @@ async def foreign_append(lab: Lab) -> list[str]:
             return problems
     identity = lab.sources.next_id()
     started = await lab.ingest(book)
-    deadline = time.monotonic() + 90
-    with (lab.cluster.logs / "foreign.log").open("ab") as log:
-        while True:
-            program = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", "chaos.foreign", book.table, str(identity)),
-                env=lab.cluster.environment(),
-                stdout=log,
-                stderr=log,
-            )
-            if await program.wait() == 0:
-                break
-            if time.monotonic() > deadline:
-                raise Stuck("the foreign program never came to its end")
+    await lab.program("chaos.foreign", book.table, str(identity))
     book.foreign.append(identity)
     book.fresh.add(identity)
     return await lab.ended(started)
@@ -453,64 +456,65 @@ def kill(pid: int) -> None:
 
 
 BY_STEP: dict[str, tuple[Workload, ...]] = {
-    "claim": (stepping,),
-    "checkpoint": (stepping,),
-    "run.begin": (dealt,),
-    "compute": (dealt,),
-    "count.seal": (dealt,),
-    "unclaim": (stepping,),
-    "try": (stepping,),
-    "mark_each": (stepping,),
-    "hook": (stepping,),
+    **dict.fromkeys(("start", "take", "launch", "job", "mark", "release"), (ingest,)),
+    **dict.fromkeys(("seal", "snapshot", "finish", "collect", "sweep", "lead"), (ingest,)),
+    **dict.fromkeys(("run.begin", "compute", "count.seal"), (dealt,)),
+    **dict.fromkeys(("claim", "unclaim", "checkpoint", "try", "mark_each", "hook"), (stepping,)),
     "abort": (cancel,),
+    "cancel": (cancel,),
     "enqueue": (landed, ordered),
     "ordering": (ordered,),
+    "batch": (ordered,),
     "batch.part": (in_parts,),
     "batch.free": (flight_of_nothing,),
-    "batch": (ordered,),
+    "landing": (landed,),
     "job.clean": (bad_rows,),
     "pause": (held_up,),
     "resume": (held_up,),
     "drain": (drained,),
+    "grant": (granted,),
     "log": (export,),
-    "step.rename": (plain,),
-    "step.delete": (plain,),
-    "step.mkdir": (plain,),
-    "step.success": (plain,),
-    "step.unmark": (plain,),
-    "expire": (maintained,),
-    "orphans": (maintained,),
+    "step": (export,),
+    **{f"step.{what}": (plain,) for what in ("rename", "delete", "mkdir", "success", "unmark")},
     "step.hook": (notified,),
     "step.delta": (versioned,),
-    "step": (export,),
+    "expire": (maintained,),
+    "orphans": (maintained,),
     "note": (parked,),
     "resolve": (parked, parked_and_left_out),
     "act": (parked_and_aborted, parked_and_left_out),
     "undo": (parked_and_aborted,),
-    "cancel": (cancel,),
+    "publish": (written, written_natively),
+    "give_up": (given_up,),
+    "watermarks": (moved_by_hand,),
     "table.alter": (changed_table,),
     "table.create": (new_table,),
     "drop": (dropped,),
-    "catalog.swap": (foreign_append,),
+    "purge": (dropped,),
+    "catalog": (catalogued,),
+    "catalog.swap": (foreign_append, catalogued),
+    "namespace": (catalogued,),
     "prune": (prune,),
     "resign": (leader_told_to_go,),
     "lease": (leader_told_to_go, runner_told_to_go),
     "coordinator.register": (leader_told_to_go,),
     "runner.register": (runner_paused,),
+    "wait": (runner_paused, runner_told_to_go),
     "sidecar": (sidecars_killed,),
     "scratch": (sidecars_killed,),
 }
-"""Which workloads reach a step, by the beginning of its name. Others are reached by an ingest."""
+"""Which workloads reach a step, by the beginning of its name; the longest that fits is tried first."""
 
 ORDINARY: tuple[Workload, ...] = (ingest, stepping, export, bad_rows, noop, cancel, parked, audited, landed)
 
 
+def workloads_of(point: str) -> list[Workload]:
+    """Those that a point is known to be reached by, the most likely first."""
+    steps = [step for step in BY_STEP if point.startswith(f"{step}.")]
+    return [workload for step in sorted(steps, key=len, reverse=True) for workload in BY_STEP[step]]
+
+
 def workloads_for(point: str) -> list[Workload]:
     """Those to try for a point, the most likely first; then all others, in case the table above is behind."""
-    fitting = [
-        workload
-        for step, workloads in BY_STEP.items()
-        if point == step or point.startswith(f"{step}.")
-        for workload in workloads
-    ]
-    return list(dict.fromkeys([*fitting, *ORDINARY, foreign_append, leader_told_to_go, sidecars_killed]))
+    others = (*ORDINARY, foreign_append, leader_told_to_go, sidecars_killed)
+    return list(dict.fromkeys([*workloads_of(point), *others]))

@@ -24,7 +24,7 @@ from support.services.whole import HEADER, Whole, coordinated, whole, write_csv
 from support.waiting import eventually
 
 AT_REST = re.compile(
-    r"(_coordinators|_executors|_locations|_namespaces)\..+|t\.(table|head|watermarks|coordinator)"
+    r"_installation|(_coordinators|_executors|_locations|_tables|_namespaces)\..+|t\.(table|head|watermarks|coordinator)"
     r"|t\.(history|request|requestExpiry|auditTrail)\..+|_audit\..+|t\.ingest\.nextInstanceId"
 )
 

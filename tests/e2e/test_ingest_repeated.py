@@ -10,8 +10,11 @@ import pytest
 import pytest_asyncio
 
 from distop.client import OperationState
-from distop.errors import IncompatibleOperation, InvalidArgument
+from distop.errors import AlreadyIngested, IncompatibleOperation, InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.record import encode_plain
+from distop.metastore.records.watermarks import FOLD_BYTES
+from distop.metastore.tables.watermarks import make_room
 from support.etcd.lossy import LossyClient
 from support.services.executing import runner
 from support.services.whole import Whole, coordinated, write_csv
@@ -80,3 +83,30 @@ async def test_of_two_that_take_what_is_new_at_the_same_time_each_file_is_taken_
             again = await service.ingest(source, new_only=True)
             assert again.raise_for_outcome().facts["filesSkipped"] >= left
     assert await asyncio.to_thread(service.ids) == list(range(20))
+
+
+async def test_what_was_ingested_long_ago_is_known_from_its_chunks(service: Whole) -> None:
+    """G4: also to a start and to a finish, which makes room before it moves more."""
+    keys, store = service.store.keyspace.table("t"), service.store
+    folder = write_csv(service.folder / "src", "old.csv", 0, 10)
+    write_csv(service.folder / "src", "new.csv", 10, 10)
+    source, late = f"file://{folder}", "2100-01-01T00:00:00.000000Z"
+    marks = {source: {f"{number:05}.csv": late for number in range(2_000)} | {"old.csv": late}}
+    await store.put(keys.watermarks, encode_plain(marks))
+    await make_room(store, keys, 0)
+    marks["orders"] = {f"{number:05}": str(number) for number in range(4_000)}
+    await store.put(keys.watermarks, encode_plain({"orders": marks["orders"]}))
+    async with runner(store):
+        started = await service.client.start("t", "ingest", {"paths": [str(folder)], "new_only": True})
+        ended = await service.client.wait(started.name, timeout_s=60)
+    assert ended.facts["filesSkipped"] == 1
+    assert service.ids() == list(range(10, 20))
+    now = await service.client.watermarks("t")
+    assert now[source].pop("new.csv") < late
+    assert now == marks
+    assert len((await store.get(keys.watermarks)).value) <= FOLD_BYTES
+    assert any(key.startswith("_watermarks.") and ".orders." in key for key in await service.keys())
+    for paths in (str(folder), f"{folder}/old.csv"):
+        with pytest.raises(AlreadyIngested, match=r"old\.csv|00000\.csv"):
+            await service.client.start("t", "ingest", {"paths": [paths]})
+    assert not await service.findings()

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from distop.client import OperationState
+from distop.coordinator.work import work
 from distop.metastore.etcd.config import EtcdConfig
 from distop.spark_jobs.formats.files import find_files
 from distop.spark_jobs.ingest import planning
@@ -44,6 +45,12 @@ class Meanwhile:
         return found
 
 
+def plan_here(monkeypatch: pytest.MonkeyPatch, find: Meanwhile) -> None:
+    """Plans are made in this process, where they look for files in this way."""
+    monkeypatch.setattr(work, "_LIGHT", "distop.")
+    monkeypatch.setattr(planning, "find_files", find)
+
+
 def write_many(folder: Path, files: int) -> Path:
     for number in range(files):
         write_csv(folder, f"{number}.csv", number, 1)
@@ -58,7 +65,7 @@ async def test_an_overwrite_is_planned_on_the_small_one_that_ended_while_it_look
     large = write_many(service.folder / "large", 1000)
     small = write_csv(service.folder / "small", "1.csv", 9000, 3)
     meanwhile = Meanwhile(service, small, large, mode="overwrite")
-    monkeypatch.setattr(planning, "find_files", meanwhile)
+    plan_here(monkeypatch, meanwhile)
     ended = await service.ingest(large, mode="overwrite")
     assert (ended.state, ended.error) == (OperationState.SUCCEEDED, None)
     assert (meanwhile.ended, meanwhile.looked) == ([OperationState.SUCCEEDED], 2)
@@ -73,7 +80,7 @@ async def test_an_append_of_other_files_is_not_planned_again_for_every_commit(
     large = write_many(service.folder / "src" / "large", 10)
     small = write_csv(service.folder / "src" / "small", "1.csv", 9000, 3)
     meanwhile = Meanwhile(service, small, large)
-    monkeypatch.setattr(planning, "find_files", meanwhile)
+    plan_here(monkeypatch, meanwhile)
     ended = await service.ingest(large)
     assert (ended.state, meanwhile.ended) == (OperationState.SUCCEEDED, [OperationState.SUCCEEDED])
     assert meanwhile.looked == 1

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from distop.cli.main import app
 from distop.client import OperationState
+from distop.commit.catalog import EtcdCatalog
 from distop.errors import AlreadyIngested, IncompatibleOperation
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId
@@ -34,9 +35,45 @@ def source(service: Whole, name: str, start: int, rows: int) -> Path:
 
 
 def age(service: Whole) -> None:
+    make_old(service.location)
+
+
+def make_old(folder: Path) -> None:
     then = time.time() - 10 * 86400
-    for path in service.location.rglob("*"):
+    for path in folder.rglob("*"):
         os.utime(path, (then, then))
+
+
+async def test_a_renamed_table_and_one_made_under_its_old_name_share_no_files(
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """P13, C4: neither the removal of orphans nor a drop with purge of the one touches the other."""
+    properties = {"etcd.endpoints": ",".join(etcd_config.endpoints), "etcd.prefix": etcd_config.prefix}
+    catalog = EtcdCatalog("test", **properties, warehouse=f"file://{tmp_path}/warehouse")
+    rows = pa.table({"id": [1, 2, 3]})
+
+    def make() -> None:
+        table = catalog.create_table("a.x", schema=rows.schema)
+        table.append(rows)
+
+    def count(name: str) -> int:
+        return len(catalog.load_table(name).scan().to_arrow())
+
+    async with coordinated(etcd_config, tmp_path, client) as service, runner(client):
+        await asyncio.to_thread(catalog.create_namespace, "a")
+        await asyncio.to_thread(make)
+        await asyncio.to_thread(catalog.rename_table, "a.x", "a.y")
+        await asyncio.to_thread(make)
+        make_old(tmp_path / "warehouse")
+        for name in ("a.x", "a.y"):
+            argument = {"older_than": "1d", "dry_run": False}
+            started = await service.client.start(name, "remove_orphans", argument)
+            ended = await service.client.wait(started.name, timeout_s=60)
+            assert ended.raise_for_outcome().facts["orphans"] == 0
+        assert [await asyncio.to_thread(count, name) for name in ("a.x", "a.y")] == [3, 3]
+        await asyncio.to_thread(catalog.purge_table, "a.x")
+        assert await asyncio.to_thread(count, "a.y") == 3
+        await asyncio.to_thread(catalog.close)
 
 
 async def test_maintenance_leaves_a_running_operation_alone(
@@ -194,6 +231,7 @@ async def test_what_ran_is_on_record(etcd_config: EtcdConfig, tmp_path: Path, cl
         assert (ended.facts["rows"], ended.facts["bytes"] > 0) == (7, True)
         entry = await anext(service.client.audit("t"))
         assert (entry.action, entry.argument) == ("start", given)
+        assert (entry.outcome, entry.rows, entry.bytes) == ("success", 7, ended.facts["bytes"])
         long = await service.client.start("t", "friend", {"partitions": 0, "many": ["x" * 900] * 400})
         kept = (await service.client.wait(long.name)).argument
         assert len(json.dumps(kept)) < 3000

@@ -7,18 +7,17 @@ knows it has read from etcd in this phase.
 from __future__ import annotations
 
 import contextlib
-import functools
 from dataclasses import dataclass
 from typing import Any
 
 from distop.commit.catalog.pointers import FOREIGN, Pointers, Swap
 from distop.coordinator.api.operations import OperationService
 from distop.coordinator.completion.completion import Completion
-from distop.coordinator.completion.hooks import Hooks
 from distop.coordinator.completion.parking import Parking
 from distop.coordinator.leading.driver import TableDriver
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.state.actions import Wait, decide
+from distop.coordinator.work.work import Work
 from distop.errors import DistopError, LeadershipLost, LeaseLost, OutcomeUnknown, Unavailable
 from distop.executor.ledger.batcher import MarkBatcher
 from distop.metastore.etcd.txn import Put, Txn
@@ -26,13 +25,22 @@ from distop.metastore.members.election import Epoch, campaign
 from distop.metastore.operations.claims import Claimed, Occupied, claim
 from distop.metastore.operations.ending import request_cancel
 from distop.metastore.operations.jobs import Mark, Outcome, Verdict, success_record
+from distop.metastore.operations.pausing import pause_operation, resume_operation
 from distop.metastore.operations.runs import Run, release_runner, take_runner
 from distop.metastore.records.keyspace import OperationId, OperationKeys
 from distop.metastore.records.member import LeaderRecord
-from distop.metastore.records.operation import RUNNING, CancelRecord, ClaimRecord, OperationArg, RunnerRecord
-from distop.metastore.records.record import decode
+from distop.metastore.records.operation import (
+    RUNNING,
+    CancelRecord,
+    ClaimRecord,
+    OperationArg,
+    PauseRecord,
+    RunnerRecord,
+)
+from distop.metastore.records.record import decode, encode_plain
 from distop.metastore.records.table import Head
 from distop.metastore.tables.audit import audit_put
+from distop.metastore.tables.watermarks import fold
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json
 from explore.process import NOW, Env
@@ -41,6 +49,7 @@ from explore.store import Store
 from explore.table import KEYS, TABLE, registry
 
 ACTIVE = KEYS.keyspace.active + f"{TABLE}.".encode()
+NOTHING_RECENT = encode_plain({})
 REMOVED = b"~removed."
 """Keys outside of distop's: the files of an attempt are gone."""
 
@@ -74,7 +83,7 @@ class Wanted:
 
 async def starts(env: Env, wanted: Wanted, tried: int = 0) -> Any:
     """A caller of ``StartOperation``, at a coordinator that does not lead the table."""
-    service = OperationService(env.client, Planner(registry(), None))  # type: ignore[arg-type]
+    service = OperationService(env.client, Planner(_work()))
     try:
         return (await service.StartOperation(_request(wanted), _Call())).name  # type: ignore[arg-type]
     except (OutcomeUnknown, Unavailable):
@@ -130,7 +139,7 @@ async def serves(env: Env, name: str, lease: int) -> Any:
     if epoch is None:
         return "does not lead"
     driver, completion = _driver(env, lease, epoch.revision)
-    planner = Planner(registry(), None)  # type: ignore[arg-type]
+    planner = Planner(_work())
     service = OperationService(env.client, planner, memory=completion.memory)
     with contextlib.suppress(DistopError):
         for number in (1, 2):
@@ -174,10 +183,8 @@ async def leads(env: Env, name: str, lease: int, epoch: int) -> Any:
 def _driver(env: Env, lease: int, epoch: int) -> tuple[TableDriver, Completion]:
     completion = Completion(
         env.client,
-        registry(),
-        None,  # type: ignore[arg-type]
-        hooks=_hooks(),
-        parking=Parking(env.client, max_attempts=2, wall=lambda: NOW),
+        _work(),
+        parking=Parking(env.client, _work(), max_attempts=2, wall=lambda: NOW),
         wall=lambda: NOW,
     )
     driver = TableDriver(
@@ -197,7 +204,7 @@ async def _act(env: Env, driver: TableDriver) -> bool:
     acted = False
     while True:
         open_ = [one for one in driver.tracked() if not one.gone]
-        due = [(one, decide(one, deadline_passed=False)) for one in open_]
+        due = [(one, decide(one, deadline_passed=False, paused=one.pause is not None)) for one in open_]
         due = [(one, action) for one, action in due if not isinstance(action, Wait)]
         if not due:
             return acted
@@ -206,9 +213,8 @@ async def _act(env: Env, driver: TableDriver) -> bool:
         await driver._perform(tracked, action)
 
 
-@functools.cache
-def _hooks() -> Hooks:
-    return Hooks()
+def _work() -> Work:
+    return Work(registry(), None)  # type: ignore[arg-type]  # the loop of the model needs no threads
 
 
 def _of_interest(store: Store) -> int:
@@ -229,6 +235,8 @@ async def takes(env: Env, name: str, lease: int) -> Any:
 
     def free(store: Store) -> str | None:
         for keys in operations(store):
+            if store.get(keys.pause).exists:
+                continue
             standing = store.get(keys.runner)  # its own may stand there by a copy that came late
             if store.get(keys.state).value == RUNNING and (not standing.exists or standing.lease == lease):
                 return str(keys.operation)
@@ -248,11 +256,11 @@ async def takes(env: Env, name: str, lease: int) -> Any:
 
 
 async def holds(env: Env, name: str, lease: int, operation: str, token: int) -> Any:
-    """A runner that has an operation, until that is over."""
+    """A runner that has an operation, until that is over or somebody pauses it."""
     keys = KEYS.operation(OperationId.parse(operation))
 
     def over(store: Store) -> bool | None:
-        mine = store.get(keys.runner).create_revision == token
+        mine = store.get(keys.runner).create_revision == token and not store.get(keys.pause).exists
         return True if not mine or store.get(keys.state).value != RUNNING else None
 
     await env.until(f"{operation} does not run any more", over)
@@ -358,6 +366,38 @@ async def cancels(env: Env, name: str) -> Any:
     return f"{operation} {'cancelled' if first else 'too late'}"
 
 
+async def pauses(env: Env, name: str) -> Any:
+    """Somebody who pauses the first operation there is, and then lets it go on."""
+
+    def there(store: Store) -> str | None:
+        return next((str(keys.operation) for keys in operations(store)), None)
+
+    operation = await env.until("there is an operation", there)
+    keys = KEYS.operation(OperationId.parse(operation))
+    audit = audit_put(KEYS, "pause", by=name, target=operation, at=NOW)
+    await pause_operation(env.client, keys, PauseRecord(by=name, at=NOW), audit)
+    return Next(resumes, (name, operation))
+
+
+async def resumes(env: Env, name: str, operation: str) -> Any:
+    """See :func:`pauses`."""
+    audit = audit_put(KEYS, "resume", by=name, target=operation, at=NOW)
+    await resume_operation(env.client, KEYS.operation(OperationId.parse(operation)), audit)
+    return f"{operation} resumed"
+
+
+async def folds(env: Env, times: int) -> Any:
+    """A leader that makes room: puts the watermarks that were written lately into their chunks."""
+
+    def recent(store: Store) -> bool | None:
+        return True if len(store.get(KEYS.watermarks).value) > len(NOTHING_RECENT) else None
+
+    await env.until("there are watermarks to fold", recent)
+    with contextlib.suppress(OutcomeUnknown):
+        await fold(env.client, KEYS)
+    return Next(folds, (times - 1,)) if times > 1 else "folded"
+
+
 # -- casts -------------------------------------------------------------------------------------------
 
 
@@ -387,6 +427,14 @@ def attempt(number: int, partition: int = 0, *, claims: bool = False) -> Actor:
 
 def foreign(number: int) -> Actor:
     return Actor(f"foreign-{number}", Next(commits, (str(number),)), mortal=False)
+
+
+def folder(times: int) -> Actor:
+    return Actor("folder", Next(folds, (times,)))
+
+
+def pauser() -> Actor:
+    return Actor("pauser", Next(pauses, ("pauser",)), mortal=False)
 
 
 def canceller() -> Actor:

@@ -7,7 +7,8 @@
 - Nothing starts beside what it is incompatible with, twice under one request id, or with a number that was
   used before. A plan is never older than the state that its operation starts from.
 - Only who leads the table ends its operations; only who runs an operation, and owns the job if that can be
-  owned, adds results. What somebody has nobody else takes. Nothing is written of an operation that is over.
+  owned, adds results. What somebody has nobody else takes, and nobody takes what is paused. Nothing is
+  written of an operation that is over.
 - What somebody was told stays true.
 - Nothing rests without an end while somebody is there to bring it about.
 """
@@ -15,6 +16,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from distop.metastore.etcd.txn import KeyValue
@@ -29,12 +31,13 @@ from distop.metastore.records.operation import (
     OperationArg,
 )
 from distop.metastore.records.record import decode
-from distop.metastore.records.table import decode_run_ops, decode_watermarks
+from distop.metastore.records.table import decode_run_ops
+from distop.metastore.records.watermarks import Chunks, Marks, decode_recent
 from explore.actors import REMOVED, operations
 from explore.process import Write
 from explore.search import Actor
 from explore.store import Entry, Store
-from explore.table import KEYS, PARTITION, SOURCE, entry_of, line
+from explore.table import CHUNKS, KEYS, PARTITION, SOURCE, entry_of, line
 
 _OF_OPERATION = re.compile(rb"(distOp\.t\.([a-z]+)\.(\d+))\.(?:(\d+)\.)?([a-z]+)")
 _HISTORY = re.compile(rb"distOp\.t\.history\.([a-z]+)\.(\d+)")
@@ -87,6 +90,8 @@ class TableLaws:
                 elif found[5] in (b"runner", b"claim") and before.get(key).exists and after.get(key).exists:
                     if before.get(key).lease != after.get(key).lease:
                         raise Broken(f"{change.who} takes {_text(key)}, which somebody has")
+                elif found[5] == b"runner" and after.get(key).exists and before.get(keys.pause).exists:
+                    raise Broken(f"{change.who} takes {keys.operation}, which is paused")
                 elif found[4] is None and found[5] == b"arg" and after.get(key).exists:
                     self._started(change, keys, before.get(key), after.get(key))
             elif (ended := _HISTORY.fullmatch(key)) is not None:
@@ -138,10 +143,10 @@ class TableLaws:
         standing, now = arg.argument["on"], line(before.get(KEYS.head).value)
         if standing != now:
             raise Broken(f"{operation} starts with a plan that was made on {standing!r}, and finds {now!r}")
-        marks = decode_watermarks(before.get(KEYS.watermarks).value)
+        marks = _marks(before)
         for source, moves in arg.watermarks.items():
             for partition, move in moves.items():
-                if move.before != marks.get(source, {}).get(partition):
+                if move.before != marks.value(source, partition):
                     raise Broken(f"{operation} starts with a plan from a watermark that has moved")
         for kv in change.after.under(KEYS.prefix + b"history."):
             if decode(kv.value, HistoryRecord, kv.key).request_id == arg.request_id:
@@ -256,7 +261,9 @@ class TableLaws:
         for keys in left:
             jobs_done = self._jobs_done(store, keys)
             needed = {"leader"} if jobs_done or self._aborts(store, keys) else {"leader", "runner", "attempt"}
-            if needed <= waiting and not self._waits_for_a_slot(store, keys, told):
+            # By somebody who was not told that it goes on.
+            held = store.get(keys.pause).exists and told.get("pauser") != f"{keys.operation} resumed"
+            if needed <= waiting and not held and not self._waits_for_a_slot(store, keys, told):
                 raise Broken(f"nothing moves, and {keys.operation} has no end")
 
     def _alive(self, store: Store, who: str) -> bool:
@@ -288,8 +295,18 @@ def _operation(kind: bytes, number: bytes) -> OperationId:
     return OperationId(KEYS.name, kind.decode(), int(number))
 
 
+def _marks(store: Store) -> Marks:
+    """The watermarks, whether they were folded or not."""
+
+    def fetch(positions: Sequence[bytes]) -> list[tuple[bytes, bytes] | None]:
+        chunks = [(kv.key.removeprefix(CHUNKS), kv.value) for kv in store.under(CHUNKS)]
+        return [next((one for one in chunks if one[0] >= at), None) for at in positions]
+
+    return Marks(decode_recent(store.get(KEYS.watermarks).value), Chunks(fetch))
+
+
 def _watermark(store: Store) -> str | None:
-    return decode_watermarks(store.get(KEYS.watermarks).value).get(SOURCE, {}).get(PARTITION)
+    return _marks(store).value(SOURCE, PARTITION)
 
 
 def _counts(store: Store, operation: str, attempt: str) -> bool:

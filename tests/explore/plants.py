@@ -14,7 +14,7 @@ from unittest import mock
 from distop.coordinator.starting.planner import Planner
 from distop.metastore.etcd.txn import Compare, Get, Op, Put, Txn
 from distop.metastore.records.operation import COMMITTING
-from explore.table import KEYS
+from explore.table import CHUNKS, KEYS
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,9 @@ PLANTS: dict[str, Plant] = {
     "a mark without its claim": Plant("claims", _puts(_is_job), _on(b".claim")),
     "a claim that does not look whether there is one": Plant("claims", _puts(_is(b"claim")), _on(b".claim")),
     "a run that is taken though somebody has it": Plant("marks", _puts(_is(b"runner")), _on(b".runner")),
+    "a run that is taken though the operation is paused": Plant(
+        "pauses", _puts(_is(b"runner")), _on(b".pause")
+    ),
     "a seal without its epoch": Plant(
         "leaders", _puts(_is_state, COMMITTING), lambda compare: compare.key == KEYS.coordinator
     ),
@@ -103,6 +106,9 @@ PLANTS: dict[str, Plant] = {
         "cancels", _puts(_is_history), _on(b".cancel")
     ),
     "a finish that does not look at what else runs": Plant("conflict", _puts(_is_history), _on(b".runOps")),
+    "a fold that does not look whether the watermarks have moved": Plant(
+        "folds", _puts(lambda key: key.startswith(CHUNKS)), _on(b".watermarks")
+    ),
     "a cancellation that does not look at the operation": Plant(
         "cancels", _puts(_is(b"cancel")), lambda compare: _is_state(compare.key)
     ),

@@ -15,9 +15,10 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, TypeVarTuple
 from unittest import mock
 
@@ -25,6 +26,7 @@ from distop.metastore.etcd.client import EtcdClient, RangePage
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Delete, Get, Put, Txn, TxnResult
+from distop.metastore.tables.watermarks import ChunkReader
 from explore.store import Store
 
 T = TypeVar("T")
@@ -163,6 +165,7 @@ class _Loop(asyncio.BaseEventLoop):
         super().__init__()
         self._name, self._now = name, 0.0
         self._count = itertools.count()
+        self._found: dict[Hashable, Any] = {}
         self.requests: deque[tuple[Request, asyncio.Future[Any]]] = deque()
 
     def run(self) -> None:
@@ -205,14 +208,59 @@ class _Loop(asyncio.BaseEventLoop):
         self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
     ) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self.create_future()
+        self._attempt(future, partial(func, *args), {})
+        return future
+
+    def _attempt(self, future: asyncio.Future[T], call: Callable[[], T], found: dict[Hashable, Any]) -> None:
+        """Run blocking code: from its beginning again, once it has what it reads on its way."""
+        self._found = found
         try:
-            future.set_result(func(*args))
+            future.set_result(call())
+        except _Reads as reads:
+            self._reading = self.create_task(self._read(reads, future, call, found))
         except Exception as error:
             future.set_exception(error)
-        return future
+
+    async def _read(
+        self,
+        reads: _Reads,
+        future: asyncio.Future[T],
+        call: Callable[[], T],
+        found: dict[Hashable, Any],
+    ) -> None:
+        try:
+            found[reads.what] = await reads.read()
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            self._attempt(future, call, found)
+
+    def read(self, what: Hashable, read: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """For blocking code of :meth:`run_in_executor`: what it reads from etcd."""
+        if what not in self._found:
+            raise _Reads(what, read)
+        return self._found[what]
 
     def call_exception_handler(self, context: Any) -> None:
         pass
+
+
+class _Reads(BaseException):
+    """Blocking code needs something from etcd."""
+
+    def __init__(self, what: Hashable, read: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self.what, self.read = what, read
+
+
+def read_chunks(reader: ChunkReader, positions: Sequence[bytes]) -> list[tuple[bytes, bytes] | None]:
+    """In place of :meth:`ChunkReader.__call__`, which waits for the loop of its client."""
+    loop, home = asyncio.get_running_loop(), reader._home
+    assert isinstance(loop, _Loop)
+    assert home is not None
+    found: list[tuple[bytes, bytes] | None] = loop.read(
+        (reader._revision, tuple(positions)), lambda: reader.read(home[0], positions)
+    )
+    return found
 
 
 # -- the process -------------------------------------------------------------------------------------
@@ -328,7 +376,7 @@ class ModelClient(EtcdClient):
         result: TxnResult = await self._ask(Write(txn))
         return result
 
-    async def read_at_once(self, gets: Any) -> TxnResult:
+    async def read_at_once(self, gets: Any, *, revision: int = 0) -> TxnResult:
         return await self.txn(Txn(then=tuple(gets)))
 
     async def _call(self, *args: Any, **kwargs: Any) -> Any:

@@ -5,11 +5,25 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from unittest import mock
 
-from explore.actors import Wanted, attempt, canceller, coordinator, foreign, leader, runner, starter
+from distop.metastore.tables.watermarks import ChunkReader
+from explore.actors import (
+    NOTHING_RECENT,
+    Wanted,
+    attempt,
+    canceller,
+    coordinator,
+    folder,
+    foreign,
+    leader,
+    pauser,
+    runner,
+    starter,
+)
 from explore.laws import TableLaws
 from explore.plants import Plant
-from explore.process import frozen
+from explore.process import frozen, read_chunks
 from explore.search import NO_FAULTS, Actor, Faults, Search
 from explore.table import steps_known, table
 
@@ -104,6 +118,16 @@ SCENARIOS: dict[str, Scenario] = {
         ],
         Faults(lost=1, expire=1),
     ),
+    "folds": Scenario(
+        "two starts that share a watermark, somebody who folds it, and a leader",
+        [
+            starter(1, Wanted("append", "r1", watermark=True)),
+            starter(2, Wanted("append", "r2", watermark=True)),
+            folder(2),
+            leader(1),
+        ],
+        Faults(lost=1, crash=1),
+    ),
     "cancels": Scenario(
         "somebody who cancels an operation without jobs, and two leaders",
         [starter(1, Wanted("append", "r1", watermark=True)), leader(1), leader(2), canceller()],
@@ -112,6 +136,19 @@ SCENARIOS: dict[str, Scenario] = {
     "aborts": Scenario(
         "somebody who cancels, an attempt, a runner, and a leader",
         [starter(1, Wanted("append", "r1", jobs=1)), leader(1), runner(1), attempt(1, 0), canceller()],
+        Faults(lost=1),
+    ),
+    "pauses": Scenario(
+        "somebody who pauses and resumes, two attempts at one job, two runners, and a leader",
+        [
+            starter(1, Wanted("append", "r1", jobs=1)),
+            leader(1),
+            runner(1),
+            runner(2),
+            attempt(1, 0),
+            attempt(2, 0),
+            pauser(),
+        ],
         Faults(lost=1),
     ),
     "everybody": Scenario(
@@ -139,7 +176,11 @@ SCENARIOS: dict[str, Scenario] = {
 def exploring(name: str, plant: Plant | None = None) -> Iterator[Search]:
     """A search of a scenario, with a planted fault or none."""
     one = SCENARIOS[name]
-    with steps_known(), frozen(), plant.replaces() if plant is not None else contextlib.nullcontext():
+    planted = plant.replaces() if plant is not None else contextlib.nullcontext()
+    # A plan asks for chunks from its thread, and the model has none. Watermarks are few, and folded at once.
+    chunks = mock.patch.object(ChunkReader, "__call__", read_chunks)
+    always = mock.patch("distop.metastore.tables.watermarks.FOLD_BYTES", len(NOTHING_RECENT))
+    with steps_known(), frozen(), chunks, always, planted:
         search = Search(
             table(), one.actors, TableLaws(one.actors), one.faults, switches=one.switches, plant=plant
         )

@@ -77,7 +77,7 @@ class Store:
         if get.keys_only:
             some = [KeyValue(kv.key, b"", kv.mod_revision, kv.create_revision, kv.lease) for kv in some]
         revision = self._latest([(get.key, get.end)]) if self.causal else self.revision
-        return RangePage(some, revision, len(some) < len(found))
+        return RangePage(some, revision, len(some) < len(found), len(found))
 
     def _keys(self, start: bytes, end: bytes) -> list[bytes]:
         if not end:

@@ -33,6 +33,8 @@ from explore.store import Store
 TABLE = "t"
 KEYS = Keyspace().table(TABLE)
 SOURCE, PARTITION = "source", "p"
+CHUNKS = KEYS.keyspace.watermark_chunks("u")
+"""What the keys of folded watermarks begin with."""
 
 
 def table() -> Store:

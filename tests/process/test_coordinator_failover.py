@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from distop.commit.steps.contract import VARIABLE
 from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -25,6 +26,8 @@ from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark
 from support.etcd.starts import begin, make_table
 from support.services.coordinators import TTL_S, CoordinatorProcess, Service, leader_of, members
+from support.types.probes import PROBES
+from support.types.stuck import STEPS
 from support.waiting import eventually
 
 pytestmark = pytest.mark.process
@@ -50,9 +53,13 @@ class Pair:
 
 
 @pytest_asyncio.fixture
-async def pair(etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path) -> AsyncIterator[Pair]:
+async def pair(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Pair]:
+    monkeypatch.setenv(VARIABLE, STEPS)
     await make_table(client)
-    one, other = (CoordinatorProcess(etcd_config, tmp_path) for _ in range(2))
+    types = (*PROBES, "support.types.stuck:Stuck")
+    one, other = (CoordinatorProcess(etcd_config, tmp_path, operations=types) for _ in range(2))
     async with one, other:
         for process in (one, other):
             await process.member(client)
@@ -105,7 +112,7 @@ async def test_a_leader_that_is_told_to_go_hands_over_and_leaves_nothing(pair: P
 
 
 async def test_a_plan_that_hangs_does_not_keep_a_coordinator_from_ending(pair: Pair, tmp_path: Path) -> None:
-    """U4: nor does a hook; the thread is left behind."""
+    """U4: nor does a hook; both are ended."""
     process = pair.processes[0]
     async with Service(process.address) as service:
         argument = {"until": str(tmp_path / "never")}
@@ -120,6 +127,57 @@ async def test_a_plan_that_hangs_does_not_keep_a_coordinator_from_ending(pair: P
         with pytest.raises(DistopError):
             await starting
     assert not await ended(pair.client, hooked)
+
+
+async def _who_hangs(folder: Path, besides: int = 0) -> int:
+    """The process in which something hangs that has left word in this folder."""
+
+    def found() -> int | None:
+        pids = {int(path.name) for path in folder.iterdir() if path.name.isdecimal()}
+        return next(iter(pids - {besides}), None)
+
+    return await eventually(found, 20.0)
+
+
+def _lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+async def test_what_hangs_ends_with_its_coordinator(pair: Pair, tmp_path: Path) -> None:
+    """G5, O24: killing it leaves nothing that could act on."""
+    folder = tmp_path / "words"
+    folder.mkdir()
+    operation = await begin(
+        pair.client, kind="stuck", argument={"where": "hook", "folder": str(folder)}, partition_count=1
+    )
+    await mark(pair.client, operation, "0")
+    pid = await _who_hangs(folder)
+    leader, _ = await pair.leader_and_other()
+    assert pid != leader.pid
+    leader.kill()
+    await eventually(lambda: not _lives(pid))
+    again = await _who_hangs(folder, besides=pid)
+    async with Service(next(one for one in pair.processes if one is not leader).address) as service:
+        await service.cancel(operation)
+        assert (await service.ended(operation)).state == pb.CANCELLED
+    await eventually(lambda: not _lives(again))
+
+
+async def test_a_step_of_a_leader_that_was_halted_knows_that_it_may_not_act(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """O10, O24: in a process of its own, which was not halted, by the deadline of the lease alone."""
+    folder = tmp_path / "words"
+    folder.mkdir()
+    argument = {"where": "checking step", "folder": str(folder)}
+    operation = await begin(pair.client, kind="stuck", argument=argument, partition_count=1)
+    await mark(pair.client, operation, "0")
+    pid = await _who_hangs(folder)
+    leader, _ = await pair.leader_and_other()
+    leader.signal(signal.SIGSTOP)
+    await eventually((folder / f"{pid}.lost").exists, TTL_S + 5.0)
+    assert await _who_hangs(folder, besides=pid)
+    leader.signal(signal.SIGCONT)
 
 
 async def _written_by_the_woken(pair: Pair, woken: CoordinatorProcess, revision: int) -> list[bytes]:
@@ -177,7 +235,7 @@ async def test_a_leader_that_wakes_after_its_time_writes_nothing(
     assert decode(history.value, HistoryRecord).outcome == "success"
     if what == "finish":
         calls = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
-        assert [pid for _, pid, _ in calls] == [str(leader.pid), str(other.pid)]
+        assert len({pid for _, pid, _ in calls}) == len(calls) == 2
         assert len({token for token, _, _ in calls}) == 1, "the hook was called twice, for the same thing"
     await mark(client, running, "0")
     assert await eventually(lambda: ended(client, running))

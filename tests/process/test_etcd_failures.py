@@ -11,6 +11,7 @@ import pytest
 
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.driver import TableDriver
+from distop.coordinator.work.work import Work
 from distop.errors import EtcdOutOfSpace, EtcdUnavailable
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -102,7 +103,7 @@ async def test_a_clock_that_jumps_costs_no_lease_and_no_deadline(client: EtcdCli
         async with LeaseSession(client, TTL_S) as session:
             epoch = await campaign(client, keys, session, LeaderRecord(member="m"))
             assert epoch is not None
-            completion = Completion(client, Registry(), threads, wall=lambda: time.time() + jumps)
+            completion = Completion(client, Work(Registry(), threads), wall=lambda: time.time() + jumps)
             driver = TableDriver(client, keys, epoch, session, completion, wall=lambda: time.time() + jumps)
             driving = asyncio.create_task(driver.run())
             await eventually(lambda: list(driver.tracked()))

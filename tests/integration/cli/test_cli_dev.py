@@ -79,6 +79,8 @@ async def dev(data: Path) -> AsyncIterator[Dev]:
             "127.0.0.1:0",
             "--web",
             "127.0.0.1:0",
+            "--catalog",
+            "127.0.0.1:0",
             "--master",
             "none",
             # Nothing here waits for a lease to run out, and a busy machine must not lose one.
@@ -184,14 +186,16 @@ async def test_a_port_or_folder_in_use_is_told_before_anything_is_started(tmp_pa
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code, out, err = await distop(
-            "dev", "--data", str(tmp_path / "a"), "--listen", address, "--web", "127.0.0.1:0"
+            *("dev", "--data", str(tmp_path / "a"), "--listen", address),
+            *("--web", "127.0.0.1:0", "--catalog", "127.0.0.1:0"),
         )
         assert (code, out) == (5, "")
         assert f"error: PRECONDITION_FAILED: cannot listen on {address}: Address already in use" in err
         assert not (tmp_path / "a").exists()
     async with dev(tmp_path / "b") as running:
         code, out, err = await distop(
-            "dev", "--data", str(tmp_path / "b"), "--listen", "127.0.0.1:0", "--web", "127.0.0.1:0"
+            *("dev", "--data", str(tmp_path / "b"), "--listen", "127.0.0.1:0"),
+            *("--web", "127.0.0.1:0", "--catalog", "127.0.0.1:0"),
         )
         assert (code, out) == (5, "")
         assert f"another distop dev uses {tmp_path / 'b'}" in err

@@ -31,7 +31,7 @@ class LossyClient(EtcdClient):
         """All transactions that were to write, whatever became of them."""
         self._faults: list[Fault] = []
         self._meets: Callable[[Txn], bool] = lambda txn: True
-        self.meanwhile: list[Callable[[], None]] = []
+        self.meanwhile: list[Callable[[], object]] = []
         """What happens, in a thread, after the next faults: before the caller learns of anything."""
 
     def fail(self, *faults: Fault, when: Callable[[Txn], bool] = lambda txn: True) -> None:

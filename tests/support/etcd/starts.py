@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.etcd.txn import Txn
 from distop.metastore.operations.starting import (
     StartRequest,
     TableState,
@@ -17,8 +17,8 @@ from distop.metastore.operations.starting import (
 )
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.record import encode
 from distop.metastore.records.table import TableRecord
+from distop.metastore.tables.listing import table_puts
 from distop.metastore.tables.locations import Claim
 
 
@@ -27,7 +27,7 @@ async def make_table(client: EtcdClient, name: str = "t") -> None:
     uuid = secrets.token_hex(4)
     record = TableRecord(name=name, location=f"file:///nowhere/{uuid}", uuid=uuid)
     claim = Claim.of(client.keyspace, record)
-    await client.txn(Txn(then=(Put(client.keyspace.table(name).table, encode(record)), claim.put)))
+    await client.txn(Txn(then=(*table_puts(client.keyspace.table(name), record), claim.put)))
 
 
 async def begin(

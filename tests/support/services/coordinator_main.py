@@ -1,4 +1,4 @@
-"""A coordinator process for tests: ``python -m support.services.coordinator_main HOST:PORT TTL_S``.
+"""A coordinator process for tests: ``python -m support.services.coordinator_main HOST:PORT TTL_S [CATALOG]``.
 
 etcd and operation types come from the environment; the log goes to standard error, one line an event.
 """
@@ -12,9 +12,10 @@ from distop.coordinator.service import CoordinatorConfig, run
 from distop.metastore.etcd.config import EtcdConfig
 
 
-def main(listen: str, ttl_s: str) -> int:
+def main(listen: str, ttl_s: str, catalog: str | None = None) -> int:
     configure()
-    return run(CoordinatorConfig(etcd=EtcdConfig.from_env(), listen=listen, lease_ttl_s=int(ttl_s)))
+    etcd = EtcdConfig.from_env()
+    return run(CoordinatorConfig(etcd=etcd, listen=listen, lease_ttl_s=int(ttl_s), catalog=catalog))
 
 
 if __name__ == "__main__":

@@ -153,12 +153,21 @@ async def members(client: EtcdClient) -> dict[int, MemberRecord]:
 class CoordinatorProcess:
     """A coordinator as a process of its own. Its log is ``<folder>/coordinator-<port>.log``."""
 
-    def __init__(self, etcd: EtcdConfig, folder: Path, *, operations: Sequence[str] = PROBES) -> None:
+    def __init__(
+        self,
+        etcd: EtcdConfig,
+        folder: Path,
+        *,
+        operations: Sequence[str] = PROBES,
+        catalog: bool = False,
+        crash: str = "",
+    ) -> None:
         self.etcd = etcd
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.log_file = folder / f"coordinator-{self.port}.log"
-        self._operations = ",".join(operations)
+        self.catalog = f"127.0.0.1:{free_port()}" if catalog else ""
+        self._operations, self._crash = ",".join(operations), crash
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -180,10 +189,12 @@ class CoordinatorProcess:
             **self.etcd.to_env(),
             "DISTOP_OPERATIONS": self._operations,
             "PYTHONPATH": str(TESTS),
+            **({"DISTOP_CRASH_POINTS": self._crash} if self._crash else {}),
         }
+        where = [self.address, str(TTL_S), *filter(None, [self.catalog])]
         with self.log_file.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "support.services.coordinator_main", self.address, str(TTL_S)],
+                [sys.executable, "-m", "support.services.coordinator_main", *where],
                 env=env,
                 stdout=log,
                 stderr=log,

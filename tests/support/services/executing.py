@@ -23,10 +23,12 @@ from distop.executor.runner.types import ServedTypes
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Delete, Put, Txn
+from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.active import index_puts
 from distop.metastore.operations.runs import Taken, take_runner
 from distop.metastore.records.keyspace import OperationKeys, prefix_end
-from distop.metastore.records.operation import RUNNING, ActiveRecord, JobRecord, OperationArg, RunnerRecord
+from distop.metastore.records.operation import RUNNING, JobRecord, OperationArg, RunnerRecord
 from distop.metastore.records.options import OperationOptions
 from distop.metastore.records.record import decode, encode
 from distop.operations import Registry
@@ -64,12 +66,8 @@ async def start_operation(
         options=OperationOptions(**options),
     )
     keys = client.keyspace.operation(arg.id)
-    active = client.keyspace.active_operation(arg.id)
-    puts = (
-        Put(keys.arg, encode(arg)),
-        Put(keys.state, RUNNING),
-        Put(active, encode(ActiveRecord(type=type_name))),
-    )
+    puts = (Put(keys.arg, encode(arg)), Put(keys.state, RUNNING), *index_puts(keys))
+    await enter(client)
     await client.txn(Txn(then=puts))
     return arg
 
@@ -83,7 +81,8 @@ async def remove_operation(client: EtcdClient, arg: OperationArg) -> None:
     """Remove all its keys at once, as the finishing transaction of a small operation does."""
     keys = client.keyspace.operation(arg.id)
     gone = Delete(keys.prefix, prefix_end(keys.prefix))
-    await client.txn(Txn(then=(gone, Delete(client.keyspace.active_operation(arg.id)))))
+    entries = (Delete(client.keyspace.active_operation(arg.id)), Delete(keys.waiting))
+    await client.txn(Txn(then=(gone, *entries)))
 
 
 async def job_records(client: EtcdClient, arg: OperationArg) -> dict[str, JobRecord]:

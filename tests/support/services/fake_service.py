@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 
-from distop.errors import DistopError, OperationNotFound, TableExists, TableNotFound, Unavailable
+from distop.errors import (
+    DistopError,
+    InvalidArgument,
+    OperationNotFound,
+    TableExists,
+    TableNotFound,
+    Unavailable,
+)
 from distop.errors.wire import abort
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
@@ -38,6 +45,9 @@ class World:
     updates: dict[str, list[pb.OperationUpdate]] = field(default_factory=dict)
     """What a watch of an operation sends; the last one may be final."""
     preview: str = "{}"
+    explanation: pb.Explanation = field(default_factory=pb.Explanation)
+    once_explained: list[tuple[str, pb.OperationUpdate]] = field(default_factory=list)
+    """How operations go on once somebody has asked again why they do not."""
 
     def add(self, operation: pb.Operation, *updates: pb.OperationUpdate) -> pb.Operation:
         """An operation, and how it goes on: each update one revision after the one before."""
@@ -56,6 +66,7 @@ class FakeService(
     distop_pb2_grpc.TableServiceServicer,
     distop_pb2_grpc.ClusterServiceServicer,
     distop_pb2_grpc.IndexServiceServicer,
+    distop_pb2_grpc.AccessServiceServicer,
 ):
     """One coordinator. Faults are spent in order, one to a call."""
 
@@ -68,6 +79,8 @@ class FakeService(
     """How many messages each of the next watch streams sends before it breaks."""
     hang: bool = False
     """Accept calls and streams and never answer."""
+    subject: str = ""
+    """Who whoever calls is known as."""
     calls: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
 
     async def StartOperation(self, request: pb.StartOperationRequest, context: Context) -> pb.Operation:
@@ -150,8 +163,12 @@ class FakeService(
                 sent += 1
         if sent == limit:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the stream broke")
-        if update.operation.state not in FINAL:
-            await asyncio.Event().wait()
+        while update.operation.state not in FINAL:
+            await asyncio.sleep(0.01)
+            for later in self.world.updates[request.name]:
+                if later.revision > update.revision:
+                    update = later
+                    yield update
 
     async def CancelOperation(self, request: pb.CancelOperationRequest, context: Context) -> pb.Operation:
         await self._enter("cancel", request, context)
@@ -219,6 +236,16 @@ class FakeService(
             entries=entries[first:last], next_page_token=str(last) if last < len(entries) else ""
         )
 
+    async def FollowAudit(
+        self, request: pb.FollowAuditRequest, context: Context
+    ) -> AsyncGenerator[pb.AuditUpdate, None]:
+        """All there is in one update; then the stream breaks, and is not to be had again."""
+        await self._enter("follow_audit", request, context)
+        if request.after == "9":
+            await abort(context, InvalidArgument("that was all"))
+        yield pb.AuditUpdate(entries=self.world.audit, cursor="9")
+        await abort(context, Unavailable("ask again"))
+
     async def CreateTable(self, request: pb.CreateTableRequest, context: Context) -> pb.Table:
         await self._enter("create_table", request, context)
         if request.name in self.world.tables:
@@ -258,6 +285,14 @@ class FakeService(
             tables=tables[first:last], next_page_token=str(last) if last < len(tables) else ""
         )
 
+    async def ExplainTable(self, request: pb.GetTableRequest, context: Context) -> pb.Explanation:
+        await self._enter("explain", request, context)
+        if len(self.calls["explain"]) > 1:
+            for name, update in self.world.once_explained:
+                self.world.updates[name].append(update)
+            self.world.once_explained.clear()
+        return self.world.explanation
+
     async def DescribeTable(self, request: pb.GetTableRequest, context: Context) -> pb.TableContent:
         await self._enter("describe_table", request, context)
         return self.world.contents.get(request.name, pb.TableContent(table=request.name))
@@ -287,6 +322,9 @@ class FakeService(
         await self._enter("leaders", request, context)
         return pb.ListLeadersResponse(leaders=self.world.leaders)
 
+    async def ListGrants(self, request: pb.ListGrantsRequest, context: Context) -> pb.ListGrantsResponse:
+        return pb.ListGrantsResponse(subject=self.subject)
+
     async def _operation(self, name: str, context: Context) -> pb.Operation:
         if name not in self.world.operations:
             await abort(context, OperationNotFound(f"operation {name!r} does not exist"))
@@ -312,6 +350,7 @@ async def serving(service: FakeService, port: int = 0) -> AsyncIterator[str]:
     distop_pb2_grpc.add_OperationServiceServicer_to_server(service, server)
     distop_pb2_grpc.add_TableServiceServicer_to_server(service, server)
     distop_pb2_grpc.add_IndexServiceServicer_to_server(service, server)
+    distop_pb2_grpc.add_AccessServiceServicer_to_server(service, server)
     distop_pb2_grpc.add_ClusterServiceServicer_to_server(service, server)
     port = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()

@@ -13,7 +13,10 @@ from distop.commit.catalog.catalog import EtcdCatalog
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.record import encode, encode_plain
 from support.etcd.lossy import Fault, LossyClient
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "kind", StringType()))
@@ -44,6 +47,20 @@ def all_keys(store: SyncEtcd) -> list[str]:
     found = store.scan(store.keyspace.prefix, keys_only=True).kvs
     names = [kv.key.removeprefix(store.keyspace.prefix).decode() for kv in found]
     return [name for name in names if not name.startswith("_audit.") and ".auditTrail." not in name]
+
+
+def give_a_past(store: SyncEtcd, table: str, operations: int = 3) -> None:
+    """What operations leave behind: history, request ids, counters, watermarks, settings."""
+    keys = keys_of(store, table)
+    history = encode(HistoryRecord(outcome="success"))
+    for start in range(1, operations + 1, 50):
+        puts = []
+        for i in range(start, min(start + 50, operations + 1)):
+            puts += [Put(keys.prefix + b"history.ingest.%d" % i, history), Put(keys.request(f"r{i}"), b"{}")]
+        store.txn(Txn(then=tuple(puts)))
+    store.put(keys.next_instance("ingest"), str(operations + 1).encode())
+    store.put(keys.watermarks, encode_plain({"files": {"2013-01": "done"}}))
+    store.put(keys.prefix + b"ordering", b"{}")
 
 
 def metadata_files(folder: Path) -> set[Path]:

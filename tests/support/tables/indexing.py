@@ -174,7 +174,7 @@ class Indexing:
         """Narrow the files of a snapshot."""
         iceberg = self.table.iceberg()
         planned = [task.file.file_path for task in iceberg.scan(snapshot_id=snapshot).plan_files()]
-        io = file_io(self.table.location, iceberg.metadata.properties, self.table.storage)
+        io = file_io(self.table.location, self.table.storage)
         return narrow(
             self.records(), io, self.table.location, iceberg.schema(), column, list(values), planned
         )

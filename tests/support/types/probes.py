@@ -181,7 +181,8 @@ class Seer(_Probe):
     type = "seer"
 
     def plan(self, request: PlanRequest) -> Plan:
-        shown = {"watermarks": request.watermarks, "said": dict(request.argument)}
+        marks = {source: dict(partitions) for source, partitions in request.watermarks.items()}
+        shown = {"watermarks": marks, "said": dict(request.argument)}
         if request.argument.get("refuse"):
             raise PreconditionFailed("it does not want to")
         return Plan(argument=shown, partitions=list(request.partitions or ["0"]))

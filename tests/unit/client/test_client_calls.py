@@ -14,6 +14,7 @@ from distop.client import AsyncClient, OperationFailed, OperationState
 from distop.client.transport.connection import Connection, parse_addresses
 from distop.errors import (
     ArgumentTooLarge,
+    Busy,
     Cancelled,
     DeadlineExceeded,
     DistopError,
@@ -25,6 +26,7 @@ from distop.errors import (
     TableExists,
     Unavailable,
 )
+from distop.errors.base import RETRY_AFTER
 from distop.metastore.etcd.embedded import free_port
 from distop.proto import distop_pb2 as pb
 from support.services.fake_service import FakeService, World, serving
@@ -67,6 +69,32 @@ async def test_start_and_get(service: tuple[FakeService, str]) -> None:
     assert request.options.attempt_timeout.seconds == 90
     assert list(request.partitions) == ["a", "b"]
     assert request.request_id == started.request_id != ""
+
+
+async def test_who_is_sent_away_by_a_busy_service_comes_back_when_it_says(
+    service: tuple[FakeService, str],
+) -> None:
+    """G6: nobody who uses the client hears of it within the deadline."""
+    fake, address = service
+    fake.refuse = [Busy(details={RETRY_AFTER: "0.3"}), Busy(), Busy()]
+    async with AsyncClient(address) as client:
+        began = time.monotonic()
+        started = await client.start("flights", "noop")
+    assert time.monotonic() - began >= 0.3
+    assert started.name == "flights/noop/1"
+    assert len(fake.calls["start"]) == 4
+
+
+async def test_a_service_that_stays_busy_is_given_up_at_the_deadline(
+    service: tuple[FakeService, str],
+) -> None:
+    """G6: also if it has asked for more patience than there is."""
+    fake, address = service
+    fake.refuse = [Busy(details={RETRY_AFTER: "30"}) for _ in range(100)]
+    async with AsyncClient(address, timeout_s=1.0) as client:
+        with pytest.raises(Busy):
+            await client.start("flights", "noop")
+    assert len(fake.calls["start"]) > 2
 
 
 async def test_a_lost_reply_is_repeated_with_the_same_request_id(service: tuple[FakeService, str]) -> None:
@@ -122,7 +150,7 @@ async def test_a_hung_coordinator_costs_its_share_of_the_deadline() -> None:
 
 async def test_a_stream_that_is_cancelled_as_a_message_comes_is_over() -> None:
     class Call:
-        def __init__(self, request: object) -> None:
+        def __init__(self, request: object, **_: object) -> None:
             self.messages = [b"one", EOF]
 
         async def read(self) -> object:
@@ -274,15 +302,28 @@ async def test_tables_watermarks_members_leaders(service: tuple[FakeService, str
         assert [leader.epoch for leader in await client.leaders()] == [12]
 
 
+@pytest.mark.parametrize("location", ["/data/f", "/data//./f/", "file:/data/f/.", "file:///data/f"])
 async def test_a_table_made_by_an_attempt_whose_reply_was_lost_is_ours(
-    service: tuple[FakeService, str],
+    service: tuple[FakeService, str], location: str
 ) -> None:
     fake, address = service
-    fake.lose_replies = 1
-    async with AsyncClient(address) as client:
-        assert (await client.create_table("flights", "/data")).name == "flights"
+    fake.refuse = [Unavailable()]
+    async with AsyncClient(address, identity="me") as client:
+        made = pb.Table(name="flights", location="file:///data/f", format="iceberg", created_by="me")
+        fake.world.tables["flights"] = made
+        assert (await client.create_table("flights", location)).location == "file:///data/f"
         with pytest.raises(TableExists):
-            await client.create_table("flights", "/data")
+            await client.create_table("flights", location)
+
+
+async def test_a_table_that_has_our_verified_name_is_ours(service: tuple[FakeService, str]) -> None:
+    fake, address = service
+    fake.refuse, fake.subject = [Unavailable()], "jane"
+    fake.world.tables["flights"] = pb.Table(
+        name="flights", location="/data/f", format="iceberg", created_by="jane"
+    )
+    async with AsyncClient(address, identity="me") as client:
+        assert (await client.create_table("flights", "/data/f")).created_by == "jane"
 
 
 async def test_a_table_of_somebody_else_is_not_ours_after_a_lost_reply(

@@ -13,6 +13,7 @@ OTHERS = {
     "_AUTO_OFFSET_RESET": "confluent_kafka: the same",
     "_jvm": "pyspark has no public way to the JVM",
     "_jsc": "pyspark: the same",
+    "_jsparkSession": "pyspark: the same",
     "_exit": "the standard library's os._exit",
 }
 """Private names of other libraries."""

@@ -13,7 +13,15 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 import distop.client
 import distop.errors
 import distop.metastore
-from distop.errors import DeadlineExceeded, DistopError, Kind, NotFound, TableNotFound, Unavailable
+from distop.errors import (
+    DeadlineExceeded,
+    DistopError,
+    Kind,
+    NotFound,
+    PermissionDenied,
+    TableNotFound,
+    Unavailable,
+)
 from distop.errors.wire import abort, from_rpc_error, to_status
 
 
@@ -78,13 +86,13 @@ def test_an_unknown_code_is_kept_and_caught_by_its_kind() -> None:
     assert NotFound.code == "NOT_FOUND"
 
 
-def test_an_unknown_code_of_an_internal_error_keeps_its_kind() -> None:
+def test_an_unknown_code_is_the_class_of_its_kind() -> None:
     info = error_details_pb2.ErrorInfo(reason="ROLE_MISSING", domain="distop")
     status = status_pb2.Status(code=7, message="not you")
     status.details.add().Pack(info)
     received = from_rpc_error(rpc_error(grpc.StatusCode.PERMISSION_DENIED, "not you", status))
     assert (received.code, received.kind, received.kind.exit_code) == ("ROLE_MISSING", Kind.DENIED, 11)
-    assert type(received) is DistopError
+    assert type(received) is PermissionDenied
 
 
 @pytest.mark.parametrize("letter", ["x", "\u6f22", "%", "\n"])

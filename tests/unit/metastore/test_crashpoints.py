@@ -30,31 +30,35 @@ for number in range(3):
 
 # All of them, so that none is lost when code moves: `make chaos` kills only what it finds.
 POINTS = """
-abort.after abort.before act.after act.before
-batch.free.after batch.free.before batch.note.after batch.note.before
-batch.part.after batch.part.before batch.rest.after batch.rest.before batch.start.after
-batch.start.before cancel.after cancel.before catalog.swap.after catalog.swap.before
-checkpoint.after checkpoint.before claim.after claim.before collect.after collect.before
-collect.middle compute.after compute.before coordinator.register.after count.seal.after
-count.seal.before drain.after drain.before drop.after drop.before drop.middle enqueue.after
-enqueue.before expire.after expire.before expire.middle finish.after finish.before hook.after
-hook.before job.after job.before job.clean.after job.clean.before job.file.after job.file.before
-job.file.middle launch.after launch.before launch.middle lead.after lead.before lease.grant.after
-lease.grant.before lease.revoke.after lease.revoke.before log.chunk.after log.chunk.before
-log.header.after log.header.before mark.after mark.before mark_each.after mark_each.before
-note.after note.before ordering.after ordering.before orphans.after orphans.before orphans.middle
-pause.after pause.before prune.after prune.before purge.middle release.after release.before resign.after
-resign.before resolve.after resolve.before resume.after resume.before run.begin.after
+abort.after abort.before act.after act.before batch.free.after batch.free.before batch.note.after
+batch.note.before batch.part.after batch.part.before batch.rest.after batch.rest.before
+batch.start.after batch.start.before cancel.after cancel.before catalog.drop.after
+catalog.drop.before catalog.rename.after catalog.rename.before catalog.swap.after
+catalog.swap.before checkpoint.after
+checkpoint.before claim.after claim.before collect.after collect.before collect.middle compute.after
+compute.before coordinator.register.after count.seal.after count.seal.before drain.after
+drain.before drop.after drop.before drop.finish.after drop.finish.before drop.middle enqueue.after
+enqueue.before expire.after expire.before expire.middle finish.after finish.before give_up.after
+give_up.before grant.after grant.before hook.after hook.before job.after job.before job.clean.after
+job.clean.before job.file.after job.file.before job.file.middle landing.approve.after landing.approve.before
+landing.approve.middle landing.gate.after landing.gate.before landing.publish.after
+landing.publish.before launch.after launch.before launch.middle lead.after lead.before
+lease.grant.after lease.grant.before lease.revoke.after lease.revoke.before log.chunk.after
+log.chunk.before log.header.after log.header.before mark.after mark.before mark_each.after
+mark_each.before namespace.after namespace.before note.after note.before ordering.after
+ordering.before orphans.after orphans.before orphans.middle pause.after pause.before prune.after
+prune.before publish.after publish.before publish.middle purge.middle release.after release.before
+resign.after resign.before resolve.after resolve.before resume.after resume.before run.begin.after
 run.begin.before runner.register.after scratch.after scratch.before seal.after seal.before
 sidecar.middle sidecar.register.after snapshot.after snapshot.before snapshot.middle start.after
 start.before step.after step.before step.delete.after step.delete.before step.delta.after
 step.delta.before step.hook.after step.hook.before step.middle step.mkdir.after step.mkdir.before
 step.rename.after step.rename.before step.rename.middle step.success.after step.success.before
 step.unmark.after step.unmark.before sweep.after sweep.before sweep.middle table.alter.after
-table.alter.before table.create.after
-table.create.before take.after take.before
-try.after try.before unclaim.after unclaim.before undo.after undo.before
+table.alter.before table.create.after table.create.before take.after take.before try.after
+try.before unclaim.after unclaim.before undo.after undo.before wait.after wait.before
 watermarks.after watermarks.before
+watermarks.fold.after watermarks.fold.before
 """
 
 

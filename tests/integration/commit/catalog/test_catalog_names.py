@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
@@ -20,7 +22,12 @@ from pyiceberg.exceptions import (
 
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.catalog.errors import both
-from distop.commit.catalog.namespaces import table_name
+from distop.commit.catalog.namespaces import (
+    namespace_identifier,
+    namespace_name,
+    table_identifier,
+    table_name,
+)
 from distop.errors import (
     DistopError,
     EtcdUnavailable,
@@ -30,8 +37,10 @@ from distop.errors import (
     OutcomeUnknown,
 )
 from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.etcd.txn import Txn
 from distop.metastore.records.record import encode, encode_plain
 from distop.metastore.records.table import Head, TableRecord
+from distop.metastore.tables.listing import table_puts
 from support.tables.catalogs import SCHEMA, all_keys, ids, keys_of
 
 NO_NAMES: list[Any] = [
@@ -45,7 +54,6 @@ NO_NAMES: list[Any] = [
     ".t",
     "t.",
     "a. .t",
-    ("n", "dot.ted"),
     "_t",
 ]
 """Identifiers that can name neither a table nor a namespace."""
@@ -116,9 +124,11 @@ def test_only_tables_that_can_be_loaded_are_listed(catalog: EtcdCatalog, store: 
     for number in range(120):
         name = f"n.t{number:03d}"
         keys, kind = keys_of(store, name), "files" if number % 3 == 0 else "iceberg"
-        store.put(keys.table, encode(TableRecord(name=name, location="file:///x", format=kind)))
+        record = TableRecord(name=name, location="file:///x", format=kind)
+        store.txn(Txn(then=table_puts(keys, record)))
         if number % 2 == 0:
             store.put(keys.head, encode(Head(metadata_location="file:///x/m.json")))
+    store.put(keys_of(store, "n.u").entry, b"{}")
     store.put(keys_of(store, "n.u").table, b"no record")
     store.put(keys_of(store, "n.u").head, b"no head")
     wanted = [("n", f"t{number:03d}") for number in range(120) if number % 2 == 0 and number % 3]
@@ -212,8 +222,30 @@ def test_a_program_that_knows_only_pyiceberg_catches_what_distop_raises(
         down.list_namespaces()
 
 
-def test_no_table_is_named_by_an_identifier_with_a_dot_in_a_part() -> None:
+@given(st.lists(st.text(st.sampled_from(".%25Ea"), min_size=1, max_size=8), min_size=2, max_size=3))
+def test_names_with_dots_in_their_parts_are_told_apart(parts: list[str]) -> None:
+    """O29: there and back; and no other identifier has that name."""
+    identifier = tuple(parts)
+    assert table_identifier(table_name(identifier)) == identifier
+    assert namespace_identifier(namespace_name(identifier)) == identifier
+
+
+@given(st.lists(st.text(st.sampled_from("%25Ea"), min_size=1, max_size=8), min_size=2, max_size=3))
+def test_every_name_is_the_name_of_one_identifier(parts: list[str]) -> None:
     """O29"""
-    with pytest.raises(InvalidName, match="dot"):
-        table_name(("a.b", "t"))
+    assert table_name(table_identifier(".".join(parts))) == ".".join(parts)
+
+
+def test_a_dot_in_a_part_is_no_level(catalog: EtcdCatalog) -> None:
+    """O29: other names are what they seem."""
     assert table_name(("a", "b", "t")) == table_name("a.b.t") == "a.b.t"
+    assert table_name(("a.b", "100%")) == "a%2Eb.100%"
+    for namespace in (("a.b",), ("a", "b")):
+        catalog.create_namespace(namespace, {"is": repr(namespace)})
+        catalog.create_table((*namespace, "t.1"), SCHEMA)
+    assert catalog.list_namespaces() == [("a",), ("a.b",), ("default",)]
+    assert catalog.load_namespace_properties(("a.b",)) == {"is": "('a.b',)"}
+    assert catalog.list_tables(("a.b",)) == [("a.b", "t.1")]
+    assert catalog.list_tables(("a", "b")) == [("a", "b", "t.1")]
+    catalog.rename_table(("a.b", "t.1"), ("a.b", "u"))
+    assert catalog.list_tables(("a.b",)) == [("a.b", "u")]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
@@ -18,7 +19,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
 )
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.table.update import SetDefaultSpecUpdate, SetLocationUpdate
+from pyiceberg.table.update import AssertCreate, SetDefaultSpecUpdate, SetLocationUpdate
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, StringType
 
@@ -30,6 +31,7 @@ from distop.errors import (
     EtcdOutOfSpace,
     EtcdUnavailable,
     IncompatibleOperation,
+    InvalidArgument,
     InvalidName,
     LocationInUse,
     TablePaused,
@@ -41,11 +43,20 @@ from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import KeyValue, Put, Txn
 from distop.metastore.etcd.update import MAX_TRIES
 from distop.metastore.records.keyspace import TableKeys, prefix_end
-from distop.metastore.records.operation import HistoryRecord
-from distop.metastore.records.record import decode, encode, encode_plain
+from distop.metastore.records.record import decode, encode_plain
 from distop.metastore.records.table import Head, NamespaceRecord, TableRecord
+from distop.metastore.tables.listing import table_puts
 from support.etcd.lossy import Fault
-from support.tables.catalogs import SCHEMA, all_keys, faulty, ids, keys_of, make_catalog, metadata_files
+from support.tables.catalogs import (
+    SCHEMA,
+    all_keys,
+    faulty,
+    give_a_past,
+    ids,
+    keys_of,
+    make_catalog,
+    metadata_files,
+)
 
 # -- names -------------------------------------------------------------------------------------------
 
@@ -124,7 +135,7 @@ def test_a_table_that_nothing_was_published_to_is_said_to_be_empty(
 ) -> None:
     """U3: created through distop, not yet written."""
     record = TableRecord(name="flights", location="file:///tmp/nowhere")
-    store.put(keys_of(store, "flights").table, encode(record))
+    store.txn(Txn(then=table_puts(keys_of(store, "flights"), record)))
     with pytest.raises(NoSuchTableError, match="no operation has published anything"):
         catalog.load_table("flights")
     assert not catalog.table_exists("flights")
@@ -227,20 +238,6 @@ def test_moving_a_table_elsewhere_moves_its_record(
 # -- dropping and renaming ---------------------------------------------------------------------------
 
 
-def give_a_past(store: SyncEtcd, table: str, operations: int = 3) -> None:
-    """What operations leave behind: history, request ids, counters, watermarks, settings."""
-    keys = keys_of(store, table)
-    history = encode(HistoryRecord(outcome="success"))
-    for start in range(1, operations + 1, 50):
-        puts = []
-        for i in range(start, min(start + 50, operations + 1)):
-            puts += [Put(keys.prefix + b"history.ingest.%d" % i, history), Put(keys.request(f"r{i}"), b"{}")]
-        store.txn(Txn(then=tuple(puts)))
-    store.put(keys.next_instance("ingest"), str(operations + 1).encode())
-    store.put(keys.watermarks, encode_plain({"files": {"2013-01": "done"}}))
-    store.put(keys.prefix + b"ordering", b"{}")
-
-
 def test_a_dropped_table_leaves_no_key(catalog: EtcdCatalog, store: SyncEtcd, tmp_path: Path) -> None:
     """O29: of its own; its files stay, and so do the keys of tables named alike."""
     for name in ("flights", "flights2", "flight"):
@@ -249,8 +246,8 @@ def test_a_dropped_table_leaves_no_key(catalog: EtcdCatalog, store: SyncEtcd, tm
     give_a_past(store, "flights2", operations=2)
     before = metadata_files(tmp_path)
     catalog.drop_table("flights")
-    assert {key.split(".")[0] for key in all_keys(store)} == {"flights2", "flight", "_locations"}
-    assert len(all_keys(store)) == 3 + 3 + 2 * 2 + 3
+    assert {key.split(".")[0] for key in all_keys(store)} == {"flights2", "flight", "_locations", "_tables"}
+    assert len(all_keys(store)) == 3 + 3 + 2 * 2 + 3 + 2
     assert metadata_files(tmp_path) == before
 
 
@@ -292,13 +289,6 @@ def test_a_table_at_work_is_neither_dropped_nor_renamed(
     store.delete(active)
     attempt()
     assert not catalog.table_exists("flights")
-
-
-def test_an_interrupted_drop_is_no_past_of_the_next_table(catalog: EtcdCatalog, store: SyncEtcd) -> None:
-    """C4: killed after the record was gone and before the history was."""
-    give_a_past(store, "flights")
-    catalog.create_table("flights", SCHEMA)
-    assert [key for key in all_keys(store) if not key.startswith("_")] == ["flights.head", "flights.table"]
 
 
 def test_purging_removes_the_files(catalog: EtcdCatalog, tmp_path: Path) -> None:
@@ -495,9 +485,8 @@ def test_only_empty_namespaces_are_dropped(catalog: EtcdCatalog, store: SyncEtcd
 
 def test_a_namespace_exists_while_something_is_in_it(catalog: EtcdCatalog, store: SyncEtcd) -> None:
     """O29: distop's own tables may have dots in their names without anybody creating a namespace."""
-    store.put(
-        keys_of(store, "ny.flights").table, encode(TableRecord(name="ny.flights", location="file:///x"))
-    )
+    record = TableRecord(name="ny.flights", location="file:///x")
+    store.txn(Txn(then=table_puts(keys_of(store, record.name), record)))
     assert catalog.namespace_exists("ny")
     assert catalog.list_namespaces() == [("default",), ("ny",)]
     assert catalog.load_namespace_properties("ny") == {}
@@ -540,6 +529,41 @@ def test_a_lost_reply_to_a_creation_is_understood(catalog: EtcdCatalog) -> None:
     with pytest.raises(TableAlreadyExistsError):
         catalog.create_table("flights", SCHEMA)
     assert catalog.load_table("flights").scan().to_arrow().num_rows == 3
+
+
+@pytest.mark.parametrize("renamed", [True, False])
+def test_what_somebody_does_to_a_table_whose_creation_is_in_doubt_costs_no_file(
+    catalog: EtcdCatalog, etcd: EtcdProcess, prefix: str, tmp_path: Path, renamed: bool
+) -> None:
+    """P8: never deleted on doubt, although what stands under the name is not what was put there."""
+    with make_catalog(etcd, prefix, tmp_path) as other:
+        losing = faulty(catalog, Fault.LOST_REPLY)
+        if renamed:
+            losing.meanwhile.append(lambda: other.rename_table("flights", "departures"))
+            with pytest.raises(CommitStateUnknownException):
+                catalog.create_table("flights", SCHEMA)
+        else:
+            losing.meanwhile.append(lambda: move(other, "flights", tmp_path / "elsewhere"))
+            catalog.create_table("flights", SCHEMA)
+        other.load_table("departures" if renamed else "flights").append(ids(0, 3))
+
+
+def test_a_table_that_goes_at_once_says_nothing_of_those_it_was_made_with(
+    catalog: EtcdCatalog, etcd: EtcdProcess, prefix: str, tmp_path: Path
+) -> None:
+    """P8: all were made, nobody has heard of it, and one is dropped: the files of the other stay."""
+    made = [catalog.create_table_transaction(name, SCHEMA) for name in ("flights", "planes")]
+    with make_catalog(etcd, prefix, tmp_path) as other:
+        losing = faulty(catalog, Fault.LOST_REPLY)
+        losing.meanwhile.append(lambda: other.drop_table("flights"))
+        catalog.commit_all([(one._table.name(), (AssertCreate(),), one._updates) for one in made])
+        other.load_table("planes").append(ids(0, 3))
+
+
+def move(catalog: Catalog, name: str, place: Path) -> None:
+    """Change the record of a table: where it lives from now on."""
+    table = catalog.load_table(name)
+    catalog.commit_table(table, (), (SetLocationUpdate(location=f"file://{place}"),))
 
 
 def test_lost_replies_to_a_drop_and_a_rename_are_understood(catalog: EtcdCatalog, store: SyncEtcd) -> None:
@@ -599,3 +623,38 @@ def test_an_etcd_that_is_down_is_reported_within_the_deadline(tmp_path: Path) ->
             with pytest.raises(EtcdUnavailable):
                 call()
     assert metadata_files(tmp_path) == set()
+
+
+@pytest.mark.parametrize("name", ["py-io-impl", "write.py-location-provider.impl"])
+def test_properties_that_name_code_are_refused(catalog: EtcdCatalog, name: str) -> None:
+    """S1: at create, with a commit, and in metadata that is registered."""
+    code = {name: "subprocess.Popen"}
+    table = catalog.create_table("flights", SCHEMA)
+    with pytest.raises(InvalidArgument, match=name):
+        catalog.create_table("other", SCHEMA, properties=code)
+    with pytest.raises(InvalidArgument, match=name), table.transaction() as change:
+        change.set_properties(code)
+    assert catalog.list_tables("default") == [("default", "flights")]
+    assert catalog.load_table("flights").properties == table.properties
+
+
+@pytest.mark.parametrize("name", ["write.data.path", "write.metadata.path"])
+def test_files_of_a_table_go_nowhere_but_into_its_own_folder(
+    catalog: EtcdCatalog, tmp_path: Path, name: str
+) -> None:
+    """S2: neither into another table's nor into one that nobody has claimed; whoever asks for it."""
+    flights, other = catalog.create_table("flights", SCHEMA), catalog.create_table("other", SCHEMA)
+    before = metadata_files(tmp_path)
+    for place in (other.location(), f"{flights.location()}2", f"file://{tmp_path}/elsewhere", "nowhere"):
+        with pytest.raises(InvalidArgument), flights.transaction() as change:
+            change.set_properties({name: place})
+        with pytest.raises(InvalidArgument):
+            catalog.create_table("third", SCHEMA, properties={name: place})
+    assert metadata_files(tmp_path) == before
+    with flights.transaction() as change:
+        change.set_properties({name: f"{flights.location()}/aside"})
+    flights.append(ids(0, 1))
+    assert list(Path(flights.location().removeprefix("file://"), "aside").iterdir())
+    move = SetLocationUpdate(location=f"file://{tmp_path}/elsewhere")
+    with pytest.raises(InvalidArgument, match="own folder"):
+        catalog.commit_table(flights, (), (move,))

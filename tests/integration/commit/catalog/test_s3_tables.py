@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
+from pyiceberg.io import SCHEMA_TO_FILE_IO
 
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.cleanup.staged import sweep
@@ -16,8 +17,8 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Put, Txn
-from distop.metastore.records.record import encode
 from distop.metastore.records.table import TableRecord
+from distop.metastore.tables.listing import table_puts
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from support.sources.s3 import S3
 from support.tables.indexing import Indexing
@@ -27,8 +28,14 @@ from support.tables.publishing import ROWS, Staged, Table, rows
 IOS = ["pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.FsspecFileIO"]
 
 
-def table_on(s3: S3, io: str = IOS[0]) -> Table:
-    layout = Layout.create(ROWS, ["kind"], {"py-io-impl": io})
+@pytest.fixture(params=IOS)
+def io(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one way to reach S3 that pyiceberg has."""
+    monkeypatch.setitem(SCHEMA_TO_FILE_IO, "s3", [request.param])
+
+
+def table_on(s3: S3) -> Table:
+    layout = Layout.create(ROWS, ["kind"])
     return Table("flights", f"{s3.url}/my tables/flights", layout, s3.storage)
 
 
@@ -41,10 +48,10 @@ def with_a_loser(table: Table) -> Staged:
     return operation
 
 
-@pytest.mark.parametrize("io", IOS)
-def test_a_table_on_s3_is_written_published_and_swept(s3: S3, io: str) -> None:
+@pytest.mark.usefixtures("io")
+def test_a_table_on_s3_is_written_published_and_swept(s3: S3) -> None:
     """P1, P14, C18: reached by the storage options of the table alone."""
-    table = table_on(s3, io)
+    table = table_on(s3)
     first, second = with_a_loser(table), with_a_loser(table)
     contribution = table.publish(first)
     table.publish(second)
@@ -67,7 +74,7 @@ def published(etcd: EtcdProcess, prefix: str, s3: S3) -> Iterator[tuple[SyncEtcd
         table.publish(table.staged([rows(0, 6)]))
         keys = store.keyspace.table("flights")
         record = TableRecord(name="flights", location=table.location, options={"storage": s3.storage})
-        store.txn(Txn(then=(Put(keys.table, encode(record)), Put(keys.head, table.head.value))))
+        store.txn(Txn(then=(*table_puts(keys, record), Put(keys.head, table.head.value))))
         yield store, table
 
 
@@ -118,10 +125,10 @@ def test_a_table_on_s3_is_looked_after(s3: S3, monkeypatch: pytest.MonkeyPatch) 
     assert table.ids() == [0, 1, 2, 100, 101, 102]
 
 
-@pytest.mark.parametrize("io", IOS)
-def test_an_index_on_s3_is_built_asked_and_replaced(s3: S3, io: str) -> None:
+@pytest.mark.usefixtures("io")
+def test_an_index_on_s3_is_built_asked_and_replaced(s3: S3) -> None:
     """C18: by the storage options of the table alone."""
-    world = Indexing(table_on(s3, io))
+    world = Indexing(table_on(s3))
     for start in (0, 9):
         world.table.publish(world.table.staged([rows(start, 9)]))
         facts = world.build("id")

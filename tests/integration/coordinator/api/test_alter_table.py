@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from distop.client import AsyncClient, Operation, OperationFailed
-from distop.errors import IncompatibleOperation, InvalidArgument, OutcomeUnknown, PreconditionFailed
+from distop.errors import IncompatibleOperation, InvalidArgument, PreconditionFailed
 from distop.metastore import crashpoints
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -179,16 +178,16 @@ async def test_what_would_make_a_running_operation_wrong_is_refused_by_its_name(
 
 @pytest.mark.parametrize("point", ["before", "after"])
 async def test_an_alteration_is_made_once_however_often_it_is_sent(
-    whole: Whole, point: str, monkeypatch: pytest.MonkeyPatch
+    whole: Whole, point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """O7: the reply is lost in front of the caller, and behind the transaction."""
+    """O7: the reply is lost in front of the caller, and behind the transaction; the client sends it again."""
     await table_of(whole)
-    monkeypatch.setattr(crashpoints, "_PLAN", f"table.alter.{point}=lost@1")
-    monkeypatch.setattr(crashpoints, "_hits", type(crashpoints._hits)())
-    for _ in range(3):
-        with contextlib.suppress(OutcomeUnknown):
-            await alter(whole, {"change": "add", "column": "n", "type": "long"}, request_id="once")
-        monkeypatch.setattr(crashpoints, "_PLAN", "")
+    armed = f"table.alter.{point}"
+    monkeypatch.setenv(crashpoints.ONCE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(crashpoints, "_PLAN", f"{armed}=lost")
+    for _ in range(2):
+        await alter(whole, {"change": "add", "column": "n", "type": "long"}, request_id="once")
+    assert (tmp_path / crashpoints.record_name(armed, "lost")).exists()
     assert await columns(whole) == ["id: int not null", "name: string", "n: long"]
     entries = [entry async for entry in whole.client.audit("t")]
     assert [entry.action for entry in entries].count("alter-table") == 1

@@ -356,7 +356,8 @@ BAD_TABLES = [
     (with_options(partitionBy="x"), "options.partitionBy"),
     (with_options(properties=float("nan")), "options.properties"),
     (table(options_json="{"), "options"),
-    (with_options(properties={"x": "y" * 1_600_000}), "options"),
+    (with_options(properties={"x": "y" * 1_600_000}), "options.properties"),
+    (with_options(storage={"s3_additional_kwargs": {"x": "y" * 1_600_000}}), "options"),
 ]
 
 
@@ -510,3 +511,23 @@ async def _error_of(call: Any) -> DistopError:
     with pytest.raises(DistopError) as caught, raising():
         await call
     return caught.value
+
+
+@pytest.mark.parametrize(
+    ("texts", "field"),
+    [
+        ({"created_by": "x" * 257}, "created_by"),
+        ({"created_by": "me\x1b[2J"}, "created_by"),
+        ({"created_by": "me\u202e"}, "created_by"),
+    ],
+)
+async def test_a_caller_has_a_name_that_lists_can_show(
+    service: Service, texts: dict[str, str], field: str
+) -> None:
+    """U3, S1"""
+    with pytest.raises(InvalidArgument, match=field) as caught:
+        await service.create_table("t", **texts)
+    assert caught.value.details["field"] == field
+    with pytest.raises(InvalidArgument, match="2,000") as caught, raising():
+        await service.tables.DropTable(pb.DropTableRequest(name="t", reason="é" * 1_001), timeout=10)
+    assert caught.value.details["field"] == "reason"

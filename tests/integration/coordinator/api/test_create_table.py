@@ -37,6 +37,8 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("iceberg", {"schema": ["id: long"], "partitionBy": ["day(id)"]}, "partitionBy", "cannot be taken"),
     ("iceberg", {"properties": ["a"]}, "properties", "no.* object"),
     ("iceberg", {"properties": {"a": {"b": 1}}}, "properties", "neither text"),
+    ("iceberg", {"properties": {"py-io-impl": "subprocess.Popen"}}, "properties", "names code"),
+    ("iceberg", {"properties": {"write.data.path": "s3://other/place"}}, "properties", "own folder"),
     ("iceberg", {"checks": []}, "checks", "not an object"),
     ("iceberg", {"checks": {"rulez": ["id > 0"]}}, "checks", "rulez"),
     ("iceberg", {"schema": ["id: long"], "checks": {"rules": ["ix > 0"]}}, "checks", "no column 'ix'"),

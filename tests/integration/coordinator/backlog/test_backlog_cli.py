@@ -84,7 +84,10 @@ async def test_publishing_order_gate_and_together(terminal: Terminal, client: Et
     await terminal.reads("u", "z")
     await terminal.run("backlog", "open", "t", "--reason", "history is complete")
     await terminal.reads("t", "abc")
-    assert [one["name"] for one in await terminal.run("ls", "t")] == ["t/letters/2", "t/letters/1"]
+    (line,) = await terminal.run("ls", "t")
+    told = line["facts"]["series"]
+    assert (line["name"], told["name"], told["operations"]) == ("t/letters/2", "batches", 2)
+    assert (await terminal.run("show", "t/letters/1"))["state"] == "succeeded"
     # A duplicate of what is done with changes nothing, and is in nobody's way.
     again = await terminal.add("t", "10a")
     assert (again["became"], again["operation"]) == ("already applied", "t/letters/1")
@@ -98,6 +101,7 @@ async def test_publishing_order_gate_and_together(terminal: Terminal, client: Et
         "ordering",
         "applied",
         "history",
+        "series",
         "request",
         "requestExpiry",
         "auditTrail",

@@ -13,6 +13,7 @@ import pytest_asyncio
 from distop.client import AsyncClient, FollowUp, OperationState
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.leadership import Leadership
+from distop.coordinator.work.work import Work
 from distop.errors import InvalidArgument, RequestIdReused, UnknownOperationType
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
@@ -148,7 +149,7 @@ async def leading(client: LossyClient) -> AsyncIterator[None]:
         async with LeaseSession(client, 5) as session:
             member = MemberRecord(id=f"m-{session.lease_id:x}")
             await client.put(client.keyspace.coordinator(member.id), encode(member), lease=session.lease_id)
-            completion = Completion(client, Registry(PROBES), threads)
+            completion = Completion(client, Work(Registry(PROBES), threads))
             task = asyncio.create_task(Leadership(client, session, member, completion, linger_s=0.2).run())
             try:
                 yield

@@ -8,7 +8,12 @@ import pytest
 
 from distop.errors import OperationNotFound, PreconditionFailed, TableNotFound, TablePaused
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.operations.pausing import pause_operation, pause_table
+from distop.metastore.operations.pausing import (
+    pause_operation,
+    pause_table,
+    resume_operation,
+    resume_table,
+)
 from distop.metastore.operations.runs import take_runner
 from distop.metastore.operations.starting import StartRequest, TableState, read_table_state, start
 from distop.metastore.records.keyspace import OperationId
@@ -304,6 +309,31 @@ async def test_a_lost_reply_of_a_pause_is_answered_by_what_stands(
         assert [entry.action for entry in (await trail(service, "flights")).entries].count("pause") == 1
 
 
+@pytest.mark.parametrize("of_table", [False, True])
+async def test_a_pause_that_arrives_again_once_somebody_has_resumed_holds_nothing(
+    client: LossyClient, etcd_config: EtcdConfig, of_table: bool
+) -> None:
+    """O21: a copy of it was delayed, and nobody would know why nothing moves."""
+    async with serving(etcd_config) as service:
+        await service.create_table("flights")
+        operation = await service.start("flights", "noop", {"partitions": 1})
+        table = client.keyspace.table("flights")
+        keys, record = table.operation(operation), PauseRecord(by="jane", at=1.5)
+        first, again = (audit_put(table, how, by="jane", target="x", at=1.5) for how in ("pause", "resume"))
+
+        async def pause() -> bool:
+            if of_table:
+                return await pause_table(client, table, record, first)
+            return await pause_operation(client, keys, record, first)
+
+        assert await pause()
+        assert await (
+            resume_table(client, table, again) if of_table else resume_operation(client, keys, again)
+        )
+        assert await pause()  # it has, before
+        assert await _absent(client, table.pause if of_table else keys.pause)
+
+
 async def test_the_audit_trail_is_paged_newest_first_and_bounded(
     client: LossyClient, etcd_config: EtcdConfig
 ) -> None:
@@ -328,6 +358,18 @@ async def test_the_audit_trail_is_paged_newest_first_and_bounded(
     assert await prune(client, keys.audit_prefix, keep=2) == 4
     left, _ = await read_audit(client, keys.audit_prefix, limit=10)
     assert [entry.record.action for entry in left] == ["act4", "act3"]
+
+
+async def test_making_tables_keeps_the_trail_of_the_installation_bounded(
+    client: LossyClient, etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U2"""
+    monkeypatch.setattr("distop.metastore.tables.audit.prune.__kwdefaults__", {"keep": 2, "keep_s": 1e9})
+    async with serving(etcd_config) as service:
+        for number in range(4):
+            await service.create_table(f"t{number}")
+    left, _ = await read_audit(client, client.keyspace.audit_prefix, limit=10)
+    assert [entry.record.target for entry in left] == ["t3", "t2"]
 
 
 async def _absent(client: LossyClient, key: bytes) -> bool:

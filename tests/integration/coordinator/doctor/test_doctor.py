@@ -200,6 +200,10 @@ async def _tableless(practice: Practice, operation: OperationId) -> None:
     await practice.client.delete(practice.client.keyspace.table("t").table)
 
 
+async def _unlisted(practice: Practice, operation: OperationId) -> None:
+    await practice.client.delete(practice.client.keyspace.table("t").entry)
+
+
 async def _leaderless(practice: Practice, operation: OperationId) -> None:
     await practice.client.delete(practice.client.keyspace.table("t").coordinator)
 
@@ -303,7 +307,8 @@ BROKEN: list[tuple[Break, set[str], set[str]]] = [
     (_ended_with_state, {"ENDED_OPERATION_WITH_STATE"}, {"ENDED_OPERATION_WITH_STATE"}),
     (_unreadable_head, {"UNREADABLE_RECORD"}, {"UNREADABLE_RECORD"}),
     (_newer_argument, {"UNREADABLE_RECORD"}, {"UNREADABLE_RECORD"}),
-    (_tableless, {"KEYS_WITHOUT_TABLE"}, {"KEYS_WITHOUT_TABLE"}),
+    (_tableless, {"KEYS_WITHOUT_TABLE", "ENTRY_WITHOUT_TABLE"}, {"KEYS_WITHOUT_TABLE"}),
+    (_unlisted, {"TABLE_NOT_LISTED"}, set()),
     (_leaderless, {"NO_LEADER"}, {"NO_LEADER"}),
     (_leader_unknown, {"LEADER_WITHOUT_MEMBER"}, {"LEADER_WITHOUT_MEMBER"}),
     (_runner_unknown, {"RUNNER_WITHOUT_MEMBER"}, {"RUNNER_WITHOUT_MEMBER"}),

@@ -11,9 +11,10 @@ import pytest_asyncio
 from distop.coordinator.doctor.findings import Reported
 from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.etcd.txn import Txn
 from distop.metastore.records.record import encode
 from distop.metastore.records.table import DropRecord, TableRecord
+from distop.metastore.tables.listing import table_puts
 from distop.metastore.tables.locations import Claim
 from support.etcd.lossy import LossyClient
 
@@ -34,8 +35,8 @@ async def put(client: EtcdClient, *records: TableRecord, claimed: bool = True) -
     """Tables, whatever stands in their way."""
     for record in records:
         claim = Claim.of(client.keyspace, record)
-        table = Put(client.keyspace.table(record.name).table, encode(record))
-        await client.txn(Txn(then=(table, claim.put) if claimed else (table,)))
+        table = table_puts(client.keyspace.table(record.name), record)
+        await client.txn(Txn(then=(*table, claim.put) if claimed else table))
 
 
 async def told(doctor: Doctor, *, fix: bool = False) -> dict[tuple[str, str], Reported]:
@@ -79,8 +80,8 @@ async def test_claims_of_no_table_are_removed(doctor: Doctor, client: LossyClien
         lambda: TableRecord(name="again", location="file:///data/again", uuid="of the one before"),
         lambda: record_of("dropped", "file:///data/dropped"),
     ]
-    for made in claims:
-        await client.txn(Txn(then=(Claim.of(client.keyspace, made()).put,)))
+    for claimed in claims:
+        await client.txn(Txn(then=(Claim.of(client.keyspace, claimed()).put,)))
     await put(client, record_of("moved", "file:///data/now"))
     await put(client, record_of("again", "file:///data/then"))
     tombstone = DropRecord(name="dropped", location="file:///data/dropped", uuid="uuid of dropped")

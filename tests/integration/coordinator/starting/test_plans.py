@@ -11,18 +11,18 @@ import pytest
 import pytest_asyncio
 
 from distop.client import AsyncClient, FollowUp, OperationState
+from distop.coordinator.starting.planner import Planner
 from distop.errors import DeadlineExceeded, DistopError, IncompatibleOperation
 from distop.metastore.backlog.batches import ordering_of
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.starting import StartRequest, TableState, read_table_state, start
 from distop.metastore.records.operation import OperationArg
-from distop.operations.api import PlanRequest
+from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from support.etcd.lossy import LossyClient
 from support.etcd.starts import make_table
 from support.services.coordinators import config_of, running
 from support.tables.nowhere import nowhere
-from support.types.probes import Tally
 from support.waiting import eventually
 
 
@@ -139,15 +139,17 @@ async def test_planning_again_ends_with_the_deadline_of_the_call(
     sdk: AsyncClient, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U4: on a table that never stands still; nothing is started."""
-    keys, loop, moves = client.keyspace.table("t"), asyncio.get_running_loop(), iter(range(1_000_000))
-    plan = Tally.plan
+    keys, moves = client.keyspace.table("t"), iter(range(1_000_000))
+    plan = Planner.plan
 
-    def move(kind: Tally, request: PlanRequest) -> object:
+    async def move(
+        planner: Planner, kind: DistributedOperation, request: PlanRequest, limit_s: float, whose: str
+    ) -> Plan:
         mark = json.dumps({"tally": {"count": str(next(moves))}}).encode()
-        asyncio.run_coroutine_threadsafe(client.put(keys.watermarks, mark), loop).result()
-        return plan(kind, request)
+        await client.put(keys.watermarks, mark)
+        return await plan(planner, kind, request, limit_s, whose)
 
-    monkeypatch.setattr(Tally, "plan", move)
+    monkeypatch.setattr(Planner, "plan", move)
     with pytest.raises(DistopError) as caught:
         await sdk.start("t", "tally", timeout_s=2.0)
     assert caught.value.retryable or isinstance(caught.value, DeadlineExceeded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -15,16 +16,19 @@ from distop.coordinator.state.turns import Turn
 from distop.errors import IncompatibleOperation, RequestIdReused, TableNotFound, TablePaused
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.etcd.txn import KeyValue, Txn
+from distop.metastore.operations import starting
 from distop.metastore.operations.starting import (
     StartRequest,
     TableState,
     digest_of,
     read_table_state,
     start,
+    start_txn,
 )
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.keyspace import OperationId, TableKeys
 from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.watermarks import Recent, decode_recent
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark
 from support.etcd.lossy import Fault, LossyClient
@@ -76,6 +80,28 @@ async def test_a_table_that_is_led_here_is_not_read_again(
     for instance in range(1, 6):
         assert (await one(service, client)).instance == instance
     assert len(reads) < 5
+
+
+async def test_starts_and_ends_of_one_table_lose_no_races_to_each_other(
+    service: Service, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G6: each start sends one transaction, however many there are at once. Under load there would be more to
+    do for each of them than without."""
+    await one(service, client)
+    sent = list[str]()
+
+    def sending(keys: TableKeys, state: TableState, arg: OperationArg) -> Txn:
+        sent.append(arg.object)
+        return start_txn(keys, state, arg)
+
+    monkeypatch.setattr(starting, "start_txn", sending)
+    objects = [f"o{number}" for number in range(30)]
+    await service.start("t", "per_object", {"partitions": 0}, object="first")  # so that its type is known
+    sent.clear()
+    starts = (service.start("t", "per_object", {"partitions": 0}, object=name) for name in objects)
+    for operation in await asyncio.gather(*starts):
+        await service.ended(operation)
+    assert sorted(sent) == sorted(objects)
 
 
 async def test_what_others_have_started_meanwhile_counts(
@@ -137,13 +163,13 @@ async def test_what_was_guessed_wrong_is_read_and_planned_again(client: LossyCli
     """P16: no operation starts on old watermarks; a lost reply is settled all the same."""
     await make_table(client)
     keys = client.keyspace.table("t")
-    planned: list[dict[str, dict[str, str]]] = []
+    planned: list[Recent] = []
 
     async def guess(number: int) -> OperationId:
         request = StartRequest(table="t", type="noop", request_id=f"r{number}", digest=digest_of(number))
 
         async def make_arg(now: TableState) -> OperationArg:
-            planned.append(now.watermarks)
+            planned.append(decode_recent(now.recent_watermarks.value))
             named: dict[str, Any] = {"request_id": request.request_id, "request_note": request.note(1.0)}
             return OperationArg(table="t", type="noop", instance=now.next_instance, uuid="u", **named)
 
@@ -169,10 +195,11 @@ async def test_nothing_is_guessed_of_a_table_that_has_changed(client: EtcdClient
     for changed in (keys.table, keys.head, keys.watermarks, keys.pause):
         turn = Turn(keys)
         turn.started(state, arg, 7)
-        assert turn.guess("noop", "r") is None, "what runs is not known"
-        turn.seen(KeyValue(keys.run_ops, b'{"noop":["4"]}', 7, 7))
         assert (guessed := turn.guess("noop", "r")) is not None
         assert guessed.guessed
+        assert (guessed.run_ops_kv.value, guessed.run_ops_kv.mod_revision) == (b'{"noop":["4"]}', 7)
+        turn.seen(KeyValue(keys.run_ops, b"{}", 6, 6))
+        assert turn.guess("noop", "r") == guessed, "late news"
         assert (guessed.next_instance_kv.value, guessed.next_instance_kv.mod_revision) == (b"5", 7)
         turn.seen(KeyValue(keys.next_instance("noop"), b"6", 9, 1))
         assert (seen := turn.guess("noop", "r")) is not None

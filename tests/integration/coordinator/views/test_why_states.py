@@ -7,6 +7,7 @@ all of them in one installation with one coordinator and an executor that serves
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import urllib.request
@@ -416,7 +417,7 @@ async def test_one_line_says_why_in_every_state(
         await client.put(space.executor("e1"), encode(executor), lease=lease)
         # One who should lead that table, rather than the one who would.
         [member] = [one.id for one in await sdk.members() if one.role == "coordinator"]
-        rivals = (f"idler-{number}" for number in range(1000))
+        rivals = (f"idler-{number}" for number in itertools.count())
         rival = next(one for one in rivals if preferred({member, one}, "not_led") == one)
         world = World(client, sdk, session, tmp_path)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable
 
@@ -166,6 +167,24 @@ async def test_who_loses_every_race_gives_up(
     assert caught.value.retryable
     assert MAX_RACES > len(client.sent) == 4
     assert await number(client, key) == 7
+
+
+async def test_a_doubt_that_the_last_try_ends_in_is_reported_as_one(
+    client: LossyClient, key: bytes, mark: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8: its copy was refused, since the first one has happened; that is no lost race."""
+    monkeypatch.setattr("distop.metastore.etcd.update.MAX_RACES", 2)
+    copies = itertools.cycle([True, False])
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, None]:
+        return Txn((unchanged(read.one(0, key)),), (Put(key, b"1"),)), None
+
+    client.fail(Fault.LOST_REPLY, Fault.LOST_REPLY, when=lambda txn: next(copies))
+    with pytest.raises(OutcomeUnknown, match="may have happened"):
+        await update(client, (Get(key), Get(mark)), decide, what="the number")
+    assert client.spent
+    assert len(client.sent) == 4
+    assert await number(client, key) == 1
 
 
 async def test_many_at_a_time_each_count_once(etcd_config: EtcdConfig, key: bytes) -> None:

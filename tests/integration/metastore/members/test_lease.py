@@ -79,6 +79,18 @@ async def test_it_lives_as_long_as_it_is_renewed(client: EtcdClient) -> None:
     await session.close()
 
 
+async def test_a_process_that_is_busy_keeps_it(client: EtcdClient) -> None:
+    """G2, O25: it is renewed in a thread of its own."""
+    session = await LeaseSession(client, TTL_S).start()
+    key = await bound_key(client, session)
+    until = boot_clock() + TTL_S + 1.0
+    while boot_clock() < until:
+        pass  # the event loop does not come round
+    assert session.alive
+    assert await exists(client, key)
+    await session.close()
+
+
 async def test_its_keys_expire_when_it_is_abandoned(client: EtcdClient) -> None:
     """O26: a crash."""
     session = await LeaseSession(client, TTL_S).start()

@@ -202,6 +202,7 @@ async def test_everything_of_a_finish_happens_at_one_revision(led: Led) -> None:
     assert await led.below(op) == []
     assert not (await led.client.get(led.client.keyspace.active_operation(op.operation))).exists
     assert not (await led.client.get(led.keys.run_ops)).exists
+    assert not (await led.client.get(op.waiting)).exists
     just_before = await led.client.scan(op.prefix, revision=revision - 1)
     assert len(just_before.kvs) == 3, "argument, state and job stood until then"
 
@@ -278,6 +279,20 @@ async def test_a_finish_that_happened_is_found_in_an_etcd_that_has_become_full(l
     led.client.fail(Fault.LOST_REPLY, Fault.FULL)
     assert await led.finish(op, await led.plan()) is Finished.DONE
     assert led.client.spent
+
+
+async def test_a_finish_in_doubt_whose_line_is_gone_is_not_called_failed(led: Led) -> None:
+    """P8: the next of its series has replaced the line. Its files are published, and must stay."""
+    op = await led.sealed()
+    plan = await led.plan()
+    await led.finish(op, plan)
+    await led.client.delete(led.keys.history(op.operation))
+    await led.next_epoch()
+    led.client.fail(Fault.LOST_REPLY)
+    with pytest.raises(OutcomeUnknown):
+        await led.finish(op, plan)
+    with pytest.raises(LeadershipLost):
+        await led.finish(op, plan)
 
 
 async def test_what_certainly_did_not_happen_is_not_called_unknown(led: Led) -> None:

@@ -53,7 +53,8 @@ async def test_a_started_operation_has_all_its_keys(client: EtcdClient) -> None:
     assert await running(client) == {"noop": ["1"]}
     index = await client.scan(client.keyspace.active)
     assert [client.keyspace.parse_active(kv.key) for kv in index.kvs] == [operation]
-    assert {kv.mod_revision for kv in (arg, state, *index.kvs)} == {arg.mod_revision}
+    waiting = await client.get(keys.waiting)
+    assert {kv.mod_revision for kv in (arg, state, *index.kvs, waiting)} == {arg.mod_revision}
 
 
 async def test_fifty_parallel_starts_of_fifty_objects_have_distinct_growing_ids(client: EtcdClient) -> None:

@@ -10,9 +10,11 @@ import pytest_asyncio
 from distop.client import AsyncClient
 from distop.errors import IncompatibleOperation, InvalidArgument, NotFound, TableNotFound
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Txn
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import WatermarkMove
+from distop.metastore.records.watermarks import Marks
 from distop.metastore.tables.audit import audit_put, read_audit
 from distop.metastore.tables.watermarks import Change, change_watermarks
 from support.etcd.lossy import Fault, LossyClient, puts
@@ -32,8 +34,8 @@ async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
 
 
 def to(value: str) -> Change:
-    async def change(before: object, table: object, head: object) -> dict[str, dict[str, str]]:
-        return {"s": {"1": value}}
+    async def change(before: Marks, table: object, head: object) -> tuple[Marks, Txn]:
+        return before.then({"s": {"1": value}}), Txn()
 
     return change
 
@@ -91,7 +93,8 @@ async def test_a_change_whose_reply_is_lost_is_made_once(client: LossyClient, fa
     keys = client.keyspace.table("t")
     client.fail(fault, when=puts(keys.watermarks))
     audit = audit_put(keys, "set-watermarks", by="jane", target="s/1", at=1.0)
-    assert (await change_watermarks(client, keys, to("5"), audit))[0] == {"s": {"1": "5"}}
+    await change_watermarks(client, keys, to("5"), audit)
+    assert (await client.get(keys.watermarks)).value == b'{"s":{"1":"5"}}'
     entries, _ = await read_audit(client, keys.audit_prefix, limit=10)
     assert len(entries) == 1
 
@@ -102,13 +105,29 @@ async def test_an_operation_that_starts_meanwhile_is_seen(client: LossyClient) -
     keys = client.keyspace.table("t")
     started: list[OperationId] = []
 
-    async def change(before: object, table: object, head: object) -> dict[str, dict[str, str]]:
+    async def change(before: Marks, table: object, head: object) -> tuple[Marks, Txn]:
         if not started:
             moves = {"s": {"1": WatermarkMove(before=None, after="7")}}
             started.append(await begin(client, kind="ingest", effect=Effect.WRITES, watermarks=moves))
-        return {"s": {"1": "5"}}
+        return before.then({"s": {"1": "5"}}), Txn()
 
     audit = audit_put(keys, "set-watermarks", by="jane", target="s/1", at=1.0)
     with pytest.raises(IncompatibleOperation):
         await change_watermarks(client, keys, change, audit)
     assert not (await client.get(keys.watermarks)).exists
+
+
+async def test_those_of_the_files_of_a_folder_become_one_of_the_folder(sdk: AsyncClient) -> None:
+    """G4: the newest of them."""
+    early, late = "2024-01-01T00:00:00.000000Z", "2024-02-01T00:00:00.000000Z"
+    await sdk.set_watermark("t", "s3://b/in/2024", "a.csv", early)
+    await sdk.set_watermark("t", "s3://b/in/2024", "b.csv", late)
+    await sdk.set_watermark("t", "s3://b/in/2024/x", "c.csv", early)
+    assert await sdk.compact_watermarks("t", "s3://b/in/2024") == {}
+    left = {"s3://b/in": {"2024": late}, "s3://b/in/2024/x": {"c.csv": early}}
+    assert await sdk.watermarks("t") == left
+    await sdk.set_watermark("t", "orders", "0", "17")
+    for refused in ("orders", "s3://b/in/2024"):
+        with pytest.raises(InvalidArgument if refused == "orders" else NotFound):
+            await sdk.compact_watermarks("t", refused)
+    assert await sdk.watermarks("t") == {**left, "orders": {"0": "17"}}

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from distop.client import OperationFailed
+from distop.client import OperationFailed, OperationState
 from distop.commit.writing import prepared
 from distop.commit.writing.prepared import PreparedTask
 from distop.errors import (
     HeadConflict,
     InvalidArgument,
+    OperationNotFound,
     RequestIdReused,
     TableNotEmpty,
     WriteGivenUp,
@@ -137,8 +138,76 @@ async def test_a_batch_is_recognised_when_its_request_is_forgotten(driver: Drive
     replayed, again = await driver.written(0)
     outcome = await driver.publish(batch(replayed, 7), again)
     assert (outcome.ours, outcome.facts) == (False, {"watermark": "7"})
-    await driver.swept()
     assert await driver.ids() == list(range(12))
+
+
+async def batches(driver: Driver, count: int) -> list[tuple[WriteTarget, list[PreparedTask]]]:
+    """That many batches of a stream, published one after the other."""
+    found = []
+    for number in range(count):
+        written = await driver.written(number * 12)
+        assert (await driver.publish(batch(written[0], number), written[1])).ours
+        await driver.service.at_rest()
+        found.append(written)
+    return found
+
+
+async def test_a_stream_leaves_one_line_of_history_and_one_request(driver: Driver) -> None:
+    """O22: the last batch, with how many there were."""
+    await batches(driver, 12)
+    store, client = driver.service.store, driver.service.client
+    (line,) = await driver.service.operations()
+    told = line.facts["series"]
+    assert (told["name"], told["operations"], told["rows"]) == ("stream:q", 12, 144)
+    assert len(told["last"]) == 10
+    assert told["last"][0]["operation"] == line.name
+    assert told["since"] < told["last"][-1]["finishedAt"]
+    keys = store.keyspace.table("t")
+    for prefix in (keys.request_expiry_prefix, keys.prefix + b"request.", keys.series_prefix):
+        assert len((await store.scan(prefix)).kvs) == 1, prefix
+    before = await client.get(told["last"][1]["operation"])
+    assert (before.state, before.facts) == (OperationState.SUCCEEDED, {"rows": 12})
+    with pytest.raises(OperationNotFound):
+        await client.get("t/write/none/1")
+    assert await driver.ids() == list(range(144))
+    await driver.swept()
+
+
+async def test_a_driver_that_wakes_up_batches_later_removes_nothing_that_it_has_published(
+    driver: Driver,
+) -> None:
+    """P8, P15: its request is forgotten; what it has written may be in the table."""
+    (target, written), *_ = await batches(driver, 3)
+    outcome = await driver.publish(batch(target, 0), written)
+    assert (outcome.ours, outcome.facts) == (False, {"watermark": "2"})
+    assert not await driver.give_up(batch(target, 0))
+    await driver.service.at_rest()
+    assert await driver.ids() == list(range(36))
+
+
+async def test_a_stream_goes_on_with_its_line_when_one_of_its_batches_has_failed(driver: Driver) -> None:
+    """O22: what has failed has a line of its own."""
+    await batches(driver, 2)
+    target, written = await driver.written(100)
+    refused = replace(batch(target, 2), on_conflict="refuse", mode="overwrite")
+    await another_write(driver)
+    with pytest.raises(OperationFailed):
+        await driver.publish(refused, written)
+    target, written = await driver.written(24)
+    assert (await driver.publish(batch(target, 2), written)).ours
+    newest, failed, other, *more = await driver.service.operations()
+    assert newest.facts["series"]["operations"] == 3
+    assert (failed.state, "series" in failed.facts, "series" in other.facts) == (
+        OperationState.FAILED,
+        False,
+        False,
+    )
+    assert not more
+
+
+async def another_write(driver: Driver) -> None:
+    target, written = await driver.written(12)
+    await driver.publish(plain(target), written)
 
 
 async def test_of_two_drivers_with_the_same_batch_one_wins(driver: Driver) -> None:

@@ -123,6 +123,24 @@ def test_start_and_wait(service: FakeService, address: str) -> None:
     assert (ended["state"], ended["jobs"]) == ("succeeded", jobs)
 
 
+def test_waiting_for_what_nobody_takes_up_says_why(
+    service: FakeService, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U1: and goes on waiting."""
+    monkeypatch.setattr("distop.cli.output.waiting.LOOK_EVERY_S", 0.01)
+    world, waits, ends = service.world, pb.Operation(), pb.Operation()
+    waits.CopyFrom(RUNNING)
+    world.add(waits)
+    ends.CopyFrom(waits)
+    ends.state = pb.SUCCEEDED
+    world.once_explained = [(waits.name, pb.OperationUpdate(operation=ends, revision=101))]
+    world.explanation = pb.Explanation(table="flights", mood="stuck", sentence="no executor serves type noop")
+    result = run("watch", waits.name, address=address)
+    assert result.exit_code == 0
+    assert result.stderr.count("flights: no executor serves type noop") == 1
+    assert "succeeded" in result.stdout
+
+
 def test_a_failed_operation_ends_with_20(service: FakeService, address: str) -> None:
     words = ["start", "flights", "noop", "--json", '{"partitions": 1, "fail": ["0"]}', "--wait"]
     result = run(*words, address=address)
@@ -349,6 +367,24 @@ def test_alter(service: FakeService, address: str) -> None:
     ]
 
 
+def test_the_audit_trail_is_exported_a_line_for_each_entry(service: FakeService, address: str) -> None:
+    """S6: a stream that breaks is resumed where it was."""
+    for number in range(3):
+        entry = pb.AuditEntry(
+            id=str(number), action="pause", target="t", by="ana", outcome="done", cursor="7.x"
+        )
+        service.world.audit.append(entry)
+    told = run("audit", "--follow", "--after", "1", "-o", "json", address=address)
+    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    assert [line["id"] for line in lines] == ["0", "1", "2"]
+    assert lines[0]["cursor"] == "7.x"
+    assert "that was all" in told.stderr
+    assert [call.after for call in service.calls["follow_audit"]] == ["1", "9"]
+    shown = run("audit", "t", "--follow", address=address)
+    assert "ana done pause t" in shown.stdout
+    assert run("audit", "--after", "1", address=address).exit_code == 2
+
+
 def test_audit(service: FakeService, address: str) -> None:
     """U2"""
     service.world.add(pb.Operation(name=HELD, table="flights", type="noop", instance=8, state=pb.RUNNING))
@@ -411,6 +447,37 @@ def test_rollback_sends_the_id_as_it_was_given(service: FakeService, address: st
     run("start", "flights", "rollback", "--arg", "snapshot=4216351713844670481", address=address)
     given = [json.loads(call.argument_json)["snapshot"] for call in service.calls["start"]]
     assert given == ["4216351713844670481", 4216351713844670481]
+
+
+def test_options_stand_for_the_argument(service: FakeService, address: str) -> None:
+    """What matters of ingest, validate and build_index needs no --arg."""
+    run("ingest", "t", "s3://b/f", "--filter", "id > 7", "--on-bad-rows", "quarantine", address=address)
+    run("build-index", "t", "dest", "--full", address=address)
+    run(
+        *("validate", "t", "--rule", "miles > 0", "--rule", '{"column": "miles", "type": "int"}'),
+        *("--not-null", "day", "--unique", "day,origin", "--branch", "staging", "--publish"),
+        *("--partition", "day=1"),
+        address=address,
+    )
+    calls = service.calls["start"]
+    assert [(call.type, json.loads(call.argument_json), list(call.partitions)) for call in calls] == [
+        ("ingest", {"on_bad_rows": "quarantine", "filter": "id > 7", "paths": ["s3://b/f"]}, []),
+        ("build_index", {"column": "dest", "full": True}, []),
+        (
+            "validate",
+            {
+                "rules": [
+                    "miles > 0",
+                    {"column": "miles", "type": "int"},
+                    {"not_null": "day"},
+                    {"unique": ["day", "origin"]},
+                ],
+                "branch": "staging",
+                "publish": True,
+            },
+            ["day=1"],
+        ),
+    ]
 
 
 def test_a_name_that_is_nearly_right_is_told(service: FakeService, address: str) -> None:

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pyiceberg.io import SCHEMA_TO_FILE_IO
 
 from distop.commit.cleanup.staged import sweep
 from distop.commit.files.listing import entries, remove_files, remove_if_empty
@@ -52,9 +53,12 @@ def test_a_folder_that_is_empty_or_missing(tmp_path: Path, scheme: str) -> None:
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS, ids=["pyarrow", "fsspec"])
-def test_a_table_at_a_plain_path(tmp_path: Path, implementation: str) -> None:
+def test_a_table_at_a_plain_path(
+    tmp_path: Path, implementation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """P14, C12: without a scheme, with blanks in it, whatever reads and writes it."""
-    layout = Layout.create(ROWS, ["kind"], {"py-io-impl": implementation})
+    monkeypatch.setitem(SCHEMA_TO_FILE_IO, "file", [implementation])
+    layout = Layout.create(ROWS, ["kind"])
     table = Table("flights", f"{tmp_path}/my data/flights", layout)
     for _ in range(2):
         operation = table.staged(*([rows(10 * i, 4)] for i in range(6)))

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.commit.iceberg.watermarks import MAX_WATERMARKS_BYTES, WatermarkStep, is_after, moved
+from distop.commit.iceberg.watermarks import WatermarkStep, is_after, moved
 from distop.commit.layout.model import Layout
-from distop.errors import Exhausted, WatermarkConflict
+from distop.errors import ArgumentTooLarge, WatermarkConflict
 from distop.metastore.etcd.txn import unchanged
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.table import decode_watermarks
+from distop.metastore.records.watermarks import MAX_RECENT_BYTES
 from support.tables.publishing import ROWS, Table
 
 values = st.text(st.sampled_from("0123456789-ab."), max_size=6)
@@ -109,6 +110,6 @@ def test_no_moves_contribute_nothing() -> None:
 def test_watermarks_that_etcd_could_not_hold_are_refused() -> None:
     """U3"""
     table = a_table()
-    moves = {"s": {f"{i:0100}": WatermarkMove(after="1") for i in range(MAX_WATERMARKS_BYTES // 100)}}
-    with pytest.raises(Exhausted, match="watermarks of table 'flights'"):
+    moves = {"s": {f"{i:0100}": WatermarkMove(after="1") for i in range(MAX_RECENT_BYTES // 100)}}
+    with pytest.raises(ArgumentTooLarge, match="so many watermarks"):
         WatermarkStep().prepare(table.context(table.start(watermarks=moves)))

@@ -11,6 +11,11 @@ import pytest
 from distop.commit.cleanup.purge import check_purge, purge
 from distop.commit.layout.owner import give_folder_up, owners, take_folder
 from distop.errors import LocationInUse, LocationNotOwned
+from distop.metastore.records.table import TableRecord
+
+
+def table(location: str, uuid: str = "u", found_empty: bool = False) -> TableRecord:
+    return TableRecord(name="t", location=location, uuid=uuid, found_empty=found_empty)
 
 
 def fill(folder: Path) -> None:
@@ -30,11 +35,11 @@ def test_an_empty_folder_becomes_a_tables_own_and_is_removed_with_all_that_came_
     assert take_folder(location, "u")
     fill(tmp_path / "t")
     assert take_folder(location, "u")
-    check_purge(location, "u")
+    check_purge(table(location))
     assert purge(location, "u")
     assert list(tmp_path.iterdir()) == []
     assert not purge(location, "u")
-    check_purge(location, "u")
+    check_purge(table(location))
 
 
 def test_of_a_folder_that_held_files_before_nothing_is_removed(tmp_path: Path) -> None:
@@ -43,7 +48,7 @@ def test_of_a_folder_that_held_files_before_nothing_is_removed(tmp_path: Path) -
     before = names(tmp_path)
     assert not take_folder(f"file://{tmp_path}", "u")
     with pytest.raises(LocationNotOwned):
-        check_purge(f"file://{tmp_path}", "u")
+        check_purge(table(f"file://{tmp_path}"))
     assert not purge(f"file://{tmp_path}", "u")
     assert names(tmp_path) == before
 
@@ -60,6 +65,22 @@ def test_another_tables_folder_is_known_through_links_and_copies(tmp_path: Path)
         before = names(tmp_path / other)
         assert not purge(f"file://{tmp_path}/{other}", "v")
         assert names(tmp_path / other) == before
+
+
+def test_a_folder_that_was_found_empty_is_taken_by_whoever_needs_it(tmp_path: Path) -> None:
+    """S2: who made the table died before the owner file was there; not what another table has taken since."""
+    location = f"file://{tmp_path}/t"
+    fill(tmp_path / "t")
+    assert not take_folder(location, "u")
+    with pytest.raises(LocationNotOwned):
+        check_purge(table(location))
+    check_purge(table(location, found_empty=True))
+    assert owners(location) == ["u"]
+    with pytest.raises(LocationInUse):
+        check_purge(table(location, "v", found_empty=True))
+    with pytest.raises(LocationInUse):
+        take_folder(location, "v", found_empty=True)
+    assert owners(location) == ["u"]
 
 
 def test_what_a_link_in_the_folder_leads_to_stays(tmp_path: Path) -> None:

@@ -38,6 +38,35 @@ def test_versions_that_can_lose_writes_are_told(version: str, found: list[str]) 
     assert codes(EtcdMember(endpoint="a:1", version=version, bytes=1)) == found
 
 
+@pytest.mark.parametrize(
+    ("version", "how"),
+    [
+        ("3.3.27", "within a transaction"),
+        ("3.4.41", "within a transaction"),
+        ("3.4.42", "known ways"),
+        ("3.4.44", ""),
+        ("3.5.27", "within a transaction"),
+        ("3.5.28", "known ways"),
+        ("3.5.33", ""),
+        ("3.6.8", "within a transaction"),
+        ("3.6.13", "known ways"),
+        ("3.6.14", ""),
+        ("3.7.0", "known ways"),
+        ("3.7.1", ""),
+        ("3.8.0", ""),
+        ("", ""),
+        ("unknown", ""),
+    ],
+)
+def test_versions_whose_permissions_can_be_got_around_are_told(version: str, how: str) -> None:
+    """S5: only where the installation relies on them."""
+    member = EtcdMember(endpoint="a:1", version=version, bytes=1)
+    found = check_etcd(EtcdHealth(members=(member,), users=True))
+    assert [one.code for one in found] == (["ETCD_PERMISSIONS"] if how else [])
+    assert all(how in one.sentence for one in found)
+    assert check_etcd(EtcdHealth(members=(member,))) == []
+
+
 def test_members_that_are_away_or_alone_are_told() -> None:
     away = EtcdMember(endpoint="b:1", error="no answer")
     alone = EtcdMember(endpoint="c:1", version="3.5.16", has_leader=False)

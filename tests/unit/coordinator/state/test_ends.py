@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from distop.coordinator.state.ends import Ends
+from distop.coordinator.state.ends import REMEMBERED, Ends
 from distop.metastore.etcd.txn import KeyValue
 
 KEY = b"p.t.history.noop.1"
@@ -23,7 +23,30 @@ async def test_all_who_wait_hear_of_an_end() -> None:
     waiting = await _soon(ends, keys=3)
     ends.told(END)
     assert await asyncio.gather(*waiting) == [END] * 3
-    assert await ends.within(KEY, 10.0) is None, "it is looked up from now on"
+    assert await ends.within(KEY, 10.0) == END, "who asks late hears of it, too"
+
+
+async def test_who_asks_before_the_leader_has_heard_of_a_start_waits_for_its_end() -> None:
+    ends = Ends()
+    ends.started(b"p.t.history.", KEY)
+    assert await ends.within(KEY, 10.0) is None, "nobody leads its table here"
+    ends.hear(b"p.t.history.")
+    ends.started(b"p.t.history.", KEY)
+    (waiting,) = await _soon(ends)
+    ends.lead(KEY)
+    ends.told(END)
+    ends.started(b"p.t.history.", KEY)  # whoever started it comes round late
+    assert await waiting == await ends.within(KEY, 10.0) == END
+
+
+async def test_only_so_many_ends_are_remembered() -> None:
+    ends = Ends()
+    keys = [b"p.t.history.noop.%d" % number for number in range(REMEMBERED + 1)]
+    for key in keys:
+        ends.lead(key)
+        ends.told(KeyValue(key, b"{}", 7, 7))
+    assert await ends.within(keys[0], 10.0) is None
+    assert await ends.within(keys[1], 10.0) is not None
 
 
 async def test_what_is_not_led_here_is_not_waited_for() -> None:
@@ -55,8 +78,11 @@ async def test_a_leader_that_leaves_lets_all_look_elsewhere() -> None:
     ends.lead(KEY)
     ends.lead(b"p.u.history.noop.1")
     (waiting,) = await _soon(ends)
+    ends.lead(b"p.t.history.noop.2")
+    ends.told(KeyValue(b"p.t.history.noop.2", b"{}", 7, 7))
     ends.leave(b"p.t.history.")
     assert await waiting is None
+    assert await ends.within(b"p.t.history.noop.2", 10.0) is None
     assert await ends.within(KEY, 10.0) is None
     other = asyncio.create_task(ends.within(b"p.u.history.noop.1", 10.0))
     await asyncio.sleep(0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.coordinator.state.grid import CLAIMED, FAILED, MAX_FAILURES, SUCCEEDED, WAITING
+from distop.coordinator.state.grid import CLAIMED, FAILED, MAX_FAILURES, SUCCEEDED, WAITING, JobGrid
 from distop.coordinator.state.tracker import Tracked
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.jobs import failure_record, success_record
@@ -19,6 +19,12 @@ from distop.metastore.records.record import encode
 KEYS = Keyspace().operation(OperationId("flights", "ingest", 17))
 DONE = success_record("a1", {}, 5.0)
 BROKEN = failure_record("a1", "BAD_ROW", "line 3", 6.0)
+
+
+def grid_of(one: Tracked) -> JobGrid:
+    """Of an operation whose jobs are few enough to be told apart."""
+    assert isinstance(one.jobs, JobGrid)
+    return one.jobs
 
 
 def operation_of(count: int = 0, names: list[str] | None = None) -> Tracked:
@@ -40,45 +46,45 @@ def test_marks_fill_cells_in_the_order_of_the_plan():
     one = operation_of(names=["2013/01", "a.b", "käse %"])
     put(one, "käse %")
     put(one, "2013/01", BROKEN)
-    assert one.jobs.text(10) == FAILED + WAITING + SUCCEEDED
-    assert (one.jobs.succeeded, one.jobs.failed, one.jobs.total) == (1, 1, 3)
+    assert grid_of(one).text(10) == FAILED + WAITING + SUCCEEDED
+    assert (one.jobs.succeeded, one.jobs.failed, grid_of(one).total) == (1, 1, 3)
     assert one.jobs.failures == {"2013/01": "BAD_ROW: line 3"}
     assert one.jobs.last_job_at == 6.0
-    assert [cell.label for cell in one.jobs.cells(10)] == ["2013/01", "a.b", "käse %"]
+    assert [cell.label for cell in grid_of(one).cells(10)] == ["2013/01", "a.b", "käse %"]
 
 
 def test_a_mark_seen_twice_counts_once():
     one = operation_of(3)
     for _ in range(2):
         put(one, "1")
-    assert (one.jobs.succeeded, one.jobs.text(5)) == (1, ".s.")
+    assert (one.jobs.succeeded, grid_of(one).text(5)) == (1, ".s.")
 
 
 def test_a_cleared_mark_is_waiting_again():
     one = operation_of(3)
     put(one, "1", BROKEN)
     one.apply_delete(KEYS.job_state("1"), 2)
-    assert (one.jobs.failed, one.jobs.failures, one.jobs.text(5)) == (0, {}, "...")
+    assert (one.jobs.failed, one.jobs.failures, grid_of(one).text(5)) == (0, {}, "...")
 
 
 def test_claims_show_until_there_is_a_result():
     one = operation_of(2)
     claim = KeyValue(KEYS.claim("0"), b"{}", 1, 1)
     one.apply_put(claim)
-    assert (one.jobs.text(5), one.jobs.claimed) == (CLAIMED + WAITING, 1)
+    assert (grid_of(one).text(5), grid_of(one).claimed) == (CLAIMED + WAITING, 1)
     one.apply_delete(KEYS.claim("0"), 2)
-    assert one.jobs.text(5) == ".."
+    assert grid_of(one).text(5) == ".."
     put(one, "0")
     one.apply_put(claim)
     one.apply_delete(KEYS.claim("0"), 2)
-    assert (one.jobs.text(5), one.jobs.claimed, one.jobs.succeeded) == ("s.", 0, 1)
+    assert (grid_of(one).text(5), grid_of(one).claimed, one.jobs.succeeded) == ("s.", 0, 1)
 
 
 @pytest.mark.parametrize("partition", ["7", "-1", "x", "²"])
 def test_jobs_that_are_not_of_the_plan_change_nothing(partition):
     one = operation_of(3)
     put(one, partition)
-    assert one.jobs.text(5) == "..."
+    assert grid_of(one).text(5) == "..."
 
 
 def test_keys_of_no_job_change_nothing():
@@ -86,13 +92,13 @@ def test_keys_of_no_job_change_nothing():
     for key in (KEYS.arg, KEYS.state, KEYS.runner, KEYS.cancel, KEYS.error, KEYS.commit, KEYS.commit + b".1"):
         one.apply_put(KeyValue(key, b"running", 1, 1))
         one.apply_delete(key, 2)
-    assert one.jobs.text(5) == "..."
+    assert grid_of(one).text(5) == "..."
 
 
 def test_a_mark_of_a_newer_layout_is_neither_done_nor_failed():
     one = operation_of(1)
     put(one, "0", b'{"version": 99, "state": "success"}')
-    assert one.jobs.text(5) == "."
+    assert grid_of(one).text(5) == "."
 
 
 def test_many_jobs_share_cells():
@@ -100,7 +106,7 @@ def test_many_jobs_share_cells():
     for job in range(30):
         put(one, str(job))
     put(one, "99", BROKEN)
-    cells = one.jobs.cells(4)
+    cells = grid_of(one).cells(4)
     assert [cell.jobs for cell in cells] == [25, 25, 25, 25]
     assert [cell.state for cell in cells] == [SUCCEEDED, WAITING, WAITING, FAILED]
     assert [cell.level for cell in cells] == [4, 1, 0, 0]
@@ -109,10 +115,10 @@ def test_many_jobs_share_cells():
 
 @given(st.integers(0, 5000), st.integers(1, 300))
 def test_cells_are_bounded_and_cover_every_job(count, limit):
-    cells = operation_of(count).jobs.cells(limit)
+    cells = grid_of(operation_of(count)).cells(limit)
     assert len(cells) <= limit
     assert sum(cell.jobs for cell in cells) == count
-    assert len(operation_of(count).jobs.text(limit)) == len(cells)
+    assert len(grid_of(operation_of(count)).text(limit)) == len(cells)
 
 
 def test_failures_are_kept_in_a_bounded_number():
@@ -126,8 +132,8 @@ def test_failures_are_kept_in_a_bounded_number():
 def test_a_million_jobs_take_a_megabyte():
     one = operation_of(1_000_000)
     put(one, "999999")
-    assert sys.getsizeof(one.jobs._cells) < 1_100_000
-    assert one.jobs.cells(1000)[-1].level == 1
+    assert sys.getsizeof(grid_of(one)._cells) < 1_100_000
+    assert grid_of(one).cells(1000)[-1].level == 1
 
 
 def run_of(one: Tracked, token: int, **fields: int) -> None:
@@ -137,7 +143,7 @@ def run_of(one: Tracked, token: int, **fields: int) -> None:
 def test_jobs_of_a_dynamic_plan_come_as_they_become_known_and_go_with_their_run():
     arg = OperationArg(table="flights", type="ingest", instance=17, dynamic=True, version=2)
     one = Tracked(KEYS, arg)
-    grid = one.jobs
+    grid = grid_of(one)
     assert (grid.total, grid.text(10)) == (0, "")
     run_of(one, 5, tasks=4)
     put(one, "1", success_record("5-a", {}, 5.0, run=5))

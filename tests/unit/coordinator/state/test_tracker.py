@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distop.coordinator.state.actions import Collect, Finish, Resolve, Seal, Wait, decide
+from distop.coordinator.state.grid import JobGrid
 from distop.coordinator.state.tracker import Tracked
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.jobs import failure_record, success_record
@@ -36,6 +37,12 @@ from distop.metastore.records.record import encode
 OPERATION = OperationId("t", "noop", 1)
 KEYS = Keyspace().operation(OPERATION)
 NAMES = ["0", "1", "a.b", "state.1", "% /"]
+
+
+def grid_of(one: Tracked) -> JobGrid:
+    """Of an operation whose jobs are few enough to be told apart."""
+    assert isinstance(one.jobs, JobGrid)
+    return one.jobs
 
 
 def tracked(
@@ -391,7 +398,7 @@ def test_only_results_of_the_run_that_counts_are_counted_in_whatever_order_they_
     # A key holds one value in the end; which of both runs was heard of last is up to the order.
     for kv in of_run(9, "0", "1"):
         seen.apply_put(kv)
-    assert (seen.jobs.text(5), seen.jobs.succeeded) == ("ss", 2)
+    assert (grid_of(seen).text(5), seen.jobs.succeeded) == ("ss", 2)
     assert (seen.total, seen.counting, seen.run.token) == (2, False, 9)
     assert decide(seen, deadline_passed=False) == Seal(RUNNING, COMMITTING)
 

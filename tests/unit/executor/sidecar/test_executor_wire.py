@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +43,23 @@ def test_a_frame_that_is_too_large_is_refused_before_it_is_read() -> None:
 def test_what_is_no_message_is_refused() -> None:
     with pytest.raises(CorruptRecord, match="not a message"):
         list(wire.Frames(wire.FromTask).feed(b"\x00\x00\x00\x01\xc1"))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_messages_or_refused(data: bytes) -> None:
+    """S5: what a stranger sends ends its connection, and nothing else."""
+    with suppress(CorruptRecord):
+        list(wire.Frames(wire.FromTask).feed(data))
+    with suppress(CorruptRecord):
+        list(wire.Frames(wire.FromTask).feed(len(data).to_bytes(4, "big") + data))
+
+
+@given(st.sampled_from(MESSAGES), st.integers(0, 500), st.integers(0, 255))
+def test_damaged_messages_are_messages_or_refused(message: wire.FromTask, place: int, byte: int) -> None:
+    damaged = bytearray(wire.frame(message))
+    damaged[place % len(damaged)] = byte
+    with suppress(CorruptRecord):
+        list(wire.Frames(wire.FromTask).feed(bytes(damaged)))
 
 
 def test_errors_keep_their_class_and_words() -> None:

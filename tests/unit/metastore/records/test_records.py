@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from distop.errors import CorruptRecord, InvalidArgument
 from distop.metastore.backlog.batches import AppliedRecord, BatchRecord, Block
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.member import LeaderRecord, MemberRecord
+from distop.metastore.records.member import LeaderRecord, LongCall, MemberRecord
 from distop.metastore.records.operation import (
     ActiveRecord,
     CancelRecord,
@@ -27,6 +27,9 @@ from distop.metastore.records.operation import (
     RequestRecord,
     ResolveRecord,
     RunnerRecord,
+    SeriesEntry,
+    SeriesNote,
+    SeriesRecord,
     WatermarkMove,
 )
 from distop.metastore.records.options import FollowUp, OperationOptions
@@ -58,6 +61,7 @@ KINDS: list[type[Record]] = [
     RequestRecord,
     ResolveRecord,
     RunnerRecord,
+    SeriesRecord,
     TableRecord,
     AppliedRecord,
     BatchRecord,
@@ -101,7 +105,12 @@ FIELDS: dict[typing.Any, st.SearchStrategy[typing.Any]] = {
     OperationOptions: OPTIONS,
     RequestNote: st.builds(RequestNote, digest=TEXT, call=TEXT, forget_at=FLOATS),
     FollowUp | None: st.one_of(st.none(), FOLLOW_UPS),
+    list[LongCall]: st.lists(st.builds(LongCall, table=TEXT, what=TEXT, since=FLOATS), max_size=2),
     list[int]: st.lists(INTEGERS, max_size=3),
+    SeriesNote | None: st.one_of(
+        st.none(),
+        st.builds(SeriesNote, name=TEXT, last=st.lists(st.builds(SeriesEntry, operation=TEXT), max_size=2)),
+    ),
     Block | None: st.one_of(st.none(), BLOCKS),
 }
 

@@ -14,7 +14,7 @@ import fsspec
 import pyarrow as pa
 import pytest
 
-from distop.errors import ArgumentTooLarge, InvalidArgument, SourceEmpty, SourceUnreadable
+from distop.errors import ArgumentTooLarge, DistopError, InvalidArgument, SourceEmpty, SourceUnreadable
 from distop.spark_jobs.formats import files as sources
 from distop.spark_jobs.formats.files import FoundSource, OpenFile, find_files
 
@@ -206,3 +206,22 @@ def test_compressed_text_is_decompressed_over_all_its_members(
     opened = OpenFile.at(f"file://{tmp_path}", path.name).text()
     with opened.open() as stream:
         assert stream.read(100) + stream.read(100) == b"a\n1\n2\n"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "dir://x",
+        "github://x",
+        "jupyter://x",
+        "generic://x",
+        "reference://x",
+        "zip:///nowhere",
+        "tar:///nowhere",
+    ],
+)
+def test_what_no_file_system_can_open_is_refused_by_its_field(url: str) -> None:
+    """U3: not as a defect."""
+    with pytest.raises(DistopError) as told:
+        find_files([url])
+    assert told.value.details["field"] == "paths"

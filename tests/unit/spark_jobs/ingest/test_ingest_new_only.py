@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from distop.commit.iceberg.watermarks import MAX_WATERMARKS_BYTES
 from distop.errors import AlreadyIngested, ArgumentTooLarge, InvalidArgument, WatermarkConflict
-from distop.spark_jobs.ingest import new_files as module
 from support.sources.ingesting import Ingesting
 
 
@@ -141,18 +139,6 @@ def test_where_some_jobs_may_fail_each_file_stands_for_itself(ingesting: Ingesti
     arg = ingesting.start_in_part(paths=str(source), new_only=True, schema={"id": "long"})
     moves = arg.watermarks[f"file://{source}"]
     assert {name: move.jobs for name, move in moves.items()} == {"a.csv": [(0, 1)], "b.csv": [(1, 2)]}
-
-
-def test_watermarks_without_room_are_refused_at_the_start(
-    ingesting: Ingesting, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert MAX_WATERMARKS_BYTES > 100
-    monkeypatch.setattr(module, "MAX_WATERMARKS_BYTES", 100)
-    for name in ("a", "b"):
-        put(source / f"{name * 40}.csv", 1)
-    with pytest.raises(ArgumentTooLarge) as caught:
-        ingesting.start(paths=str(source), new_only=True)
-    assert caught.value.details["field"] == "new_only"
 
 
 @pytest.mark.parametrize(

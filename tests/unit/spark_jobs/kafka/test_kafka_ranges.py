@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from distop.spark_jobs.kafka.ranges import Ranges, new_ranges
 
 
 def ranges(
-    reach: dict[int, tuple[int, int]], watermarks: dict[str, str], *, reingest: bool = False, **given: Any
+    reach: dict[int, tuple[int, int]], watermarks: Mapping[str, str], *, reingest: bool = False, **given: Any
 ) -> Ranges:
     argument = parse_kafka({"servers": "h:1", "topic": "orders", **given})
     topic = Topic("c1", "orders", {number: Reach(*ends) for number, ends in reach.items()})
@@ -85,7 +86,7 @@ def test_ranges_of_operations_that_follow_each_other_join_without_gap_or_overlap
 ) -> None:
     """C8: whatever is produced in between, and however little each one takes."""
     ends = [0, 0]
-    watermarks: dict[str, dict[str, str]] = {}
+    watermarks: Mapping[str, Mapping[str, str]] = {}
     read: list[list[int]] = [[], []]
     given: dict[str, Any] = {} if limit is None else {"max_records_per_partition": limit}
     for step in steps:

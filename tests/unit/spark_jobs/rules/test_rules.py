@@ -19,6 +19,7 @@ from distop.errors import InvalidArgument, JobFailed, PreconditionFailed
 from distop.metastore.records.table import TableRecord
 from distop.operations.api import Plan, PlanRequest
 from distop.spark_jobs.dataframes.operation import Write
+from distop.spark_jobs.rules import confined
 from distop.spark_jobs.rules.checks import RowChecks
 from distop.spark_jobs.rules.model import RawRules, RuleArgument, RuleSet
 from distop.spark_jobs.rules.parsing import parse_rules, shown_columns
@@ -218,3 +219,49 @@ def test_shown_columns() -> None:
     assert shown_columns(["x", "x", "id"], SCHEMA) == ["x", "id"]
     with pytest.raises(InvalidArgument, match="no column 'y'"):
         shown_columns(["y"], SCHEMA)
+
+
+def test_a_rule_takes_no_more_memory_than_it_may() -> None:
+    """S1: whatever its functions make of a value; the job fails, and says which rule it was."""
+    rules = RuleSet(rules=parse_rules(["id > 0", "length(repeat(s, id)) > id"], SCHEMA))
+    with RowChecks(rules, Path) as checks:
+        checks.check(table({"id": 1, "s": "xy"}))
+        with pytest.raises(JobFailed, match=r"length.*[Mm]emory"):
+            checks.check(table({"id": 1 << 30, "s": "xy"}))
+        checks.check(table({"id": 1, "s": "xy"}))
+        assert not checks.finish()
+
+
+def test_a_rule_ends_when_its_job_is_cancelled() -> None:
+    """S1: in the middle of a query."""
+
+    class CancelledError(Exception): ...
+
+    def look() -> None:
+        if asked:
+            raise CancelledError
+        asked.append(True)
+
+    asked: list[bool] = []
+    rule = "levenshtein(repeat(s, id), repeat(s || 'x', id)) > 0"
+    rules = RuleSet(rules=parse_rules(rule, SCHEMA))
+    with RowChecks(rules, Path, look) as checks, pytest.raises(CancelledError):
+        checks.check(table({"id": 1_000_000, "s": "ab"}))
+
+
+def test_rules_are_worked_out_where_no_secrets_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S5: in the environment of a process that runs what callers write."""
+    monkeypatch.setattr(confined, "_idle", [])
+    monkeypatch.setenv("DISTOP_ETCD_PASSWORD", "canary")
+    parse_rules("id > 0", SCHEMA)
+    (kept,) = confined._idle
+    environment = Path(f"/proc/{kept._process.pid}/environ").read_bytes()
+    assert b"PATH=" in environment
+    assert b"canary" not in environment
+
+
+def test_large_blocks_are_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is counted twice or left out."""
+    monkeypatch.setattr("distop.spark_jobs.rules.checks.BLOCK_BYTES", 100)
+    blocks = values("id", *range(-5, 32))
+    assert broken(Path(), "id >= 0", blocks) == {"check(id >= 0)": 5}

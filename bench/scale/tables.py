@@ -1,0 +1,227 @@
+"""What many tables cost: listing them and their operations, the doctor, the page, and a new leader.
+
+    make bench-scale ARGS=tables
+
+The tables are written into etcd in bulk: a record, its claim and index entry, a counter, and the line of one
+ended operation each. One coordinator answers, with its page. The baseline is the same with a tenth of the
+tables, in the same run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from common import Processes, print_json, print_table, until
+
+from distop.client import AsyncClient
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from distop.metastore.etcd.txn import Get, Op, Put, Txn
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import TableRecord
+from distop.metastore.tables.listing import table_puts
+from distop.metastore.tables.locations import Claim
+
+SIZES = tuple(int(size) for size in os.environ.get("DISTOP_BENCH_TABLES", "1000,4000,10000").split(","))
+LED = int(os.environ.get("DISTOP_BENCH_LED", "1000"))
+CANCELLED = 10
+"""Operations that a new leader has to end before it counts as acting."""
+LEASE_TTL_S = 2
+BITE = 25
+"""Tables made by one transaction."""
+PAGES = ("/", "/api/operations", "/api/tables", "/members", "/api/leaders")
+
+
+def keys_of(client: EtcdClient, number: int) -> list[Op]:
+    record = TableRecord(
+        name=f"house.t{number:05d}", location=f"file:///nowhere/{number}", format="files", uuid=str(number)
+    )
+    keys = client.keyspace.table(record.name)
+    ended = OperationId(record.name, "noop", 1)
+    line = HistoryRecord(outcome="success", started_at=number + 1.0, finished_at=number + 2.0)
+    return [
+        *table_puts(keys, record),
+        Claim.of(client.keyspace, record).put,
+        Put(keys.next_instance("noop"), b"2"),
+        Put(keys.history(ended), encode(line)),
+    ]
+
+
+async def make_tables(client: EtcdClient, first: int, end: int) -> None:
+    gate = asyncio.Semaphore(8)
+
+    async def make(numbers: range) -> None:
+        async with gate:
+            await client.txn(Txn(then=tuple(op for number in numbers for op in keys_of(client, number))))
+
+    bites = (range(start, min(start + BITE, end)) for start in range(first, end, BITE))
+    await asyncio.gather(*map(make, bites))
+
+
+async def took_ms(call: Callable[[], Awaitable[object]], times: int = 3) -> float:
+    """The median of so many times, in milliseconds."""
+    measured = []
+    for _ in range(times):
+        began = time.perf_counter()
+        await call()
+        measured.append((time.perf_counter() - began) * 1000)
+    return sorted(measured)[times // 2]
+
+
+def fetch(url: str) -> int:
+    with urllib.request.urlopen(url, timeout=300) as reply:
+        return len(reply.read())
+
+
+async def measure_size(sdk: AsyncClient, web: str, count: int) -> dict[str, float]:
+    async def whole_tables() -> None:
+        if (found := len([table async for table in sdk.list_tables(page_size=1000)])) != count:
+            raise SystemExit(f"{found} of {count} tables were listed")
+
+    async def whole_operations() -> None:
+        if (found := len([one async for one in sdk.list(page_size=1000)])) != count:
+            raise SystemExit(f"{found} of {count} operations were listed")
+
+    async def doctor() -> None:
+        found = await sdk.diagnose()
+        if found.tables != count:
+            raise SystemExit(f"the doctor has looked at {found.tables} of {count} tables")
+
+    pages = {}
+    for path in PAGES:
+        # The server keeps an answer for a moment: each look asks for something else.
+        looks = iter(range(100))
+
+        async def look(path: str = path, looks: object = looks) -> None:
+            mark = f"?page_size=100&look={next(looks)}"  # type: ignore[call-overload]
+            await asyncio.to_thread(fetch, f"http://{web}{path}{mark}")
+
+        pages[path] = await took_ms(look)
+    return {
+        "tables": await took_ms(lambda: anext(aiter(sdk.list_tables(page_size=100)))),
+        "operations": await took_ms(lambda: anext(aiter(sdk.list(page_size=100)))),
+        "tables_s": await took_ms(whole_tables, 1) / 1000,
+        "operations_s": await took_ms(whole_operations, 1) / 1000,
+        "page": max(pages.values()),
+        "doctor_s": await took_ms(doctor, 1) / 1000,
+    }
+
+
+async def new_leader(client: EtcdClient, processes: Processes) -> float:
+    """Seconds from the end of a leader of many tables until another one leads all, and has acted."""
+    address = start_coordinator(processes, "old")
+    await until(lambda: members(client, 1), "the coordinator")
+    names = [f"led{number:04d}" for number in range(LED)]
+    async with AsyncClient(address[0]) as sdk:
+        gate = asyncio.Semaphore(16)
+
+        async def begin(name: str) -> None:
+            async with gate:
+                keys = client.keyspace.table(name)
+                record = TableRecord(name=name, location=f"file:///nowhere/{name}", format="files", uuid=name)
+                claim = Claim.of(client.keyspace, record)
+                await client.txn(Txn(then=(*table_puts(keys, record), claim.put)))
+                await sdk.start(name, "noop", {"partitions": 2})
+
+        await asyncio.gather(*map(begin, names))
+
+    async def led(by: str = "") -> bool | None:
+        """Whether all are led by a member; of no particular one: by anybody."""
+        kvs = [client.keyspace.table(name).coordinator for name in names]
+        read = await client.read_many([Get(key) for key in kvs])
+        found = [read.one(index, key) for index, key in enumerate(kvs)]
+        leaders = {decode(kv.value, LeaderRecord, kv.key).address for kv in found if kv.exists}
+        return (all(kv.exists for kv in found) and (not by or leaders == {by})) or None
+
+    await until(led, "the first leader", 120)
+    other, _, _ = start_coordinator(processes, "new")
+
+    await until(lambda: members(client, 2), "two coordinators")
+    os.kill(address[2], signal.SIGKILL)
+    began = time.perf_counter()
+    processes.reap(address[2])
+    async with AsyncClient(other) as sdk:
+        chosen = [OperationId(name, "noop", 1) for name in names[:: max(1, LED // CANCELLED)]]
+        await asyncio.gather(*(sdk.cancel(str(operation)) for operation in chosen))
+
+        async def acted() -> bool | None:
+            states = [await client.get(client.keyspace.operation(one).state) for one in chosen]
+            return not any(kv.exists for kv in states) or None
+
+        await until(acted, "the end of what was cancelled", 300)
+    await until(lambda: led(other), "the new leader", 300)
+    return time.perf_counter() - began
+
+
+async def members(client: EtcdClient, count: int) -> bool | None:
+    return len((await client.scan(client.keyspace.coordinators)).kvs) == count or None
+
+
+def start_coordinator(processes: Processes, name: str) -> tuple[str, str, int]:
+    """Its address, that of its page, and its process."""
+    address, web = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    listen = ("--listen", address, "--web", web, "--lease-ttl", str(LEASE_TTL_S))
+    return address, web, processes.start(name, "coordinator", *listen)
+
+
+async def run(etcd: EtcdProcess, processes: Processes) -> dict[str, float]:
+    client = EtcdClient(EtcdConfig(endpoints=(etcd.endpoint,), timeout_s=30))
+    address, web, pid = start_coordinator(processes, "coordinator")
+
+    await until(lambda: members(client, 1), "the coordinator")
+    rows, done = list[list[str]](), 0
+    figures: dict[str, float] = {}
+    async with AsyncClient(address, timeout_s=300) as sdk:
+        for size in SIZES:
+            await make_tables(client, done, size)
+            done = size
+            found = await measure_size(sdk, web, size)
+            cells = (f"{took:,.{1 if name.endswith('_s') else 0}f}" for name, took in found.items())
+            rows.append([f"{size:,}", *cells])
+            short = f"{size // 1000}k" if size >= 1000 else str(size)
+            figures |= {
+                f"ls_{short}_tables_first_page_ms": round(max(found["tables"], found["operations"]), 1),
+                f"ls_{short}_whole_s": round(found["tables_s"], 2),
+                f"ls_{short}_ms_per_table": round(found["tables_s"] * 1000 / size, 3),
+                f"page_{short}_ms": round(found["page"], 1),
+                f"doctor_{short}_s": round(found["doctor_s"], 2),
+            }
+    os.kill(pid, signal.SIGTERM)
+    processes.reap(pid)
+    figures[f"leader_{LED}_tables_s"] = round(await new_leader(client, processes), 2)
+    await client.close()
+    columns = ["", "tables ls", "ls", "tables ls, all s", "ls, all s", "slowest page", "doctor s"]
+    print_table("tables: first pages of 100 in ms, then all", columns, rows)
+    over = figures[f"leader_{LED}_tables_s"] - LEASE_TTL_S
+    print(f"a new leader of {LED:,} tables leads all and has acted {over:.1f} s after the TTL")
+    return figures
+
+
+def measure() -> dict[str, float]:
+    with (
+        tempfile.TemporaryDirectory(prefix="distop-bench-") as folder,
+        EtcdProcess(Path(folder) / "etcd") as etcd,
+        Processes(Path(folder), EtcdConfig(endpoints=(etcd.endpoint,)).to_env()) as processes,
+    ):
+        try:
+            return asyncio.run(run(etcd, processes))
+        except BaseException:
+            for log in sorted(Path(folder).glob("*.log")):
+                print(log.read_text(errors="replace")[-2000:], file=sys.stderr)
+            raise
+
+
+if __name__ == "__main__":
+    print_json(**measure())

@@ -1,0 +1,143 @@
+"""How much those who watch an operation slow it down.
+
+An operation of 10,000 trivial jobs is started and held; so many watchers attach, over connections of their
+own process; then it is let go, and timed to its end as one caller hears of it. With one watcher in the same
+run.
+Real processes: etcd, a coordinator, a sidecar, an executor, the watchers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import grpc.aio
+from common import Processes, print_json, print_table, until
+
+from distop.client import AsyncClient
+from distop.executor.host.loop import event_loop
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from distop.proto import distop_pb2 as pb
+from distop.proto import distop_pb2_grpc
+
+COUNTS, ROUNDS, JOBS = (1, 50, 200, 500), 3, 10_000
+PER_CHANNEL = 100
+TABLE = "bench"
+
+
+class Watchers:
+    """A process with so many watchers of one operation."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, address: str, operation: str, count: int) -> Watchers:
+        """All have seen its first state when this returns."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, __file__, "watch", address, operation, str(count), stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        await asyncio.wait_for(process.stdout.readline(), 120)
+        return cls(process)
+
+    async def updates(self) -> float:
+        """Wait for their end; updates that one of them was sent, on average."""
+        out, _ = await asyncio.wait_for(self._process.communicate(), 120)
+        return float(out)
+
+
+async def watch(address: str, operation: str, count: int) -> None:
+    """What the process of the watchers does."""
+    channels = [
+        grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+        for _ in range(-(-count // PER_CHANNEL))
+    ]
+    attached, updates = [], [0]
+
+    async def one(number: int) -> None:
+        stub = distop_pb2_grpc.OperationServiceStub(channels[number // PER_CHANNEL])
+        request = pb.WatchOperationRequest(name=operation)
+        async for update in stub.WatchOperation(request):
+            updates[0] += 1
+            if update.operation.HasField("finished_at"):
+                return
+            if number not in attached:
+                attached.append(number)
+                if len(attached) == count:
+                    print("attached", flush=True)
+        raise SystemExit("a stream has ended before the operation")
+
+    await asyncio.gather(*map(one, range(count)))
+    print(updates[0] / count)
+
+
+async def run(config: EtcdConfig, folder: Path, processes: Processes, jobs: int) -> dict[str, float]:
+    address = f"127.0.0.1:{free_port()}"
+    processes.start("coordinator", "coordinator", "--listen", address)
+    processes.start("sidecar", "sidecar")
+    script = Path(__file__).parents[1] / "socket_executor.py"
+    processes.start_script("executor", script, str(folder / "marks.jsonl"))
+    log = folder / "coordinator.log"
+    taken: dict[int, list[float]] = {}
+    sent: dict[int, float] = {}
+    async with AsyncClient(address, timeout_s=60, connect_timeout_s=60) as client:
+        await client.create_table(TABLE, "/nowhere")
+
+        async def served() -> bool | None:
+            return any("noop" in member.types for member in await client.members()) or None
+
+        await until(served, "an executor")
+        for count in (1, *COUNTS):  # the first only warms up
+            taken[count] = []
+            for _ in range(ROUNDS):
+                await client.pause_table(TABLE)
+                operation = await client.start(TABLE, "noop", {"partitions": jobs})
+                watchers = await Watchers.start(address, operation.name, count)
+                end = asyncio.create_task(client.wait(operation.name, timeout_s=300))
+                began = time.perf_counter()
+                await client.resume_table(TABLE)
+                (await end).raise_for_outcome()
+                taken[count].append(time.perf_counter() - began)
+                sent[count] = await watchers.updates()
+    lost = log.read_text(errors="replace").count("lease_lost")
+    median = {count: statistics.median(times) for count, times in taken.items()}
+    print_table(
+        f"an operation of {jobs:,} jobs, from letting it go to its end; leases lost: {lost}",
+        ("watchers", "seconds (median)", "x one watcher", "updates to each"),
+        [
+            (f"{count}", f"{median[count]:.2f}", f"{median[count] / median[1]:.2f}", f"{sent[count]:.0f}")
+            for count in COUNTS
+        ],
+    )
+    return {
+        "watchers_1_s": round(median[1], 3),
+        "watchers_500_s": round(median[500], 3),
+        "watchers_500_slowdown": round(median[500] / median[1], 2),
+        "watchers_leases_lost": lost,
+    }
+
+
+def measure(jobs: int = JOBS) -> dict[str, float]:
+    with (
+        tempfile.TemporaryDirectory(prefix="distop-bench-") as folder,
+        EtcdProcess(Path(folder) / "etcd") as etcd,
+    ):
+        config = EtcdConfig(endpoints=(etcd.endpoint,))
+        with (
+            Processes(Path(folder), config.to_env()) as processes,
+            asyncio.Runner(loop_factory=event_loop) as runner,
+        ):
+            return runner.run(run(config, Path(folder), processes, jobs))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["watch"]:
+        asyncio.run(watch(sys.argv[2], sys.argv[3], int(sys.argv[4])))
+    else:
+        print_json(**measure(*map(int, sys.argv[1:])))

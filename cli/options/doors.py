@@ -1,0 +1,126 @@
+"""Options of a coordinator about who may come in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from distop.cli.options.bundles import Bundle
+from distop.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from distop.coordinator.access.authentication import IdentityConfig
+    from distop.coordinator.access.tls import TlsConfig
+    from distop.coordinator.access.tokens import IssuerConfig
+
+PANEL = "Who may come in"
+
+
+@dataclass(frozen=True)
+class DoorOptions:
+    """By what a coordinator knows who calls."""
+
+    admin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SUBJECT",
+            help="Who may do everything, where there is no policy yet: it begins one. Repeatable.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    token_file: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Tokens it knows: lines of SUBJECT:SHA256[:GROUP,...].",
+            rich_help_panel=PANEL,
+        ),
+    ] = ""
+    issuer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]URL",
+            help="Whose signed tokens count; of several, each needs a name. Repeatable.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    audience: Annotated[
+        str,
+        typer.Option(metavar="TEXT", help="What signed tokens must be for (aud).", rich_help_panel=PANEL),
+    ] = ""
+    jwks: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]FILE|URL",
+            help="Where the keys of an issuer are, if it does not tell. Repeatable.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    tls_cert: Annotated[
+        str,
+        typer.Option(
+            metavar="PEM", help="Certificate of gRPC and the page. Makes it TLS.", rich_help_panel=PANEL
+        ),
+    ] = ""
+    tls_key: Annotated[str, typer.Option(metavar="PEM", help="And its key.", rich_help_panel=PANEL)] = ""
+    tls_client_ca: Annotated[
+        str,
+        typer.Option(
+            metavar="PEM",
+            help="CA of the certificates that every client of gRPC must show, and is known by.",
+            rich_help_panel=PANEL,
+        ),
+    ] = ""
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Serve in plain text also to other hosts.", rich_help_panel=PANEL),
+    ] = False
+
+    def identity(self) -> IdentityConfig:
+        from distop.coordinator.access.authentication import IdentityConfig
+
+        return IdentityConfig(
+            admins=tuple(self.admin or ()),
+            token_file=self.token_file,
+            issuers=self._issuers(),
+            certificates=bool(self.tls_client_ca),
+        )
+
+    def _issuers(self) -> tuple[IssuerConfig, ...]:
+        from distop.coordinator.access.tokens import IssuerConfig
+
+        if self.issuer and not self.audience:
+            raise InvalidArgument(
+                "an issuer signs tokens for many: say which are for this service",
+                hint="give --audience",
+                details={"field": "audience"},
+            )
+        jwks = dict(map(_named, self.jwks or ()))
+        issuers = dict(map(_named, self.issuer or ()))
+        if unknown := sorted(jwks.keys() - issuers.keys()):
+            raise InvalidArgument(
+                f"keys are given of {unknown[0] or 'an issuer without a name'}, who is no --issuer",
+                details={"field": "jwks"},
+            )
+        return tuple(
+            IssuerConfig(url=url, audience=self.audience, name=name, jwks=jwks.get(name, ""))
+            for name, url in issuers.items()
+        )
+
+    def tls(self) -> TlsConfig:
+        from distop.coordinator.access.tls import TlsConfig
+
+        return TlsConfig(
+            cert=self.tls_cert, key=self.tls_key, client_ca=self.tls_client_ca, insecure=self.insecure
+        )
+
+
+def _named(text: str) -> tuple[str, str]:
+    """``NAME=VALUE``, or a value without a name: a name has none of the signs of a URL or path."""
+    name, equals, value = text.partition("=")
+    return (name, value) if equals and not set(name) & set("/:.?") else ("", text)
+
+
+Doors = Annotated[DoorOptions, Bundle(DoorOptions)]

@@ -1,0 +1,54 @@
+"""Calls about who may do what."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+
+from distop.client.calls.base import Calls
+from distop.client.models.access import Grant, Grants
+from distop.proto import distop_pb2 as pb
+
+
+class AccessCalls(Calls):
+    """The part of :class:`~distop.client.aio.AsyncClient` about access."""
+
+    async def grants(self) -> Grants:
+        """Who the caller is for the service, and the grants: all for an admin, else the caller's own."""
+        return Grants.from_proto(await self._call("ListGrants"))
+
+    async def change_grants(
+        self,
+        add: Iterable[Grant] = (),
+        remove: Iterable[Grant] = (),
+        reason: str = "",
+        *,
+        replace: bool = False,
+    ) -> Grants:
+        """Change who may do what, in one transaction.
+
+        Parameters
+        ----------
+        remove:
+            A grant without tables: all of this subject and role. Without a role: all of this subject.
+        replace:
+            The grants of ``add`` are all that there are from now on.
+
+        Raises
+        ------
+        PreconditionFailed
+            No admin of all tables would be left.
+        """
+        reply = await self._control(
+            "ChangeGrants",
+            add=[_message(grant) for grant in add],
+            remove=[_message(grant) for grant in remove],
+            replace=replace,
+            reason=reason,
+            request_id=str(uuid.uuid4()),
+        )
+        return Grants.from_proto(reply)
+
+
+def _message(grant: Grant) -> pb.Grant:
+    return pb.Grant(who=grant.who, role=grant.role, tables=grant.tables)

@@ -1,0 +1,103 @@
+"""How a client proves who it is, and how it knows the service: a token, certificates, or both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import grpc
+
+from distop.errors import InvalidArgument, PreconditionFailed
+from distop.proto.addresses import is_loopback
+from distop.proto.files import Reread
+
+SYSTEM = "system"
+
+_VARIABLES = {
+    "token": "DISTOP_TOKEN",
+    "token_file": "DISTOP_TOKEN_FILE",
+    "ca": "DISTOP_CA",
+    "cert": "DISTOP_CERT",
+    "key": "DISTOP_KEY",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Credentials:
+    """What to show to coordinators. Files are read again when they change."""
+
+    token: str = field(default="", repr=False)
+    token_file: str = ""
+    """Path of a file with the token; issuers that renew it write it anew."""
+    ca: str = ""
+    """Path of the CA certificates (PEM) that coordinators are known by; makes it TLS. ``system``: those that
+    gRPC knows by itself, as of public servers."""
+    cert: str = ""
+    """Path of the client's certificate; with ``key``."""
+    key: str = ""
+    insecure: bool = False
+    """Send the token in plain text, also to other hosts."""
+
+    def __post_init__(self) -> None:
+        if self.token and self.token_file:
+            raise InvalidArgument("give a token or the file of one, not both", details={"field": "token"})
+        if bool(self.cert) != bool(self.key):
+            raise InvalidArgument("a client certificate needs its key", details={"field": "cert"})
+        if self.cert and not self.ca:
+            raise InvalidArgument(
+                "a client certificate needs TLS", hint="name a CA: DISTOP_CA", details={"field": "cert"}
+            )
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> Self:
+        """From ``DISTOP_TOKEN``, ``DISTOP_TOKEN_FILE``, ``DISTOP_CA``, ``DISTOP_CERT``, ``DISTOP_KEY``."""
+        texts = {name: environ[variable] for name, variable in _VARIABLES.items() if environ.get(variable)}
+        return cls(**texts, insecure=environ.get("DISTOP_INSECURE", "") not in ("", "0"))
+
+    def to_env(self) -> dict[str, str]:
+        """The environment of a child process that shall show the same."""
+        texts = {variable: getattr(self, name) for name, variable in _VARIABLES.items()}
+        return {name: text for name, text in texts.items() if text} | (
+            {"DISTOP_INSECURE": "1"} if self.insecure else {}
+        )
+
+
+class Shown:
+    """Credentials in use, of one client.
+
+    Raises :class:`~distop.errors.InvalidArgument` when a file cannot be read.
+    """
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self.tls = bool(credentials.ca)
+        files = (credentials.token_file,) if credentials.token_file else ()
+        self._token = Reread(files, lambda *read: read[0].decode().strip() if read else credentials.token)
+        named = (credentials.ca, credentials.cert, credentials.key)
+        paths = tuple(path for path in named if path and path != SYSTEM)
+        self._channel = Reread(paths, self._channel_credentials)
+
+    def metadata(self, address: str) -> tuple[tuple[str, str], ...]:
+        """What goes with a call to this address."""
+        if not (token := self._token.now()):
+            return ()
+        if not (self.tls or self._credentials.insecure or is_loopback(address.rpartition(":")[0])):
+            raise PreconditionFailed(
+                f"the token would go to {address} in plain text",
+                hint="name the CA of the service (DISTOP_CA), or allow it (DISTOP_INSECURE=1)",
+            )
+        return (("authorization", f"Bearer {token}"),)
+
+    def channel(self) -> grpc.ChannelCredentials | None:
+        """Of a new channel; another object once a file has changed. ``None``: plain text."""
+        return self._channel.now()
+
+    def _channel_credentials(self, *read: bytes) -> grpc.ChannelCredentials | None:
+        if not self.tls:
+            return None
+        contents = list(read)
+        roots = None if self._credentials.ca == SYSTEM else contents.pop(0)
+        cert, key = contents or (None, None)
+        return grpc.ssl_channel_credentials(roots, key, cert)

@@ -1,0 +1,156 @@
+"""Storage options of a caller: which there are, where they may lead, and the secrets that they refer to.
+
+They stand in etcd, and act in processes with credentials of their own. So they are taken from a list, which
+has none that names a file or a program; what this process may do is never offered to an endpoint that a
+caller chose; and a secret may be referred to by name instead of standing there: ``${env:NAME}``,
+``${file:NAME}``.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from distop.commit.files.allowed import ENDPOINTS, SOURCES, is_below
+from distop.commit.files.web import addresses, is_public
+from distop.errors import InvalidArgument, NotAllowed
+
+SECRET_VARIABLES = "DISTOP_SECRET_"
+"""Names of environment variables that may be referred to begin with this."""
+SECRET_FOLDER = "DISTOP_SECRETS"
+"""The environment variable that names the folder of files that may be referred to."""
+MAX_SECRET_BYTES = 64 << 10
+
+_NAMES = frozenset(
+    """
+    account_key account_name anon auto_mkdir cache_regions client_kwargs config_kwargs default_block_size
+    default_cache_type default_fill_cache endpoint_url fixed_upload_size key max_concurrency password project
+    requester_pays s3_additional_kwargs sas_token secret token use_listings_cache use_ssl username
+    version_aware
+    """.split()  # noqa: SIM905
+)
+_NAMES_WITHIN = {
+    "client_kwargs": frozenset(
+        """
+        api_version aws_access_key_id aws_secret_access_key aws_session_token endpoint_url region_name use_ssl
+        """.split()  # noqa: SIM905
+    ),
+    "config_kwargs": frozenset(
+        """
+        connect_timeout max_pool_connections read_timeout region_name retries s3 signature_version
+        tcp_keepalive
+        """.split()  # noqa: SIM905
+    ),
+}
+_ACCOUNT = re.compile(r"[A-Za-z0-9-]{1,63}")
+_REGION = re.compile(r"[A-Za-z0-9-]{1,63}")
+_REFERENCE = re.compile(r"\$\{(env|file):([^{}]*)\}")
+
+
+def opened_with(storage: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The options as file systems take them, secrets and all.
+
+    Raises
+    ------
+    InvalidArgument
+        There is no such option, or no such secret; ``details["field"]`` is ``storage``.
+    NotAllowed
+        An endpoint would get what is not the caller's.
+    """
+    given = dict(storage or {})
+    if not given:
+        return given
+    for name, value in given.items():
+        known = _NAMES_WITHIN.get(name)
+        if name not in _NAMES or (known is not None and not isinstance(value, Mapping)):
+            raise _wrong(f"{name!r} is no storage option that may be given", f"known: {_listed(_NAMES)}")
+        for within in sorted(set(value) - known) if known is not None else ():
+            raise _wrong(f"{within!r} is nothing that {name} may hold", f"known: {_listed(known or ())}")
+    account = given.get("account_name")
+    if account is not None and not _ACCOUNT.fullmatch(str(account)):
+        raise _wrong(f"account_name {account!r} cannot be one")
+    client = given.get("client_kwargs") or {}
+    # A part of the host that is spoken to where no endpoint is given.
+    for within in (client, given.get("config_kwargs") or {}):
+        if not _REGION.fullmatch(str(within.get("region_name") or "none")):
+            raise _wrong(f"region_name {within['region_name']!r} cannot be one")
+    for endpoint in {given.get("endpoint_url"), client.get("endpoint_url")} - {None, ""}:
+        _check_endpoint(str(endpoint), given, client)
+    resolved: dict[str, Any] = _resolved(given)
+    return resolved
+
+
+def _check_endpoint(endpoint: str, given: Mapping[str, Any], client: Mapping[str, Any]) -> None:
+    ours = (os.environ.get("AWS_ENDPOINT_URL_S3"), os.environ.get("AWS_ENDPOINT_URL"))
+    if is_below(endpoint, [*os.environ.get(ENDPOINTS, "").split(","), *filter(None, ours)]):
+        return
+    hint = "ask the operator to list it: --allow-endpoint, on coordinators and executors"
+    pairs = (
+        (given.get("key") or given.get("username"), given.get("secret") or given.get("password")),
+        (client.get("aws_access_key_id"), client.get("aws_secret_access_key")),
+    )
+    brought = given.get("anon") is True or any(
+        all(isinstance(each, str) and each and not _REFERENCE.search(each) for each in pair) for pair in pairs
+    )
+    if not brought or any(isinstance(each, str) and _REFERENCE.search(each) for each in _texts(given)):
+        raise NotAllowed(
+            f"storage names the endpoint {endpoint}, which gets no credentials but its own: key and secret",
+            hint=hint,
+            details={"field": "storage"},
+        )
+    if SOURCES in os.environ and not _is_public_host(urlsplit(endpoint).hostname or ""):
+        raise NotAllowed(
+            f"the endpoint {endpoint} has no address of the internet", hint=hint, details={"field": "storage"}
+        )
+
+
+@functools.lru_cache(maxsize=256)
+def _is_public_host(host: str) -> bool:
+    found = addresses(host)
+    return bool(found) and all(map(is_public, found))
+
+
+def _texts(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return [text for each in value.values() for text in _texts(each)]
+    return [value]
+
+
+def _resolved(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _resolved(each) for name, each in value.items()}
+    if isinstance(value, str) and (found := _REFERENCE.fullmatch(value)):
+        return _secret(found[1], found[2])
+    return value
+
+
+def _secret(kind: str, name: str) -> str:
+    if kind == "env":
+        if not name.startswith(SECRET_VARIABLES):
+            raise _wrong(f"the variable {name!r} may not be referred to", f"only {SECRET_VARIABLES}...")
+        if (value := os.environ.get(name)) is None:
+            raise _wrong(
+                f"the environment has no {name}", "set it for coordinators, executors and Spark's workers"
+            )
+        return value
+    folder = os.environ.get(SECRET_FOLDER, "")
+    if not folder or not name or "/" in name or name in (".", ".."):
+        raise _wrong(f"there is no secret {name!r}", f"name a file in the folder that {SECRET_FOLDER} names")
+    try:
+        with (Path(folder) / name).open("rb") as file:
+            return file.read(MAX_SECRET_BYTES).decode().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _wrong(f"the secret {name!r} cannot be read: {type(error).__name__}") from None
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(sorted(names))
+
+
+def _wrong(message: str, hint: str = "") -> InvalidArgument:
+    return InvalidArgument(message, hint=hint, details={"field": "storage"})

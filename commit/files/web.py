@@ -1,0 +1,56 @@
+"""Sources of the web: no connection to where only this host can go, whatever names and redirects say."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import TYPE_CHECKING, Any
+
+from distop.commit.files.allowed import SOURCES, web_hosts
+
+if TYPE_CHECKING:
+    import aiohttp
+
+
+def web_options(url: str) -> dict[str, Any]:
+    """Options of fsspec for a source of this URL."""
+    if web_hosts(SOURCES) is None or not url.lower().startswith(("http://", "https://")):
+        return {}
+    return {"get_client": _client}
+
+
+async def _client(**given: Any) -> aiohttp.ClientSession:
+    import aiohttp
+
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(socket_factory=_socket), **given)
+
+
+def _socket(found: tuple[Any, ...]) -> socket.socket:
+    """For one address that a name stands for; asked for each connection, after a redirect, too."""
+    family, kind, protocol, _, place = found
+    if not may_connect(place[0]):
+        raise OSError(f"{place[0]} is not among what may be reached from here")
+    return socket.socket(family, kind, protocol)
+
+
+def may_connect(address: str) -> bool:
+    """Whether it is one of a host that is listed; or, where any host is, an address of the internet."""
+    hosts = web_hosts(SOURCES)
+    if hosts is None or ("" in hosts and is_public(address)):
+        return True
+    return any(address in addresses(host) for host in hosts if host)
+
+
+def is_public(address: str) -> bool:
+    """Whether it means the same from everywhere: no loopback, link-local or private address."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return (mapped or found).is_global
+
+
+def addresses(host: str) -> set[str]:
+    """What a host's name stands for; nothing where it is not known."""
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return set()

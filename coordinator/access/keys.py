@@ -1,0 +1,140 @@
+"""The public keys of an issuer of tokens: from a file, or fetched, and kept while the issuer is away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import jwt
+
+from distop.errors import InvalidArgument, Unavailable
+from distop.proto.addresses import is_loopback
+from distop.proto.files import Reread
+
+log = logging.getLogger(__name__)
+
+AGAIN_S = 60.0
+"""Between two fetches that a token with an unknown key asks for."""
+
+FETCH_S = 5.0
+"""Deadline of one fetch."""
+
+MAX_BYTES = 256 << 10
+MAX_KEYS = 100
+
+Keys = dict[str, jwt.PyJWK]
+"""By their ids."""
+
+
+class IssuerKeys:
+    """The keys of one issuer; of one event loop.
+
+    Parameters
+    ----------
+    issuer:
+        Its URL; ``/.well-known/openid-configuration`` below it tells where its keys are.
+    source:
+        Where they are, if not there: the path of a file, or a URL.
+    """
+
+    def __init__(self, issuer: str, source: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._issuer, self._source, self._clock = issuer, source, clock
+        self._file = Reread((source,), parse) if source and "://" not in source else None
+        for url in (issuer, source) if self._file is None else ():
+            if url:
+                _check_url(url)
+        self._keys: Keys = {}
+        self._tried_at = float("-inf")
+        self._fetching: asyncio.Task[None] | None = None
+
+    async def key(self, name: str) -> jwt.PyJWK | None:
+        """The key of this id, or without an id the only one there is; ``None``: the issuer has none.
+
+        Raises :class:`~distop.errors.Unavailable` when no key at all has been fetched so far.
+        """
+        if self._file is not None:
+            return _chosen(self._file.now(), name)
+        if name not in self._keys and (self._fetching or self._clock() - self._tried_at >= self._pause_s()):
+            if self._fetching is None:
+                self._tried_at = self._clock()
+                self._fetching = asyncio.create_task(self._fetch(), name="issuer keys")
+            await asyncio.shield(self._fetching)
+        if not self._keys:
+            raise Unavailable(f"the keys of {self._issuer} cannot be fetched", hint="try again in a moment")
+        return _chosen(self._keys, name)
+
+    def _pause_s(self) -> float:
+        return AGAIN_S if self._keys else 1.0  # without any key nobody can come in
+
+    async def _fetch(self) -> None:
+        try:
+            self._keys = await asyncio.to_thread(self._read)
+            log.info("issuer_keys_fetched", extra={"issuer": self._issuer, "keys": len(self._keys)})
+        except (OSError, ValueError, InvalidArgument) as error:
+            log.warning("issuer_keys_not_fetched", extra={"issuer": self._issuer, "error": str(error)})
+        finally:
+            self._fetching = None
+
+    def _read(self) -> Keys:
+        source = self._source
+        if not source:
+            known = json.loads(_get(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"))
+            source = str(known["jwks_uri"]) if isinstance(known, dict) and "jwks_uri" in known else ""
+            _check_url(source)
+        return parse(_get(source))
+
+
+def _chosen(keys: Keys, name: str) -> jwt.PyJWK | None:
+    only = next(iter(keys.values())) if len(keys) == 1 and not name else None
+    return keys.get(name, only)
+
+
+def parse(content: bytes) -> Keys:
+    """A set of keys (RFC 7517). Kinds that cannot be used are left out; a shared secret is none."""
+    try:
+        listed: Any = json.loads(content)["keys"]
+        chosen = [one for one in listed if one.get("kty") != "oct" and one.get("use", "sig") == "sig"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidArgument(f"this is no set of keys: {error}", details={"field": "jwks"}) from None
+    keys: Keys = {}
+    for one in chosen[:MAX_KEYS]:
+        try:
+            keys[str(one.get("kid", ""))] = jwt.PyJWK(one)
+        except jwt.PyJWTError as error:
+            log.warning(
+                "issuer_key_left_out", extra={"kid": str(one.get("kid", ""))[:100], "error": str(error)}
+            )
+    if not keys:
+        raise InvalidArgument("there is no usable key in it", details={"field": "jwks"})
+    return keys
+
+
+def _check_url(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
+        raise InvalidArgument(
+            f"{url!r} is no https:// URL: who answered there could let anybody in",
+            details={"field": "issuer"},
+        )
+
+
+class _SamePlace(urllib.request.HTTPRedirectHandler):
+    """Follows no redirection: it could lead from https to anywhere."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _get(url: str) -> bytes:
+    opener = urllib.request.build_opener(_SamePlace)
+    with opener.open(url, timeout=FETCH_S) as response:
+        content: bytes = response.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"{url} has more than {MAX_BYTES:,} bytes")
+    return content

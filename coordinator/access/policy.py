@@ -1,0 +1,147 @@
+"""From grants to decisions: functions of values, without etcd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from distop.errors import InvalidArgument, PreconditionFailed
+from distop.metastore.records.names import unreadable
+from distop.metastore.records.policy import GrantRecord, PolicyRecord
+from distop.metastore.records.record import encode
+from distop.proto.rights import Role
+
+GROUP = "group:"
+"""What stands before the name of a group in a grant."""
+
+ALL = "*"
+
+MAX_GRANTS = 2_000
+MAX_PATTERNS = 100
+MAX_TEXT_BYTES = 512
+MAX_POLICY_BYTES = 500_000
+"""The record is one value of etcd, read by every coordinator."""
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether the pattern stands for the text; ``*`` for any part of it, nothing else is special."""
+    first, *rest = pattern.split(ALL)
+    if not rest:
+        return pattern == text
+    *middle, last = rest
+    if len(text) < len(first) + len(last) or not (text.startswith(first) and text.endswith(last)):
+        return False
+    at, end = len(first), len(text) - len(last)
+    for part in middle:
+        found = text.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
+
+
+@dataclass(frozen=True)
+class Held:
+    """The grants of one caller: what it may do on which tables. Equal ones see the same."""
+
+    grants: frozenset[tuple[Role, str]] = frozenset()
+
+    @cached_property
+    def everywhere(self) -> int:
+        """The role on every table and the installation; 0 without one."""
+        return max((role for role, pattern in self.grants if pattern == ALL), default=0)
+
+    def on(self, table: str) -> int:
+        """The role on a table; 0 without one."""
+        if self.everywhere == Role.ADMIN:
+            return Role.ADMIN
+        return max((role for role, pattern in self.grants if matches(pattern, table)), default=0)
+
+
+EVERYTHING = Held(frozenset({(Role.ADMIN, ALL)}))
+
+
+def is_of(grant: GrantRecord, subject: str, groups: Iterable[str]) -> bool:
+    """Whether somebody has a grant. A subject never passes for a group."""
+    if grant.who.startswith(GROUP):
+        pattern = grant.who.removeprefix(GROUP)
+        return any(matches(pattern, group) for group in groups)
+    return matches(grant.who, subject)
+
+
+def held_by(policy: PolicyRecord | None, subject: str, groups: Iterable[str] = ()) -> Held:
+    """What somebody may do; everything without a policy."""
+    if policy is None:
+        return EVERYTHING
+    mine = [grant for grant in policy.grants if is_of(grant, subject, groups)]
+    return Held(frozenset((Role[grant.role.upper()], table) for grant in mine for table in grant.tables))
+
+
+def checked(grant: GrantRecord) -> GrantRecord:
+    """A grant that can be part of a policy, or :class:`~distop.errors.InvalidArgument` by its field."""
+    if grant.role.upper() not in Role.__members__:
+        roles = ", ".join(role.name.lower() for role in Role)
+        raise _wrong("role", f"{grant.role[:50]!r} is no role", f"choose one of {roles}")
+    if not 0 < len(grant.tables) <= MAX_PATTERNS:
+        raise _wrong("tables", f"a grant has 1 to {MAX_PATTERNS} patterns of tables, not {len(grant.tables)}")
+    texts = [("who", grant.who), *(("tables", table) for table in grant.tables)]
+    for field, text in texts:
+        if not text or text == GROUP:
+            raise _wrong(field, f"{field} is empty")
+        if (size := len(text.encode(errors="replace"))) > MAX_TEXT_BYTES:
+            raise _wrong(field, f"{field} is {size:,} bytes long, at most {MAX_TEXT_BYTES} are allowed")
+        if unseen := unreadable(text):
+            raise _wrong(field, f"{field} {unseen}")
+    return GrantRecord(who=grant.who, role=grant.role.lower(), tables=sorted(set(grant.tables)))
+
+
+def changed(
+    standing: PolicyRecord | None,
+    *,
+    add: Iterable[GrantRecord] = (),
+    remove: Iterable[GrantRecord] = (),
+    replace: bool = False,
+) -> PolicyRecord | None:
+    """The policy with some grants more and some fewer; the one that stands if that changes nothing.
+
+    Grants of one subject and role are kept as one.
+
+    Raises
+    ------
+    InvalidArgument
+        A grant makes no sense, or they are too many.
+    PreconditionFailed
+        Nobody would be left who may change the policy.
+    """
+    kept: dict[tuple[str, str], set[str]] = {}
+    for grant in () if replace or standing is None else standing.grants:
+        kept.setdefault((grant.who, grant.role), set()).update(grant.tables)
+    for grant in remove:
+        for key in [key for key in kept if key[0] == grant.who and grant.role.lower() in ("", key[1])]:
+            kept[key] -= set(grant.tables) or kept[key]
+            if not kept[key]:
+                del kept[key]
+    for grant in map(checked, add):
+        kept.setdefault((grant.who, grant.role), set()).update(grant.tables)
+    grants = [
+        checked(GrantRecord(who=who, role=role, tables=sorted(tables)))
+        for (who, role), tables in sorted(kept.items())
+    ]
+    if standing is None and not grants:
+        return None
+    if standing is not None and grants == standing.grants:
+        return standing
+    if not any(grant.role == "admin" and ALL in grant.tables for grant in grants):
+        raise PreconditionFailed(
+            "no admin of all tables would be left: nobody could change the policy any more",
+            hint="let one grant be: admin on '*'",
+        )
+    policy = PolicyRecord(grants=grants)
+    if len(grants) > MAX_GRANTS or len(encode(policy)) > MAX_POLICY_BYTES:
+        raise _wrong("add", f"a policy has at most {MAX_GRANTS:,} grants and {MAX_POLICY_BYTES:,} bytes")
+    return policy
+
+
+def _wrong(field: str, message: str, hint: str = "") -> InvalidArgument:
+    return InvalidArgument(message, hint=hint, details={"field": field})

@@ -1,0 +1,22 @@
+"""Names of those who call, and the beginnings that only some kinds of proof may give them."""
+
+from __future__ import annotations
+
+from distop.coordinator.access.policy import GROUP, MAX_TEXT_BYTES
+from distop.errors import Unauthenticated
+from distop.metastore.records.names import unreadable
+
+CERTIFICATE = "cert:"
+SPIFFE = "spiffe://"
+
+RESERVED = (GROUP, CERTIFICATE, SPIFFE)
+"""A token whose subject begins so would pass for somebody who has proved it in another way."""
+
+
+def check_subject(subject: str) -> str:
+    """The subject of a token, or :class:`~distop.errors.Unauthenticated` if it can be none."""
+    if not subject.strip() or len(subject.encode(errors="replace")) > MAX_TEXT_BYTES or unreadable(subject):
+        raise Unauthenticated("the subject is empty, too long, or has characters that cannot be seen")
+    if subject.startswith(RESERVED):
+        raise Unauthenticated(f"a token's subject must not begin with {' or '.join(RESERVED)}")
+    return subject

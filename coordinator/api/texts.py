@@ -1,0 +1,67 @@
+"""Bounds for every text and list of a request: much of it is kept, and shown in lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from distop.errors import InvalidArgument
+from distop.metastore.records.names import unreadable
+from distop.metastore.records.watermarks import MAX_ENTRY_BYTES
+
+MAX_BY_BYTES = 256
+MAX_REASON_BYTES = 2_000
+
+MAX_TEXT_BYTES = 4_096
+"""Of every field that is not named below."""
+
+MAX_ITEMS = 1_000
+"""Of every list that is not named below."""
+
+_WHO = frozenset({"created_by", "started_by", "requested_by"})
+
+_LONGEST = dict.fromkeys(_WHO, MAX_BY_BYTES) | {
+    "reason": MAX_REASON_BYTES,
+    "location": 2_048,
+    # Of tables and operations: bounded by what a name may be, with an error of its own.
+    "name": 2 * MAX_TEXT_BYTES,
+    # Bounded by what holds them, with an error of its own.
+    "argument_json": 8 << 20,
+    "options_json": 8 << 20,
+    "changes_json": 8 << 20,
+    # Of a watermark.
+    "source": MAX_ENTRY_BYTES,
+    "partition": MAX_ENTRY_BYTES,
+    "value": MAX_ENTRY_BYTES,
+    # Tells a name, or a source and a partition, with escapes and in base64.
+    "page_token": 5 * MAX_ENTRY_BYTES,
+}
+
+_MOST = {"partitions": 500_000}
+
+
+def check_texts(request: Message) -> None:
+    """Raise :class:`~distop.errors.InvalidArgument` for a field of a request that is too long, and for a
+    caller's name that holds what cannot be seen; the error names the field."""
+    for path, why in _problems(request, ""):
+        raise InvalidArgument(f"{path} {why}", details={"field": path})
+
+
+def _problems(message: Message, above: str) -> Iterator[tuple[str, str]]:
+    for field, value in message.ListFields():
+        # Objects of JSON are named as they are in the arguments and options of clients.
+        path = f"{above}{field.name.removesuffix('_json')}"
+        values = value if field.is_repeated else (value,)
+        if len(values) > (most := _MOST.get(field.name, MAX_ITEMS)):
+            yield path, f"has {len(values):,} items, at most {most:,} are allowed"
+        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+            for one in values:
+                yield from _problems(one, f"{path}.")
+        elif field.type == FieldDescriptor.TYPE_STRING:
+            longest = _LONGEST.get(field.name, MAX_TEXT_BYTES)
+            if (size := max(len(one.encode()) for one in values)) > longest:
+                yield path, f"is {size:,} bytes long, at most {longest:,} are allowed"
+            if field.name in _WHO and (unseen := unreadable(value)):
+                yield path, unseen

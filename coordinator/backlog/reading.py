@@ -1,0 +1,133 @@
+"""Reading the backlog of a table as it grows: as much as is applied next, and never all that waits.
+
+etcd counts every key of a range, however few it is asked for, and those that are gone for as long as it keeps
+their history. So a look begins behind the batches that are done with and ends at a window. What may stand
+below the first, the batches that have come late, is read when one has been heard of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from distop.coordinator.backlog.policy import Backlog, Waiting
+from distop.metastore.backlog.batches import MAX_TOGETHER, WAITING, BatchRecord, ordering_of
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Get, KeyValue
+from distop.metastore.records.keyspace import TableKeys, prefix_end
+from distop.metastore.records.record import decode
+
+WINDOW = 500
+"""Batches after which a window ends. Half of it is what a look ranges over on average; to find the next one
+etcd counts all that wait."""
+
+HEAR_S = 0.5
+"""How long word of a batch that has come may take before everything is read instead."""
+
+
+class Reader:
+    """Reads the backlog for one epoch. Its owner tells it what the watch of the table has shown."""
+
+    def __init__(self, client: EtcdClient, keys: TableKeys) -> None:
+        self._client, self._keys = client, keys
+        self._ordered = _Reach(client, keys.backlog_prefix)
+        self._unordered = _Reach(client, keys.unordered(WAITING))
+        self._cursor = keys.backlog_prefix
+        """No batch stands up to here, unless ``_late``."""
+        self._late = True
+        self._lowest: bytes | None = None
+        """Of the batches that have come since the last read was sent."""
+        self._heard_up_to = 0
+        self._heard = asyncio.Event()
+
+    def begin(self, revision: int) -> None:
+        """A watch shows what comes after this revision; what came before it was told by none."""
+        self._late = True
+        self.heard(revision)
+
+    def came(self, key: bytes) -> None:
+        """A batch was written there."""
+        self._late = self._late or key <= self._cursor
+        self._lowest = key if self._lowest is None else min(key, self._lowest)
+
+    def heard(self, revision: int) -> None:
+        """The watch has shown everything up to this revision."""
+        self._heard_up_to = max(revision, self._heard_up_to)
+        self._heard.set()
+
+    async def read(self) -> Backlog:
+        """The backlog at one revision: the first batches in order, and some of those without."""
+        whole = self._late
+        backlog = await self._read()
+        if not whole and not await self._has_heard(backlog.index_kv.mod_revision):
+            self._late = True
+        return backlog if whole or not self._late else await self._read()
+
+    async def _has_heard(self, revision: int) -> bool:
+        """Whether every batch that stood at that read is known of: each is written with the index."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HEAR_S):
+                while self._heard_up_to < revision:
+                    self._heard.clear()
+                    await self._heard.wait()
+        return self._heard_up_to >= revision
+
+    async def _read(self) -> Backlog:
+        keys, whole = self._keys, self._late
+        self._late, self._lowest = False, None
+        try:
+            while True:
+                start = keys.backlog_prefix if whole else self._cursor + b"\0"
+                wanted = [
+                    Get(keys.ordering),
+                    Get(keys.backlog_index),
+                    Get(keys.pause),
+                    Get(start, self._ordered.end, limit=MAX_TOGETHER),
+                    Get(keys.unordered(WAITING), self._unordered.end, limit=MAX_TOGETHER),
+                ]
+                read = await self._client.read_at_once(wanted)
+                heads, unordered = read.got(3), read.got(4)
+                if not await self._ordered.misses(heads) and not await self._unordered.misses(unordered):
+                    break
+        except BaseException:
+            self._late = True
+            raise
+        ordering_kv = read.one(0, keys.ordering)
+        ordering = ordering_of(ordering_kv)
+        self._cursor = keys.backlog(ordering.last)
+        lowest = [key for key in (self._lowest, *(kv.key for kv in heads[:1])) if key is not None]
+        self._late = self._late or any(key <= self._cursor for key in lowest)
+        return Backlog(
+            ordering=ordering,
+            ordering_kv=ordering_kv,
+            index_kv=read.one(1, keys.backlog_index),
+            heads=[_waiting(keys.backlog_prefix, kv) for kv in heads],
+            unordered=[_waiting(keys.unordered(WAITING), kv) for kv in unordered],
+            paused=bool(read.got(2)),
+        )
+
+
+class _Reach:
+    """Up to where the keys with a prefix are read."""
+
+    def __init__(self, client: EtcdClient, prefix: bytes) -> None:
+        self._client, self._last = client, prefix_end(prefix)
+        self.end = self._last
+
+    async def misses(self, found: Sequence[KeyValue]) -> bool:
+        """Whether more may stand behind the window than was found in it: it is to be read again, up to the
+        end. With many keys up to the end, a window is chosen for the next time."""
+        if len(found) < MAX_TOGETHER:
+            narrow, self.end = self.end != self._last, self._last
+            return narrow
+        if self.end == self._last:
+            page = await self._client.get_range(found[0].key, self._last, keys_only=True, limit=WINDOW)
+            if page.more:
+                self.end = page.kvs[-1].key + b"\0"
+        return False
+
+
+def _waiting(prefix: bytes, kv: KeyValue) -> Waiting:
+    record = decode(kv.value, BatchRecord, kv.key)
+    return Waiting(name=kv.key[len(prefix) :].decode(), record=record, kv=kv)

@@ -1,0 +1,62 @@
+"""Finishing drops and renames whose callers have died: level-triggered, from the tombstones that stand."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from distop.commit.cleanup.purge import leave_files
+from distop.errors import DistopError
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import DropRecord
+from distop.metastore.tables.dropping import finish_drop
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 10.0
+"""Seconds between two looks. What stood in the one before has been left, not only just begun."""
+
+PURGING_S = 600.0
+"""How long the removal of very many files may take a caller before somebody else begins with them, too."""
+
+PAGE = 100
+"""Tombstones looked at; the others come when these are gone."""
+
+
+async def finish_drops(client: EtcdClient, prefers_me: Callable[[str], bool]) -> None:
+    """Finish what callers have left, of tables that this coordinator should lead, until cancelled."""
+    prefix = client.keyspace.tombstones
+    looks: dict[tuple[bytes, int], int] = {}
+    under_way: dict[bytes, asyncio.Task[None]] = {}
+    try:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                standing = (await client.get_range(prefix, prefix_end(prefix), limit=PAGE)).kvs
+            except DistopError as error:
+                log.warning("tombstones_not_read", extra={"error": str(error)})
+                continue
+            looks = {one: looks.get(one, 0) + 1 for one in ((kv.key, kv.mod_revision) for kv in standing)}
+            under_way = {key: task for key, task in under_way.items() if not task.done()}
+            for kv in standing:
+                if kv.key not in under_way:
+                    seen_s = (looks[kv.key, kv.mod_revision] - 1) * LOOK_EVERY_S
+                    under_way[kv.key] = asyncio.create_task(_finish(client, kv, seen_s, prefers_me))
+    finally:
+        for task in under_way.values():
+            task.cancel()
+        await asyncio.gather(*under_way.values(), return_exceptions=True)
+
+
+async def _finish(client: EtcdClient, kv: KeyValue, seen_s: float, prefers_me: Callable[[str], bool]) -> None:
+    try:
+        record = decode(kv.value, DropRecord, kv.key)
+        if seen_s >= (PURGING_S if record.purge else LOOK_EVERY_S) and prefers_me(record.name):
+            await finish_drop(client, client.keyspace.table(record.name), record, leave_files)
+            log.info("drop_finished", extra={"table": record.name, "renamed_to": record.renamed_to})
+    except Exception as error:  # of storage, or of etcd: the next look tries again
+        log.warning("drop_not_finished", extra={"key": kv.key.decode(), "error": str(error)})

@@ -1,0 +1,73 @@
+"""One operation as its table's driver holds it: what is done about it, when it is tried next, and how many of
+its jobs are done, which is written down for those who do not count them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from distop.coordinator.state.actions import Action, Wait
+from distop.coordinator.state.tracker import Tracked
+from distop.errors import DistopError
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Put, Txn, equals
+from distop.metastore.members.election import Epoch
+from distop.metastore.records.operation import RUNNING, JobCountsRecord
+from distop.metastore.records.record import encode
+
+COUNT_EVERY_S = 1.0
+"""Shortest time between two writes of how many jobs of an operation are done."""
+
+
+class Slot:
+    """One tracked operation, with the action under way for it and the time of its next try."""
+
+    def __init__(self, tracked: Tracked, deadline: float | None) -> None:
+        self.tracked = tracked
+        self.deadline = deadline
+        self.task: asyncio.Task[None] | None = None
+        self.action: Action = Wait()
+        """What is being done, or was done last."""
+        self.not_before = 0.0
+        self.failures = 0
+        self._said = JobCountsRecord()
+        self._say_at = 0.0
+        self._saying: asyncio.Task[None] | None = None
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What is under way."""
+        return [task for task in (self.task, self._saying) if task is not None]
+
+    def due(self, now: float) -> list[float]:
+        """When something is due by time alone."""
+        times = [self._say_at] if self._has_news() else []
+        if self.task is None:
+            times.append(self.not_before)
+            if self.deadline is not None:
+                times.append(self.deadline)
+        return [time for time in times if time > now]
+
+    def _has_news(self) -> bool:
+        """Whether there are other results than ``.jobCounts`` says, of an operation that has it."""
+        if self.tracked.state != RUNNING or not self.tracked.has_many:
+            return False
+        jobs, said = self.tracked.jobs, self._said
+        return (jobs.succeeded, jobs.failed) != (said.succeeded, said.failed)
+
+    def say_counts(self, client: EtcdClient, epoch: Epoch, now: float) -> None:
+        """Write down how many jobs are done, if it is time.
+
+        Nothing depends on it, and soon it is said again: so nobody waits for it, and a failure is no matter.
+        """
+        if self._say_at > now or not self._has_news():
+            return
+        self._said, self._say_at = self.tracked.counts(), now + COUNT_EVERY_S
+        keys = self.tracked.keys
+        put = Put(keys.job_counts, encode(self._said, checked=False))
+        txn = Txn((equals(keys.state, RUNNING), epoch.held()), (put,))
+
+        async def say() -> None:
+            with suppress(DistopError):
+                await client.txn(txn, timeout_s=COUNT_EVERY_S)
+
+        self._saying = asyncio.create_task(say())

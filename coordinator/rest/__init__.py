@@ -1,0 +1,1 @@
+"""The catalog protocol of Apache Iceberg over HTTP: what other engines read and write tables through."""

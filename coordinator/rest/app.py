@@ -1,0 +1,204 @@
+"""The catalog of a coordinator over HTTP: Apache Iceberg's REST protocol, for engines that speak it.
+
+It runs in the coordinator's event loop; what blocks gets a thread, in turns between tables. All of it is done
+by :class:`~distop.commit.catalog.catalog.EtcdCatalog`, which Python programs may use without a coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import parse_qsl, quote
+
+from starlette.types import Receive, Scope, Send
+
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.coordinator.access.gate import Gate
+from distop.coordinator.access.tls import Tls
+from distop.coordinator.rest.calls import Call, Reply, json_reply
+from distop.coordinator.rest.problems import problem, told, unsure
+from distop.coordinator.rest.repeats import Repeats, carries_key
+from distop.coordinator.rest.rights import check, proof_of
+from distop.coordinator.rest.routes import ROUTES, Route, found
+from distop.coordinator.web.server import HttpServer
+from distop.coordinator.work.places import Places
+from distop.coordinator.work.work import Work
+from distop.errors import DistopError, NotFound
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.tables.answers import REMEMBER_S
+from distop.operations.registry import Registry
+
+log = logging.getLogger(__name__)
+
+THREADS, THREAD_NAME = 64, "distop-catalog"
+MAX_CONNECTIONS = 1024
+MAX_CALLS = 256
+"""Requests under way; more are sent away."""
+MAX_BODY = 16 << 20
+"""Bytes of a request."""
+LARGE = 64 << 10
+"""Bytes of a request that takes a while to read."""
+BODY_S = 30.0
+"""Seconds in which a request must have arrived."""
+READ_S, CHANGE_S = 30.0, 120.0
+"""Seconds that a request may take, with the wait for its turn."""
+
+
+class RestCatalog:
+    """The catalog of one coordinator.
+
+    Parameters
+    ----------
+    listen:
+        ``host:port``; port 0 picks a free one, which :attr:`address` then tells.
+    warehouse:
+        Where new tables lie whose creator names no location. Without one each must name it, or its namespace.
+    gate:
+        Knows who calls, and what he may.
+    tls:
+        The certificate to serve with; ``None``: in plain text.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        etcd: EtcdConfig,
+        registry: Registry,
+        warehouse: str | None,
+        gate: Gate,
+        tls: Tls | None = None,
+    ) -> None:
+        self._gate = gate
+        properties = {"warehouse": warehouse} if warehouse else {}
+        self._catalog = EtcdCatalog.over(SyncEtcd(etcd), "distop", **properties)
+        self._repeats = Repeats(self._catalog)
+        self._prefix = etcd.prefix
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=THREAD_NAME)
+        self._work = Work(registry, self._threads, places=lambda: Places(most=THREADS))
+        self._calls = 0
+        self._server = HttpServer(listen, self, option="--catalog", connections=MAX_CONNECTIONS, tls=tls)
+
+    @property
+    def address(self) -> str:
+        return self._server.address
+
+    async def start(self) -> None:
+        """Listen and serve. Raises :class:`~distop.coordinator.api.server.AddressInUse`."""
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Answer what was asked, and end."""
+        await self._server.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self._catalog.close)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._calls >= MAX_CALLS:
+            reply = told(429, "TooManyRequestsException", f"{MAX_CALLS} requests are under way")
+        else:
+            self._calls += 1
+            try:
+                reply = await self._answer(scope, receive)
+            finally:
+                self._calls -= 1
+        if reply.status == 429 and carries_key(scope):
+            reply = unsure(reply)
+        headers = {**reply.headers, "cache-control": "no-store", "content-length": str(len(reply.body))}
+        if reply.status in (204, 304):
+            del headers["content-length"]
+        elif reply.body:
+            headers["content-type"] = "application/json"
+        named = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": reply.status, "headers": named})
+        body = b"" if scope["method"] == "HEAD" else reply.body
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Reply:
+        path, method = scope["raw_path"], scope["method"]
+        try:
+            who = await self._gate.caller(proof_of(scope))
+        except DistopError as error:
+            return problem(error, changes=method not in ("GET", "HEAD"))
+        if path == b"/v1/config" and method == "GET":
+            return self._config()
+        try:
+            routes, parts = found(path)
+        except UnicodeDecodeError:
+            return told(400, "BadRequestException", "the path is not UTF-8")
+        if not routes or parts["prefix"] != self._prefix:
+            return problem(NotFound(f"there is no {method} {path.decode('latin-1')}"), changes=False)
+        if (route := routes.get(method)) is None:
+            return told(405, "MethodNotAllowedException", f"{method} is not among {', '.join(routes)}")
+        try:
+            call = await self._call(scope, route, {**parts}, receive, who.subject)
+            check(who, route, call)
+            return await self._do(route, call)
+        except _Refused as refused:
+            return refused.reply
+        except Exception as error:
+            reply = problem(error, changes=route.changes)
+            if reply.status >= 500:
+                log.warning("catalog_request_failed", extra={"route": str(route)}, exc_info=error)
+            return reply
+
+    async def _call(
+        self, scope: Scope, route: Route, parts: dict[str, str], receive: Receive, by: str
+    ) -> Call:
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        if (model := route.body) is None:
+            return Call(parts=parts, query=query, headers=headers, by=by)
+        if not headers.get("content-type", "").lower().startswith("application/json"):
+            # Any web site can have a browser send a form or a text here, and no JSON.
+            raise _Refused(415, "BadRequestException", "the content type must be application/json")
+        text = await _body(receive)
+        # A long one would keep all others waiting.
+        parsing = asyncio.to_thread(model.model_validate_json, text) if len(text) > LARGE else None
+        body = model.model_validate_json(text) if parsing is None else await parsing
+        return Call(parts=parts, query=query, headers=headers, body=body, text=text, by=by)
+
+    async def _do(self, route: Route, call: Call) -> Reply:
+        named = route.tables(call)
+        key = ".".join(named[0]) if named else call.parts.get("namespace", "")
+        limit_s = CHANGE_S if route.changes else READ_S
+        return await self._work.blocking(key, str(route), self._repeats.once, route, call, limit_s=limit_s)
+
+    def _config(self) -> Reply:
+        overrides = {"prefix": quote(self._prefix, safe="")}
+        return json_reply(
+            {
+                "defaults": {},
+                "overrides": overrides,
+                "endpoints": [str(route) for route in ROUTES],
+                "idempotency-key-lifetime": f"PT{REMEMBER_S}S",
+            }
+        )
+
+
+class _Refused(Exception):
+    """A request that is not looked into any further."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.reply = told(status, kind, message)
+
+
+async def _body(receive: Receive) -> bytes:
+    body, more = bytearray(), True
+    try:
+        async with asyncio.timeout(BODY_S):
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _Refused(400, "BadRequestException", "the request has broken off")
+                body += message.get("body", b"")
+                more = message.get("more_body", False)
+                if len(body) > MAX_BODY:
+                    raise _Refused(413, "BadRequestException", f"the request is over {MAX_BODY:,} bytes long")
+    except TimeoutError:
+        raise _Refused(408, "BadRequestException", "the request has not arrived in time") from None
+    return bytes(body)

@@ -1,0 +1,89 @@
+"""What requests carry, as models that say what is wrong with one.
+
+What an update or a requirement may be is pyiceberg's to say: one that it does not know is refused.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortOrder
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.typedef import Identifier
+
+
+def _hyphens(name: str) -> str:
+    return name.replace("_", "-")
+
+
+class Body(BaseModel):
+    """Names have hyphens on the wire. What is not known is left out."""
+
+    model_config = ConfigDict(alias_generator=_hyphens, frozen=True)
+
+
+class NewNamespace(Body):
+    namespace: tuple[str, ...] = Field(min_length=1)
+    properties: dict[str, str] | None = None
+
+
+class NamespaceChange(Body):
+    removals: set[str] | None = None
+    updates: dict[str, str] | None = None
+
+
+class NewTable(Body):
+    name: str
+    columns: Schema = Field(alias="schema")
+    location: str | None = None
+    partition_spec: PartitionSpec | None = None
+    write_order: SortOrder | None = None
+    stage_create: bool = False
+    properties: dict[str, str] | None = None
+
+
+class Registration(Body):
+    name: str
+    metadata_location: str
+    overwrite: bool = False
+
+
+class Named(Body):
+    """A table in a body."""
+
+    namespace: tuple[str, ...] = Field(min_length=1)
+    name: str
+
+    @property
+    def identifier(self) -> Identifier:
+        return (*self.namespace, self.name)
+
+
+class Renaming(Body):
+    source: Named
+    destination: Named
+
+
+class Change(Body):
+    """Of one table."""
+
+    identifier: Named | None = None
+    requirements: tuple[TableRequirement, ...]
+    updates: tuple[TableUpdate, ...]
+
+
+class NamedChange(Change):
+    """Of one of several tables."""
+
+    identifier: Named
+
+
+class Transaction(Body):
+    """Of several tables."""
+
+    table_changes: tuple[NamedChange, ...]
+
+
+class Report(Body):
+    """Metrics of a scan or commit: nothing of them is kept."""

@@ -1,0 +1,49 @@
+"""What is done with namespaces."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from pyiceberg.exceptions import NoSuchNamespaceError
+
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.coordinator.rest.calls import NOTHING, SEPARATOR, Call, Reply, json_reply
+from distop.coordinator.rest.problems import told
+
+
+def find(catalog: EtcdCatalog, call: Call) -> Reply:
+    """Those right below one, or the topmost."""
+    found = catalog.list_namespaces(call.parent)
+    start = bisect_right(found, tuple(call.page_token.split(SEPARATOR))) if call.page_token else 0
+    page, rest = found[start : start + call.page_size], found[start + call.page_size :]
+    return json_reply({"namespaces": page, "next-page-token": SEPARATOR.join(page[-1]) if rest else None})
+
+
+def create(catalog: EtcdCatalog, call: Call) -> Reply:
+    namespace, properties = call.body.namespace, call.body.properties or {}
+    catalog.create_namespace(namespace, properties)
+    return json_reply({"namespace": namespace, "properties": properties})
+
+
+def load(catalog: EtcdCatalog, call: Call) -> Reply:
+    properties = catalog.load_namespace_properties(call.namespace)
+    return json_reply({"namespace": call.namespace, "properties": properties})
+
+
+def exists(catalog: EtcdCatalog, call: Call) -> Reply:
+    if not catalog.namespace_exists(call.namespace):
+        raise NoSuchNamespaceError(f"Namespace does not exist: {'.'.join(call.namespace)}")
+    return NOTHING
+
+
+def change(catalog: EtcdCatalog, call: Call) -> Reply:
+    removals, updates = call.body.removals or set(), call.body.updates or {}
+    if both := sorted(removals & updates.keys()):
+        return told(422, "UnprocessableEntityException", f"to be removed and set: {', '.join(both)}")
+    summary = catalog.update_namespace_properties(call.namespace, removals, updates)
+    return json_reply({"removed": summary.removed, "updated": summary.updated, "missing": summary.missing})
+
+
+def drop(catalog: EtcdCatalog, call: Call) -> Reply:
+    catalog.drop_namespace(call.namespace)
+    return NOTHING

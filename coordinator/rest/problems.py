@@ -1,0 +1,102 @@
+"""What a client is told when something goes wrong. The status decides what becomes of its data.
+
+Of a request that changes something a client takes 500, 502 and 504 for *nobody knows*: it leaves all files
+where they are. Every other status says that nothing has happened: it removes what it has written, or tries
+again. 503 is never the answer to one, since some clients send it again, whatever has become of the first;
+except where it carries a key for that, see :func:`unsure`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    ForbiddenError,
+    NamespaceAlreadyExistsError,
+    NamespaceNotEmptyError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+
+from distop.coordinator.rest.calls import Reply, json_reply
+from distop.errors import (
+    DistopError,
+    EtcdOutOfSpace,
+    InvalidName,
+    Kind,
+    NotFound,
+    OutcomeUnknown,
+    RequestIdReused,
+)
+
+UNKNOWN = "CommitStateUnknownException"
+
+_PROBLEMS: tuple[tuple[type[Exception], int, str], ...] = (
+    (RequestIdReused, 422, "UnprocessableEntityException"),
+    (EtcdOutOfSpace, 429, "TooManyRequestsException"),
+    (OutcomeUnknown, 500, UNKNOWN),
+    (CommitStateUnknownException, 500, UNKNOWN),
+    (NamespaceNotEmptyError, 409, "NamespaceNotEmptyException"),
+    (NamespaceAlreadyExistsError, 409, "AlreadyExistsException"),
+    (TableAlreadyExistsError, 409, "AlreadyExistsException"),
+    (NoSuchNamespaceError, 404, "NoSuchNamespaceException"),
+    (NoSuchTableError, 404, "NoSuchTableException"),
+    (NotFound, 404, "NotFoundException"),
+    (CommitFailedException, 409, "CommitFailedException"),
+    (ForbiddenError, 403, "ForbiddenException"),
+    (NotImplementedError, 501, "UnsupportedOperationException"),
+)
+"""The first that fits. ``ValueError`` comes later, as many of these are one."""
+
+_KINDS = {
+    Kind.INVALID: (400, "BadRequestException"),
+    Kind.EXISTS: (409, "AlreadyExistsException"),
+    Kind.PRECONDITION: (409, "CommitFailedException"),
+    Kind.CONFLICT: (409, "CommitFailedException"),
+    Kind.EXHAUSTED: (429, "TooManyRequestsException"),
+    Kind.UNAVAILABLE: (503, "ServiceUnavailableException"),
+    Kind.DEADLINE: (504, "ServiceFailureException"),
+    Kind.DENIED: (403, "ForbiddenException"),
+    Kind.UNAUTHENTICATED: (401, "NotAuthorizedException"),
+}
+
+
+def problem(error: Exception, *, changes: bool) -> Reply:
+    """The answer for an error of a request, which ``changes`` something or only reads."""
+    status, kind = _problem(error)
+    if changes and isinstance(error, InvalidName):
+        status, kind = 400, "BadRequestException"  # what is to be made is refused; what is read is not found
+    elif changes and status == 503:
+        status = 429  # certainly not sent to etcd
+    elif changes and status >= 500 and status != 501:
+        kind = UNKNOWN
+    elif not changes and kind == UNKNOWN:
+        status, kind = 503, "ServiceUnavailableException"
+    message = str(error) or type(error).__name__
+    return told(status, kind, f"{message} [{error.code}]" if isinstance(error, DistopError) else message)
+
+
+def unsure(reply: Reply) -> Reply:
+    """For a request that may be a repeat: it was not done now, but may have been before. It carries a key, so
+    that whoever sends it again does no harm."""
+    message = msgspec.json.decode(reply.body)["error"]["message"]
+    return told(503, UNKNOWN, message)
+
+
+def told(status: int, kind: str, message: str) -> Reply:
+    """An error in the shape that Iceberg gives it."""
+    later = {"retry_after": "1"} if status in (429, 503) else {}
+    return json_reply({"error": {"message": message, "type": kind, "code": status}}, status, **later)
+
+
+def _problem(error: Exception) -> tuple[int, str]:
+    for known, status, kind in _PROBLEMS:
+        if isinstance(error, known):
+            return status, kind
+    if isinstance(error, DistopError):
+        return _KINDS.get(error.kind, (500, "ServiceFailureException"))
+    if isinstance(error, ValueError):
+        return 400, "BadRequestException"
+    return 500, "ServiceFailureException"

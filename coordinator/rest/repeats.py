@@ -1,0 +1,67 @@
+"""Requests that come again: one that carries an ``Idempotency-Key`` is done once.
+
+What was done is noted in the transaction that does it, so that every coordinator knows, also of a reply that
+nobody has heard. A request that was refused is not noted: nothing has happened, and it may be tried again.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from uuid import UUID
+
+from starlette.types import Scope
+
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.coordinator.rest import tables
+from distop.coordinator.rest.calls import Call, Reply
+from distop.coordinator.rest.routes import Route
+from distop.errors import InvalidArgument, LeaseLost
+from distop.metastore.tables.answers import Answers
+
+HEADER = "idempotency-key"
+
+
+def carries_key(scope: Scope) -> bool:
+    """Whether a request may be the repeat of one that has happened."""
+    return any(name.lower() == HEADER.encode() for name, _ in scope["headers"])
+
+
+class Repeats:
+    """Of one coordinator. May be used from several threads."""
+
+    def __init__(self, catalog: EtcdCatalog) -> None:
+        self._catalog, self._answers = catalog, Answers(catalog.etcd)
+
+    def once(self, route: Route, call: Call) -> Reply:
+        """Do what is asked for, unless that was done for the same request before: then the same answer again.
+
+        Namespaces take no keys: what is done with one twice is refused, or changes nothing.
+        """
+        key = call.headers.get(HEADER, "")
+        if not key or not route.changes or not route.tables(call):
+            return route.handle(self._catalog.acting(call.by), call)
+        key, digest = _checked(key), _digest(route, call)
+        if (before := self._answers.find(key, digest)) is not None:
+            return tables.answered(self._catalog, before)
+        try:
+            return route.handle(self._catalog.acting(call.by, self._answers.note(key, digest)), call)
+        except LeaseLost:
+            self._answers.forget_lease()
+            raise
+        except Exception:
+            # It may have lost to a repeat of itself, or have been done although nobody knew.
+            if (meanwhile := self._answers.find(key, digest)) is not None:
+                return tables.answered(self._catalog, meanwhile)
+            raise
+
+
+def _checked(key: str) -> str:
+    try:
+        return str(UUID(key))
+    except ValueError:
+        raise InvalidArgument("the Idempotency-Key is no UUID", details={"field": HEADER}) from None
+
+
+def _digest(route: Route, call: Call) -> str:
+    parts = (str(route), call.by, sorted(call.parts.items()), sorted(call.query.items()))
+    return blake2b(repr(parts).encode() + call.text, digest_size=16).hexdigest()

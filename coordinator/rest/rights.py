@@ -1,0 +1,36 @@
+"""Who may ask for what: the roles of the policy, on the tables that a request names."""
+
+from __future__ import annotations
+
+from starlette.types import Scope
+
+from distop.commit.catalog.namespaces import table_name
+from distop.coordinator.access.authentication import Proof, bearer
+from distop.coordinator.access.callers import Caller
+from distop.coordinator.access.gate import denied
+from distop.coordinator.rest.calls import Call
+from distop.coordinator.rest.routes import Route
+from distop.errors import TableNotFound
+
+
+def proof_of(scope: Scope) -> Proof:
+    """What a request brings along. Raises :class:`~distop.errors.Unauthenticated`."""
+    given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
+    return Proof(bearer(given))
+
+
+def check(who: Caller, route: Route, call: Call) -> None:
+    """Raise an error unless the caller may do it.
+
+    A table that the caller may not see does not exist for it. What names no table, such as a list of them or
+    a namespace, needs the role everywhere.
+    """
+    role, named = route.effect.value, route.tables(call)
+    if not named and who.held.everywhere < role:
+        raise denied(who, role, "all tables")
+    for identifier in named:
+        table = table_name(identifier)
+        if not who.sees(table) and not route.makes:
+            raise TableNotFound(f"table {table!r} does not exist", details={"table": table})
+        if not who.may(role, table):
+            raise denied(who, role, f"table {table!r}")

@@ -1,0 +1,138 @@
+"""What can be asked for: each endpoint, what it does, and the tables that it does it to.
+
+Paths are split before they are decoded: a slash in a name is written ``%2F``, and is no separator. Iceberg's
+Java client writes a blank as a plus sign, others as ``%20``: both are read, and a plus sign is ``%2B``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import unquote_plus
+
+from pyiceberg.typedef import Identifier
+
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.coordinator.rest import namespaces, tables
+from distop.coordinator.rest.bodies import (
+    Body,
+    Change,
+    NamespaceChange,
+    NewNamespace,
+    NewTable,
+    Registration,
+    Renaming,
+    Report,
+    Transaction,
+)
+from distop.coordinator.rest.calls import Call, Reply
+from distop.proto.rights import Role
+
+
+class Effect(Enum):
+    """What a request does to what it names; the value is the role that it needs there."""
+
+    READ = Role.READER
+    CHANGE = Role.WRITER
+    """Makes, commits to or renames tables, or changes a namespace."""
+    DROP = Role.ADMIN
+
+
+def _of_path(call: Call) -> tuple[Identifier, ...]:
+    return (call.table,)
+
+
+def _of_body(call: Call) -> tuple[Identifier, ...]:
+    return (call.named,)
+
+
+def _none(_: Call) -> tuple[Identifier, ...]:
+    return ()
+
+
+def _renamed(call: Call) -> tuple[Identifier, ...]:
+    return call.body.source.identifier, call.body.destination.identifier
+
+
+def _all(call: Call) -> tuple[Identifier, ...]:
+    return tuple(change.identifier.identifier for change in call.body.table_changes)
+
+
+@dataclass(frozen=True)
+class Route:
+    """One endpoint."""
+
+    method: str
+    path: str
+    handle: Callable[[EtcdCatalog, Call], Reply]
+    """Blocks."""
+    effect: Effect = Effect.READ
+    body: type[Body] | None = None
+    tables: Callable[[Call], tuple[Identifier, ...]] = _none
+    """Those that it reads or changes."""
+
+    @property
+    def makes(self) -> bool:
+        """Whether the table need not exist."""
+        return self.tables is _of_body
+
+    @property
+    def changes(self) -> bool:
+        return self.effect is not Effect.READ
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+_ROOT = "/v1/{prefix}"
+_SPACES, _SPACE = f"{_ROOT}/namespaces", f"{_ROOT}/namespaces/{{namespace}}"
+_TABLES, _TABLE = f"{_SPACE}/tables", f"{_SPACE}/tables/{{table}}"
+
+ROUTES = (
+    Route("GET", _SPACES, namespaces.find),
+    Route("POST", _SPACES, namespaces.create, Effect.CHANGE, NewNamespace),
+    Route("GET", _SPACE, namespaces.load),
+    Route("HEAD", _SPACE, namespaces.exists),
+    Route("POST", f"{_SPACE}/properties", namespaces.change, Effect.CHANGE, NamespaceChange),
+    Route("DELETE", _SPACE, namespaces.drop, Effect.DROP),
+    Route("GET", _TABLES, tables.find),
+    Route("POST", _TABLES, tables.create, Effect.CHANGE, NewTable, _of_body),
+    Route("POST", f"{_SPACE}/register", tables.register, Effect.CHANGE, Registration, _of_body),
+    Route("GET", _TABLE, tables.load, tables=_of_path),
+    Route("HEAD", _TABLE, tables.exists, tables=_of_path),
+    Route("POST", _TABLE, tables.commit, Effect.CHANGE, Change, _of_path),
+    Route("DELETE", _TABLE, tables.drop, Effect.DROP, None, _of_path),
+    Route("POST", f"{_TABLE}/metrics", tables.report, Effect.READ, Report, _of_path),
+    Route("POST", f"{_ROOT}/transactions/commit", tables.commit_all, Effect.CHANGE, Transaction, _all),
+    Route("POST", f"{_ROOT}/tables/rename", tables.rename, Effect.CHANGE, Renaming, _renamed),
+)
+
+
+def found(path: bytes) -> tuple[dict[str, Route], Mapping[str, str]]:
+    """The routes of a raw path by method, and the parts that it names."""
+    given = path.decode("latin-1").rstrip("/").split("/")
+    for shape, routes in _BY_SHAPE.items():
+        if (parts := _matched(shape, given)) is not None:
+            return routes, parts
+    return {}, {}
+
+
+def _matched(shape: tuple[str, ...], given: list[str]) -> dict[str, str] | None:
+    if len(shape) != len(given):
+        return None
+    parts = {}
+    for wanted, part in zip(shape, given, strict=True):
+        if wanted.startswith("{"):
+            parts[wanted[1:-1]] = unquote_plus(part, errors="strict")
+        elif wanted != part:
+            return None
+    return parts
+
+
+def _by_shape() -> Iterator[tuple[tuple[str, ...], dict[str, Route]]]:
+    for path in dict.fromkeys(route.path for route in ROUTES):
+        yield tuple(path.split("/")), {route.method: route for route in ROUTES if route.path == path}
+
+
+_BY_SHAPE = dict(_by_shape())

@@ -1,0 +1,141 @@
+"""What is done with tables."""
+
+from __future__ import annotations
+
+import gzip
+from hashlib import blake2b
+from itertools import islice
+from typing import Any
+
+import msgspec
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.table import StagedTable, Table
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.coordinator.rest.calls import NOTHING, Call, Reply, json_reply
+from distop.errors import InvalidArgument
+from distop.metastore.records.table import AnswerRecord
+
+_GZIP = b"\x1f\x8b"
+
+
+def find(catalog: EtcdCatalog, call: Call) -> Reply:
+    """Those right in a namespace."""
+    last = (*call.namespace, call.page_token) if call.page_token else ()
+    found = list(islice(catalog.tables_after(call.namespace, last), call.page_size + 1))
+    page, more = found[: call.page_size], len(found) > call.page_size
+    named = [{"namespace": identifier[:-1], "name": identifier[-1]} for identifier in page]
+    return json_reply({"identifiers": named, "next-page-token": page[-1][-1] if more else None})
+
+
+def create(catalog: EtcdCatalog, call: Call) -> Reply:
+    """A new table; a staged one is only what it would be, until it is committed."""
+    wanted = call.body
+    shape = (
+        wanted.columns,
+        wanted.location,
+        wanted.partition_spec or UNPARTITIONED_PARTITION_SPEC,
+        wanted.write_order or UNSORTED_SORT_ORDER,
+        wanted.properties or {},
+    )
+    if wanted.stage_create:
+        return _told(catalog.staged(call.named, *shape), written=False)
+    return _told(catalog.create_table(call.named, *shape))
+
+
+def register(catalog: EtcdCatalog, call: Call) -> Reply:
+    return _told(catalog.register_table(call.named, call.body.metadata_location, call.body.overwrite))
+
+
+def load(catalog: EtcdCatalog, call: Call) -> Reply:
+    """Its metadata as it lies in storage, unless the asker has it already."""
+    snapshots = call.query.get("snapshots", "") or "all"
+    if snapshots not in ("all", "refs"):
+        raise InvalidArgument("snapshots is all or refs", details={"field": "snapshots"})
+    location = catalog.metadata_location(call.table)
+    etag = _etag(location, snapshots)
+    seen = [one.strip().removeprefix("W/") for one in call.headers.get("if-none-match", "").split(",")]
+    if etag in seen:
+        return Reply(status=304, headers={"etag": etag})
+    text = _text(catalog, location)
+    metadata = _with_refs(text) if snapshots == "refs" else msgspec.Raw(text)
+    return json_reply(_loaded(location, metadata), etag=etag)
+
+
+def exists(catalog: EtcdCatalog, call: Call) -> Reply:
+    catalog.metadata_location(call.table)
+    return NOTHING
+
+
+def commit(catalog: EtcdCatalog, call: Call) -> Reply:
+    named = call.body.identifier
+    if named is not None and named.identifier != call.table:
+        raise InvalidArgument("path and body name different tables", details={"field": "identifier"})
+    done = catalog.commit(call.table, call.body.requirements, call.body.updates)
+    metadata = msgspec.Raw(done.metadata.model_dump_json().encode())
+    return json_reply({"metadata-location": done.metadata_location, "metadata": metadata})
+
+
+def commit_all(catalog: EtcdCatalog, call: Call) -> Reply:
+    """Several tables, in one transaction of etcd."""
+    changes = call.body.table_changes
+    catalog.commit_all([(one.identifier.identifier, one.requirements, one.updates) for one in changes])
+    return NOTHING
+
+
+def answered(catalog: EtcdCatalog, record: AnswerRecord) -> Reply:
+    """What was answered before, to a request that comes again."""
+    if not record.result:
+        return NOTHING
+    return json_reply(_loaded(record.result, msgspec.Raw(_text(catalog, record.result))))
+
+
+def drop(catalog: EtcdCatalog, call: Call) -> Reply:
+    if call.query.get("purgeRequested", "").lower() == "true":
+        catalog.purge_table(call.table)
+    else:
+        catalog.drop_table(call.table)
+    return NOTHING
+
+
+def rename(catalog: EtcdCatalog, call: Call) -> Reply:
+    catalog.rename(call.body.source.identifier, call.body.destination.identifier)
+    return NOTHING
+
+
+def report(_: EtcdCatalog, __: Call) -> Reply:
+    """Metrics of a scan or commit are taken, and not kept."""
+    return NOTHING
+
+
+def _text(catalog: EtcdCatalog, location: str) -> bytes:
+    with catalog.file_io(location).new_input(location).open() as stream:
+        text: bytes = stream.read()
+    return gzip.decompress(text) if text.startswith(_GZIP) else text
+
+
+def _told(table: Table | StagedTable, *, written: bool = True) -> Reply:
+    metadata = msgspec.Raw(table.metadata.model_dump_json().encode())
+    if not written:
+        return json_reply({"metadata": metadata, "config": {}})
+    location = table.metadata_location
+    return json_reply(_loaded(location, metadata), etag=_etag(location, "all"))
+
+
+def _loaded(location: str, metadata: Any) -> dict[str, Any]:
+    return {"metadata-location": location, "metadata": metadata, "config": {}}
+
+
+def _etag(location: str, snapshots: str) -> str:
+    # A metadata file never changes.
+    return f'"{blake2b(f"{snapshots} {location}".encode(), digest_size=16).hexdigest()}"'
+
+
+def _with_refs(text: bytes) -> dict[str, Any]:
+    """Metadata with those snapshots only that a branch or a tag names."""
+    metadata: dict[str, Any] = msgspec.json.decode(text)
+    named = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
+    named.add(metadata.get("current-snapshot-id"))
+    metadata["snapshots"] = [one for one in metadata.get("snapshots", ()) if one["snapshot-id"] in named]
+    return metadata

@@ -1,0 +1,205 @@
+"""Running what may hang for the tables of one coordinator: in threads, or in processes that can be ended.
+
+Threads are for code of distop that waits for the storage of tables. The code of users, and whatever looks
+at what users point at, gets a process of its own. Both have fair places, see :mod:`.places`, and a limit of
+time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from distop.coordinator.work.call import Call, Surroundings
+from distop.coordinator.work.places import Places
+from distop.coordinator.work.processes import Processes
+from distop.coordinator.work.template import load
+from distop.errors import CallTimeout
+from distop.operations.api import DistributedOperation
+from distop.operations.registry import Registry
+
+T = TypeVar("T")
+
+LONG_S = 5.0
+"""Seconds after which a call takes long, and may hang."""
+
+LIMIT_S = 600.0
+"""Seconds that a call may take without a sign of life."""
+
+ASKED_S = 10.0
+"""Seconds that a method of a type may take that looks at nothing."""
+
+_OWN, _PROVISIONED, _LIGHT = "distop.", "distop.spark_jobs.", "distop.operations."
+"""What the modules of distop's types begin with, those of types that plan by looking at storage, and those of
+types that look at nothing."""
+
+_LIBRARIES = ("pyarrow.parquet", "pyiceberg.table", "fsspec")
+"""What all provisioned types need, and what takes long to load."""
+
+
+@dataclass(frozen=True, eq=False)
+class Running:
+    """One call."""
+
+    table: str
+    what: str
+    since: float
+    """By the monotonic clock."""
+    at: float
+    """Seconds since the Unix epoch."""
+
+
+class Work:
+    """Of one event loop.
+
+    Parameters
+    ----------
+    threads:
+        As many as there are places, or more.
+    processes:
+        ``None`` runs everything in the threads, where nothing can be ended.
+    limit_s:
+        Seconds that a call may take without a sign of life.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        threads: Executor,
+        processes: Processes | None = None,
+        *,
+        places: Callable[[], Places] = Places,
+        limit_s: float = LIMIT_S,
+    ) -> None:
+        self.registry, self.limit_s = registry, limit_s
+        self._threads, self._processes = threads, processes
+        self._places = places(), places()
+        """Those of threads, and those of processes."""
+        self._loaded = False
+        self.running: set[Running] = set()
+        """Calls under way."""
+
+    def long(self) -> list[Running]:
+        """The calls that take long, those first that began first."""
+        before = time.monotonic() - LONG_S
+        return sorted((one for one in self.running if one.since <= before), key=lambda one: one.since)
+
+    async def blocking(
+        self, table: str, what: str, call: Callable[..., T], *args: Any, limit_s: float | None = None
+    ) -> T:
+        """Run blocking code of distop in a thread, in turn.
+
+        Raises what it raises; :class:`~distop.errors.CallTimeout` when it, with the wait for its turn, takes
+        too long. It then keeps its place until it ends.
+        """
+        limit = self.limit_s if limit_s is None else limit_s
+        with self._begun(table, what):
+            try:
+                # Not wait_for: that of Python 3.11 swallows a cancellation that comes along with the result.
+                async with asyncio.timeout(limit) as until:
+                    place = await self._places[0].enter(table)
+                    try:
+                        running = asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+                    except BaseException:
+                        place.leave()
+                        raise
+                    running.add_done_callback(lambda _: place.leave())
+                    return await asyncio.shield(running)
+            except TimeoutError:
+                if not until.expired():
+                    raise  # of the call itself
+                raise _too_long(what, limit) from None
+
+    async def user(
+        self,
+        kind: DistributedOperation | None,
+        table: str,
+        what: str,
+        call: Call[T],
+        *,
+        check: Callable[[], None] = lambda: None,
+        limit_s: float | None = None,
+    ) -> T:
+        """Run code of a type, or of its steps, in turn; ended when it takes too long, or this is cancelled.
+
+        Types that look at nothing run in a thread, which takes less time.
+
+        Parameters
+        ----------
+        check:
+            Of the lease that is held, for calls in a thread; those in processes look at it themselves.
+        limit_s:
+            How long it may take with the wait for its turn; signs of life do not matter then.
+
+        Raises what the call raises; :class:`~distop.errors.CallTimeout`; :class:`~distop.errors.Crashed`.
+        """
+        if self._processes is None or (kind is not None and type(kind).__module__.startswith(_LIGHT)):
+            return await self.blocking(table, what, call, Surroundings(self.registry, check), limit_s=limit_s)
+        with self._begun(table, what):
+            try:
+                async with asyncio.timeout(limit_s) as until:
+                    place = await self._places[1].enter(table)
+                    try:
+
+                        def alive() -> None:
+                            if limit_s is None:
+                                until.reschedule(asyncio.get_running_loop().time() + self.limit_s)
+
+                        alive()
+                        modules = _modules(call, kind)
+                        self._load(modules)
+                        return await self._processes.run(call, modules=modules, alive=alive)
+                    finally:
+                        place.leave()
+            except TimeoutError:
+                if not until.expired():
+                    raise
+                raise _too_long(what, self.limit_s if limit_s is None else limit_s) from None
+
+    async def asked(self, kind: DistributedOperation, table: str, method: str, call: Call[T]) -> T:
+        """Run a call of a method that looks at nothing but what it is given: at once where the method is
+        distop's, as :meth:`user` where it is a user's; raises as that."""
+        if is_own(kind, method):
+            return call(Surroundings(self.registry, lambda: None))
+        return await self.user(
+            kind, table, f"{method} of {kind.type}", call, limit_s=min(ASKED_S, self.limit_s)
+        )
+
+    def _load(self, modules: tuple[str, ...]) -> None:
+        """Load libraries here, too, the first time that a process does: the commit will need them."""
+        if not self._loaded and len(modules) > 1:
+            self._loaded = True
+            self._threads.submit(load, modules)
+
+    @contextmanager
+    def _begun(self, table: str, what: str) -> Iterator[None]:
+        one = Running(table, what, time.monotonic(), time.time())
+        self.running.add(one)
+        try:
+            yield
+        finally:
+            self.running.discard(one)
+
+
+def is_own(kind: DistributedOperation, method: str) -> bool:
+    """Whether a method of a type is distop's code."""
+    module: str = getattr(type(kind), method).__module__
+    return module.startswith(_OWN)
+
+
+def _modules(call: Call[Any], kind: DistributedOperation | None) -> tuple[str, ...]:
+    """What is worth loading once for all processes; nothing of a user's, since that might start threads."""
+    function: str = getattr(call, "func", call).__module__
+    module = type(kind).__module__ if kind is not None else ""
+    if not module.startswith(_PROVISIONED):
+        return (function,)
+    return (function, *_LIBRARIES, module, f"{module.rpartition('.')[0]}.planning")
+
+
+def _too_long(what: str, limit_s: float) -> CallTimeout:
+    return CallTimeout(f"{what} has taken longer than {limit_s:g} s")

@@ -1,0 +1,139 @@
+"""Transactions of many that want to write at the same time, several in one request.
+
+A request costs etcd and its callers about the same whether it carries one small transaction or thirty. So
+those that come while some are under way gather, and go together, each with its own compares as a nested
+transaction. Nothing is ever delayed to wait for company.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from dataclasses import dataclass
+
+from distop.errors import DistopError, EtcdUnavailable, OutcomeUnknown
+from distop.metastore.etcd.deadline import deadline
+from distop.metastore.etcd.txn import MAX_OPS, Txn, TxnResult
+
+IN_FLIGHT = 4
+"""Requests under way while others gather."""
+
+MAX_TOGETHER = 32
+"""Transactions in a request: etcd does nothing else while it executes one."""
+
+MAX_WEIGHT, MAX_BYTES = 32, 16_384
+"""Of a transaction that may go with others."""
+
+Send = Callable[[Txn, float | None], Awaitable[TxnResult]]
+
+
+@dataclass(eq=False)
+class _Waiting:
+    txn: Txn
+    weight: int
+    answer: asyncio.Future[TxnResult]
+    sent: bool = False
+
+
+class Together:
+    """What waits to be sent by one client; belongs to one event loop."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._flying = 0
+        self._waiting: deque[_Waiting] = deque()
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def txn(self, txn: Txn, timeout_s: float) -> TxnResult:
+        """The result of a transaction with a lane; raises as :meth:`EtcdClient.txn`."""
+        weight = txn.weight()
+        if weight > MAX_WEIGHT or txn.size() > MAX_BYTES:
+            return await self._send(txn, timeout_s)
+        if self._flying < IN_FLIGHT:
+            self._flying += 1
+            try:
+                return await self._send(txn, timeout_s)
+            finally:
+                self._landed()
+        loop = asyncio.get_running_loop()
+        entry = _Waiting(txn, weight, loop.create_future())
+        self._waiting.append(entry)
+        try:
+            async with asyncio.timeout_at(min(loop.time() + timeout_s, deadline())) as limit:
+                return await entry.answer
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            failure = OutcomeUnknown if entry.sent else EtcdUnavailable
+            raise failure("etcd gave no answer to a write in time") from None
+
+    def _landed(self) -> None:
+        self._flying -= 1
+        while self._flying < IN_FLIGHT and (group := self._gathered()):
+            self._flying += 1
+            # The deadline of whoever makes room for them is not theirs.
+            task = asyncio.get_running_loop().create_task(self._send_group(group), context=Context())
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    def _gathered(self) -> list[_Waiting]:
+        """The next group, one of each lane, in the order in which they came."""
+        group, stay = list[_Waiting](), list[_Waiting]()
+        lanes, heaviest = set[bytes](), 0
+        while self._waiting and len(group) < MAX_TOGETHER:
+            entry = self._waiting.popleft()
+            if entry.answer.done():
+                continue  # nobody waits for it any more
+            heavier = max(heaviest, entry.weight)
+            if entry.txn.lane in lanes or len(group) + 1 + heavier > MAX_OPS:
+                stay.append(entry)
+                continue
+            lanes.add(entry.txn.lane)
+            heaviest = heavier
+            group.append(entry)
+        self._waiting.extendleft(reversed(stay))
+        return group
+
+    async def _send_group(self, group: list[_Waiting]) -> None:
+        try:
+            await self._settle(group)
+        except BaseException as error:
+            _fail(group, OutcomeUnknown(f"a write may have happened: {error!r}"))
+            raise
+        finally:
+            self._landed()
+
+    async def _settle(self, group: list[_Waiting]) -> None:
+        for entry in group:
+            entry.sent = True
+        try:
+            if len(group) == 1:
+                _answer(group[0], await self._send(group[0].txn, None))
+                return
+            result = await self._send(Txn(then=tuple(entry.txn for entry in group)), None)
+            for entry, one in zip(group, result.results, strict=True):
+                assert isinstance(one, TxnResult)
+                _answer(entry, one)
+        except DistopError as error:
+            if len(group) == 1 or isinstance(error, OutcomeUnknown | EtcdUnavailable):
+                _fail(group, error)
+                return
+            # Nothing was written: etcd has refused all for what one of them asks, such as an expired lease.
+            for entry in group:
+                await self._settle([entry])
+
+
+def _answer(entry: _Waiting, result: TxnResult) -> None:
+    if not entry.answer.done():
+        entry.answer.set_result(result)
+
+
+def _fail(group: list[_Waiting], error: DistopError) -> None:
+    for entry in group:
+        if not entry.answer.done():
+            own = copy.copy(error)  # those who catch it add to its details
+            own.details = dict(error.details)
+            entry.answer.set_exception(own)

@@ -1,0 +1,92 @@
+"""What every process asks before it registers: does this version understand the keys that stand here?
+
+``_installation`` says how keys are laid out. The first process of an installation writes it. Keys of another
+layout are refused by name, before anything is read as what it is not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from distop.errors import OtherLayout
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.etcd.txn import Get, Put, Txn, TxnResult, absent
+from distop.metastore.etcd.update import update
+from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.member import InstallationRecord
+from distop.metastore.records.record import decode, encode
+
+T = TypeVar("T")
+
+LAYOUT = 2
+"""Of the keys that this version reads and writes. The first one had no index of tables, and no record."""
+
+
+async def enter(client: EtcdClient) -> None:
+    """See that the keys of the installation are laid out as this version lays them out.
+
+    Raises
+    ------
+    OtherLayout
+        They are not. Nothing was written.
+    """
+    if await is_known(client):
+        return
+    space = client.keyspace
+    reserved = space.prefix + b"_"
+    places = (space.prefix, reserved), (prefix_end(reserved), prefix_end(space.prefix))
+    # What the first layout did not have: tables in the index, or the tombstones of some.
+    known_here = ((start, prefix_end(start)) for start in (space.tables, space.tombstones))
+    reads = (Get(space.installation), *(Get(*at, keys_only=True, limit=1) for at in (*known_here, *places)))
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, None]:
+        standing = read.one(0, space.installation)
+        if standing.exists:
+            _check(standing.value, space.installation)
+            return None, None
+        if not (read.got(1) or read.got(2)) and (read.got(3) or read.got(4)):
+            raise _other(space.name, 1)
+        record = InstallationRecord(layout=LAYOUT, at=time.time())
+        return Txn((absent(space.installation),), (Put(space.installation, encode(record)),)), None
+
+    await update(client, reads, decide, what="the installation")
+
+
+async def is_known(client: EtcdClient) -> bool:
+    """Whether it is written down how the keys are laid out.
+
+    Raises :class:`~distop.errors.OtherLayout` if that is not as this version lays them out.
+    """
+    known = await client.get(client.keyspace.installation)
+    if known.exists:
+        _check(known.value, known.key)
+    return known.exists
+
+
+class CheckedEtcd(SyncEtcd):
+    """Asks before its first call whether this version understands the keys that stand there."""
+
+    _known = False
+
+    def run(self, call: Callable[[EtcdClient], Coroutine[Any, Any, T]]) -> T:
+        """See :meth:`SyncEtcd.run`. Raises :class:`~distop.errors.OtherLayout`."""
+        if not self._known:
+            super().run(is_known)
+            self._known = True
+        return super().run(call)
+
+
+def _check(value: bytes, key: bytes) -> None:
+    record = decode(value, InstallationRecord, key)
+    if record.layout != LAYOUT:
+        raise _other(key.decode().partition(".")[0], record.layout)
+
+
+def _other(name: str, layout: int) -> OtherLayout:
+    return OtherLayout(
+        f"the keys of installation {name!r} have layout {layout}, this version of distop has layout {LAYOUT}",
+        details={"installation": name, "layout": str(layout)},
+    )

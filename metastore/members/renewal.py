@@ -1,0 +1,101 @@
+"""Renewing a lease in a thread of its own, over connections of its own, whatever else keeps its process busy.
+
+It uses gRPC without an event loop: all loops of a process share one queue of events, so that a busy one would
+hold up this one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
+
+from distop.metastore.etcd.channels import open_blocking_channel
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.failures import says_token_is_old
+
+
+class Renewal:
+    """A thread that keeps one lease alive.
+
+    Parameters
+    ----------
+    keep:
+        What it does: called once, may call :meth:`renew` and :meth:`pause` until that says to stop.
+    """
+
+    def __init__(self, config: EtcdConfig, lease: int, keep: Callable[[Renewal], None]) -> None:
+        self._config, self._lease = config, lease
+        self._stop = threading.Event()
+        self._channel: grpc.Channel | None = None
+        self._token = ""
+        self._current = 0
+        self._thread = threading.Thread(target=self._run, args=(keep,), name=f"lease-{lease:x}", daemon=True)
+        self._thread.start()
+
+    def _run(self, keep: Callable[[Renewal], None]) -> None:
+        try:
+            keep(self)
+        finally:
+            self._leave()
+
+    def pause(self, seconds: float) -> bool:
+        """Wait for so long; whether to go on."""
+        return not self._stop.wait(max(0.0, seconds))
+
+    def renew(self, timeout_s: float) -> int:
+        """Seconds that the lease lives from now on; 0 if it has expired.
+
+        Raises ``grpc.RpcError`` when the member that was asked gave no answer; the next one is asked then.
+        """
+        share = timeout_s / len(self._config.endpoints)
+        try:
+            if self._channel is None:
+                endpoint = self._config.endpoints[self._current]
+                self._channel = open_blocking_channel(self._config, endpoint)
+            request = iter([rpc_pb2.LeaseKeepAliveRequest(ID=self._lease)])
+            stub = rpc_pb2_grpc.LeaseStub(self._channel)
+            call = stub.LeaseKeepAlive(request, metadata=self._metadata(share), timeout=share)
+            try:
+                return int(next(call).TTL)
+            finally:
+                call.cancel()
+        except StopIteration:
+            return 0
+        except grpc.RpcError as error:
+            failure: Any = error  # it is the call, too, which grpc.RpcError does not show
+            if says_token_is_old(failure):
+                self._token = ""
+            else:
+                self._leave()
+                self._current = (self._current + 1) % len(self._config.endpoints)
+            raise
+
+    def _metadata(self, timeout_s: float) -> list[tuple[str, str]] | None:
+        if not self._config.user:
+            return None
+        if not self._token:
+            request = rpc_pb2.AuthenticateRequest(name=self._config.user, password=self._config.password)
+            stub = rpc_pb2_grpc.AuthStub(self._channel)
+            self._token = str(stub.Authenticate(request, timeout=timeout_s).token)
+        return [("token", self._token)]
+
+    def _leave(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def close(self) -> None:
+        """Stop; a renewal that is under way is given up."""
+        self._stop.set()
+        if (channel := self._channel) is not None:
+            channel.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_CLOSING_S)
+
+
+_CLOSING_S = 2.0
+"""Longest wait for the thread to end."""

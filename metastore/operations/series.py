@@ -1,0 +1,114 @@
+"""Operations that belong together: the batches of a stream, or those of a backlog in their order.
+
+The history keeps one line of a series: that of the operation which succeeded last, with how many there were
+before it. It is replaced in the transaction that finishes the next one, so that the line and what it counts
+are never apart. Operations that fail or are cancelled have lines of their own.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+
+from distop.errors import CorruptRecord, OutcomeUnknown
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Delete, Get, Op, Put, Txn, equals, unchanged
+from distop.metastore.operations.requests import forgotten
+from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.operation import (
+    HistoryRecord,
+    OperationArg,
+    RequestRecord,
+    SeriesEntry,
+    SeriesNote,
+    SeriesRecord,
+)
+from distop.metastore.records.record import decode, encode
+
+LAST = 10
+"""Operations of a series that its line names."""
+
+MAX_LINES = 20
+"""Earlier lines that wait until their operations are collected; more are left to pruning."""
+
+
+async def continued(
+    client: EtcdClient, keys: TableKeys, arg: OperationArg, history: HistoryRecord
+) -> tuple[HistoryRecord, Txn]:
+    """The line of an operation of a series that succeeds, and what its finish does about the line before.
+
+    The request of the operation before goes, too. What has started that one and is sent again now is refused
+    by what it stands on: the watermark of the stream, or the batch that is not in the backlog any more.
+    """
+    key = keys.series(arg.series)
+    pointer = await client.get(key)
+    before = SeriesNote(name=arg.series, since=history.started_at)
+    gone: list[Op] = []
+    if pointer.exists:
+        last = OperationId.parse(decode(pointer.value, SeriesRecord, key).operation)
+        before, gone = await _replaced(client, keys, last, before)
+    rows = _rows(history)
+    entry = SeriesEntry(
+        operation=str(arg.id), started_at=history.started_at, finished_at=history.finished_at, rows=rows
+    )
+    note = msgspec.structs.replace(
+        before, count=before.count + 1, rows=before.rows + rows, last=[*before.last, entry][-LAST:]
+    )
+    ops = (Put(key, encode(SeriesRecord(operation=str(arg.id)))), *gone)
+    return msgspec.structs.replace(history, series=note), Txn((unchanged(pointer),), ops)
+
+
+async def _replaced(
+    client: EtcdClient, keys: TableKeys, last: OperationId, anew: SeriesNote
+) -> tuple[SeriesNote, list[Op]]:
+    """What the last line says, and the removal of it and of those before it that had to wait.
+
+    A line stays while its operation has keys: the collector reads from it what to keep. An operation that has
+    none never has some again, so that nothing of this need be compared.
+    """
+    line = keys.history(last)
+    kv = await client.get(line)
+    if not kv.exists:
+        return anew, []  # somebody has forgotten it
+    try:
+        record = decode(kv.value, HistoryRecord, line)
+    except CorruptRecord:
+        return anew, []  # the doctor tells of it
+    note = record.series or anew
+    lines = [OperationId.parse(one) for one in [*note.lines, str(last)]]
+    request = keys.request(record.request_id)
+    wanted = [request, *(keys.operation(one).arg for one in lines)]
+    read = await client.read_at_once([Get(key) for key in wanted])
+    asked, *args = (read.one(index, key) for index, key in enumerate(wanted))
+    waiting = [str(one) for one, arg in zip(lines, args, strict=True) if arg.exists]
+    gone: list[Op] = [Delete(keys.history(one)) for one in lines if str(one) not in waiting]
+    if record.request_id and asked.exists:
+        gone += forgotten(keys, record.request_id, decode(asked.value, RequestRecord, request))
+    return msgspec.structs.replace(note, lines=waiting[-MAX_LINES:]), gone
+
+
+async def forget_series(client: EtcdClient, keys: TableKeys, note: SeriesNote) -> None:
+    """Forget a series whose last line is about to be forgotten; not one that goes on with another line."""
+    pointer, last = keys.series(note.name), SeriesRecord(operation=note.last[-1].operation)
+    with suppress(OutcomeUnknown):
+        await client.txn(Txn((equals(pointer, encode(last)),), (Delete(pointer),)))
+
+
+def _rows(history: HistoryRecord) -> int:
+    rows = history.facts.get("rows")
+    return rows if isinstance(rows, int) else 0
+
+
+async def entry_of(
+    client: EtcdClient, keys: TableKeys, operation: OperationId
+) -> tuple[SeriesEntry, int] | None:
+    """What the line of a series says of an operation that has none of its own any more, with its revision."""
+    for pointer in (await client.scan(keys.series_prefix)).kvs:
+        line = keys.history(OperationId.parse(decode(pointer.value, SeriesRecord, pointer.key).operation))
+        kv = await client.get(line)
+        note = decode(kv.value, HistoryRecord, line).series if kv.exists else None
+        for entry in note.last if note is not None else ():
+            if entry.operation == str(operation):
+                return entry, kv.mod_revision
+    return None

@@ -1,0 +1,405 @@
+"""The watermarks of a table: what was written lately in one value, the rest in chunks.
+
+``<table>.watermarks`` holds what was written lately. Every change of the watermarks is written there, so its
+revision is that of all of them: who compares it compares them all. When it has grown, its entries are put
+into the chunks, which changes nothing that is read (:func:`distop.metastore.tables.watermarks.fold`).
+
+A chunk holds the entries of a range. Its key ends with the *position* of the last entry that it may hold, so
+that the chunk of an entry is the first one at or behind the entry's own position.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from distop.errors import ArgumentTooLarge, InvalidArgument
+from distop.metastore.records.keyspace import escape, prefix_end
+from distop.metastore.records.record import decode_plain, encode_plain
+from distop.metastore.records.table import Watermarks, decode_watermarks
+
+Recent = dict[str, dict[str, str | None]]
+"""``<table>.watermarks``: the same, as a plain JSON object; ``None``: what a chunk says is over."""
+
+Entry = tuple[str, str, str]
+"""Source, partition, value."""
+
+Changes = Mapping[str, Mapping[str, str | None]]
+"""source -> partition -> the new value; ``None``: it is forgotten."""
+
+Fetch = Callable[[Sequence[bytes]], Sequence[tuple[bytes, bytes] | None]]
+"""For each position the chunk there: the position of the last entry that it may hold, and its value.
+``None``: there is none at or behind it."""
+
+MAX_RECENT_BYTES = 1_000_000
+"""What ``<table>.watermarks`` may hold; a transaction has room for half as much again."""
+
+FOLD_BYTES = 48 << 10
+"""From this size on, it is put into the chunks before an operation finishes."""
+
+CHUNK_BYTES = 32 << 10
+"""A chunk that would grow beyond this is split; the names of sources, written once for each, not counted."""
+
+MAX_MOVED_BYTES = MAX_RECENT_BYTES - 2 * FOLD_BYTES
+"""What one operation may move."""
+
+MAX_ENTRY_BYTES = CHUNK_BYTES
+"""Of a source, a partition and a value together."""
+
+PROBES = 16
+"""Chunks that are asked for at a time."""
+
+_END = b"\xff"
+"""Behind all positions."""
+
+
+def position(source: str, partition: str = "") -> bytes:
+    """Where an entry stands among all; without a partition: where the source begins."""
+    return b"%s.%s" % (escape(source).encode(), escape(partition).encode())
+
+
+def decode_recent(value: bytes) -> Recent:
+    """Of a missing key's empty value: no watermarks."""
+    return decode_plain(value, Recent, "watermarks")
+
+
+def check_entry(source: str, partition: str, value: str) -> None:
+    """Raise :class:`~distop.errors.InvalidArgument` if a watermark is too long to be kept."""
+    size = len(position(source, partition)) + len(encode_plain(value))
+    if size > MAX_ENTRY_BYTES:
+        raise InvalidArgument(
+            f"a watermark of source {source[:100]!r} takes {size:,} bytes, the limit is {MAX_ENTRY_BYTES:,}",
+            hint="give the source a shorter name",
+            details={"field": "watermark", "source": source[:100], "partition": partition[:100]},
+        )
+
+
+def check_room(changes: Changes) -> None:
+    """Refuse at the start what one finish could not move.
+
+    Raises
+    ------
+    ArgumentTooLarge
+        They are too many.
+    InvalidArgument
+        One of them is too long.
+    """
+    for source, partitions in changes.items():
+        for partition, value in partitions.items():
+            check_entry(source, partition, value or "")
+    size = len(encode_plain(changes))
+    if size > MAX_MOVED_BYTES:
+        count = sum(map(len, changes.values()))
+        raise ArgumentTooLarge(
+            f"the operation would move {count:,} watermarks of {size:,} bytes, "
+            f"the limit is {MAX_MOVED_BYTES:,}",
+            hint="name fewer paths in one operation, or folders, which have one watermark each",
+            details={"field": "watermarks"},
+        )
+
+
+class Chunk:
+    """The entries of a range of positions, in their order."""
+
+    def __init__(self, start: bytes, bound: bytes, value: bytes) -> None:
+        self.start = start
+        """From here on it is known to be the one; it may begin before."""
+        self.bound = bound
+        self.size = len(value)
+        self.entries = {
+            position(source, partition): (source, partition, value)
+            for source, partitions in decode_watermarks(value).items()
+            for partition, value in partitions.items()
+        }
+        self.order = sorted(self.entries)
+
+
+class Chunks:
+    """The chunks of a table, read as they are needed.
+
+    Parameters
+    ----------
+    fetch:
+        Reads them; without it there are none.
+    """
+
+    def __init__(self, fetch: Fetch | None = None) -> None:
+        self._fetch = fetch
+        self._bounds: list[bytes] = []
+        self._known: dict[bytes, Chunk] = {}
+        if fetch is None:
+            self.learn([b""], [None])
+
+    def missing(self, positions: Iterable[bytes]) -> list[bytes]:
+        """What to ask for next, to know the chunks of all these; empty: they are known."""
+        wanted = sorted(set(positions))
+        unknown = [one for one in wanted if self._at(one) is None]
+        if not self._bounds:
+            # Most tables have no chunk: the first probe says so.
+            return [b"", *unknown[:: -(-len(unknown) // PROBES)]] if unknown else []
+        after = {two for one, two in pairwise(wanted) if self._at(one) is not None}
+        ends = [one for one in unknown if one in after or one == unknown[0]]
+        return ends[:PROBES]
+
+    def learn(self, positions: Sequence[bytes], found: Sequence[tuple[bytes, bytes] | None]) -> None:
+        """The answer to that."""
+        for start, chunk in zip(positions, found, strict=True):
+            bound, value = chunk or (_END, b"")
+            known = self._known.get(bound)
+            if known is None:
+                self._known[bound] = Chunk(start, bound, value)
+                insort(self._bounds, bound)
+            else:
+                known.start = min(known.start, start)
+
+    def know(self, positions: Iterable[bytes]) -> None:
+        """Read the chunks of these, those that were not read before. Blocks."""
+        wanted = list(positions)
+        while self._fetch is not None and (starts := self.missing(wanted)):
+            self.learn(starts, self._fetch(starts))
+
+    @property
+    def none(self) -> bool:
+        """Whether it is known that there is no chunk at all."""
+        return self._bounds == [_END] and not self._known[_END].start
+
+    def at(self, where: bytes) -> Chunk:
+        """The chunk that an entry at a position is in."""
+        self.know([where])
+        chunk = self._at(where)
+        assert chunk is not None
+        return chunk
+
+    def _at(self, where: bytes) -> Chunk | None:
+        index = bisect_left(self._bounds, where)
+        chunk = self._known[self._bounds[index]] if index < len(self._bounds) else None
+        return chunk if chunk is not None and chunk.start <= where else None
+
+    def get(self, where: bytes) -> str | None:
+        """The value that a chunk has there."""
+        entry = None if self.none else self.at(where).entries.get(where)
+        return entry[2] if entry is not None else None
+
+    def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Entry]]:
+        """What the chunks have from one position to (without) another, in order."""
+        while start < end and not self.none:
+            chunk = self.at(start)
+            for where in chunk.order[bisect_left(chunk.order, start) :]:
+                if where >= end:
+                    return
+                yield where, chunk.entries[where]
+            start = chunk.bound + b"\0"
+
+
+class Marks(Mapping[str, Mapping[str, str]]):
+    """All watermarks of a table, as a mapping: source -> partition -> value.
+
+    Asking for a partition reads the one chunk that it is in; going through a source reads that source, and
+    going through all of it reads everything. May be used in the thread of one caller at a time.
+    """
+
+    def __init__(self, recent: Changes | None = None, chunks: Chunks | None = None) -> None:
+        self.recent: Changes = recent or {}
+        self.chunks = chunks or Chunks()
+        self._around: dict[str, list[Entry]] = {}
+        self._order: list[tuple[bytes, str, str]] | None = None
+
+    @classmethod
+    def of(cls, marks: Mapping[str, Mapping[str, str]]) -> Marks:
+        """The same of a plain dictionary."""
+        return marks if isinstance(marks, Marks) else cls(marks)
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    def __getitem__(self, source: str) -> Mapping[str, str]:
+        if any(value is not None for value in self.recent.get(source, {}).values()):
+            return _Partitions(self, source)
+        for _ in self.of_source(source):
+            return _Partitions(self, source)
+        raise KeyError(source)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(source for source, _, _ in self.between(b"", _END)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self.between(b"", _END))
+
+    def __repr__(self) -> str:
+        return f"Marks({self.recent!r}, {'no chunks' if self.chunks.none else 'and chunks'})"
+
+    def value(self, source: str, partition: str) -> str | None:
+        """Where one stands; ``None``: nowhere."""
+        recent = self.recent.get(source, {})
+        if partition in recent:
+            return recent[partition]
+        return None if self.chunks.none else self.chunks.get(position(source, partition))
+
+    def of_source(self, source: str) -> Iterator[Entry]:
+        """Those of a source, in order."""
+        start = position(source)
+        return self.between(start, prefix_end(start))
+
+    def between(self, start: bytes, end: bytes) -> Iterator[Entry]:
+        """Those from one position to (without) another, in order."""
+        newer = self._recent_between(start, end)
+        here = next(newer, None)
+        for where, entry in self.chunks.between(start, end):
+            while here is not None and here[0] < where:
+                if here[1] is not None:
+                    yield here[1]
+                here = next(newer, None)
+            if here is None or here[0] != where:
+                yield entry
+        while here is not None:
+            if here[1] is not None:
+                yield here[1]
+            here = next(newer, None)
+
+    def _recent_between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Entry | None]]:
+        if self._order is None:
+            self._order = sorted(
+                (position(source, partition), source, partition)
+                for source, partitions in self.recent.items()
+                for partition in partitions
+            )
+        first = bisect_left(self._order, (start, "", ""))
+        for where, source, partition in self._order[first : bisect_left(self._order, (end, "", ""))]:
+            value = self.recent[source][partition]
+            yield where, None if value is None else (source, partition, value)
+
+    # -- of sources that are places --------------------------------------------------------------------
+
+    def look_around(self, urls: Iterable[str]) -> None:
+        """Read what :meth:`around` needs for all of these, together."""
+        self.chunks.know([b""])
+        if not self.chunks.none:
+            outer = {folder for url in urls for folder in upwards(url)}
+            self.chunks.know(position(*at) for folder in outer for at in _splits(folder))
+
+    def around(self, url: str) -> list[Entry]:
+        """What was ingested from a URL itself and from the folders around it, the innermost first."""
+        found = self._around.get(url)
+        if found is None:
+            here = [(*at, value) for at in _splits(url) if (value := self.value(*at)) is not None]
+            parent = url.rpartition("/")[0]
+            found = self._around[url] = here + (self.around(parent) if "://" in parent else [])
+        return found
+
+    def below(self, url: str) -> Iterator[Entry]:
+        """What was ingested from below a URL."""
+        inside = f"{url}/"
+        for source, path in _splits(inside):
+            start = position(source, path)
+            yield from self.between(start, prefix_end(start))
+        start = escape(inside).encode()
+        yield from self.between(start, prefix_end(start))
+
+    # -- changing --------------------------------------------------------------------------------------
+
+    def then(self, changes: Changes) -> Marks:
+        """These with changes."""
+        recent = {source: dict(partitions) for source, partitions in self.recent.items()}
+        for source, partitions in changes.items():
+            standing = recent.setdefault(source, {})
+            for partition, value in partitions.items():
+                if value is not None:
+                    standing[partition] = value
+                elif not self.chunks.none and self.chunks.get(position(source, partition)) is not None:
+                    standing[partition] = None
+                else:
+                    standing.pop(partition, None)
+        return Marks({source: partitions for source, partitions in recent.items() if partitions}, self.chunks)
+
+    def encoded(self) -> bytes:
+        """The value of ``<table>.watermarks`` from now on.
+
+        Raises :class:`~distop.errors.ArgumentTooLarge` if so much cannot change at once.
+        """
+        value = encode_plain(self.recent)
+        if len(value) > MAX_RECENT_BYTES:
+            raise ArgumentTooLarge(
+                f"so many watermarks take {len(value):,} bytes, "
+                f"the limit of one change is {MAX_RECENT_BYTES:,}",
+                hint="change fewer of them at a time",
+                details={"field": "watermarks"},
+            )
+        return value
+
+
+class _Partitions(Mapping[str, str]):
+    """The watermarks of one source."""
+
+    def __init__(self, marks: Marks, source: str) -> None:
+        self._marks, self._source = marks, source
+
+    def __getitem__(self, partition: str) -> str:
+        value = self._marks.value(self._source, partition)
+        if value is None:
+            raise KeyError(partition)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return (partition for _, partition, _ in self._marks.of_source(self._source))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+def upwards(url: str) -> Iterator[str]:
+    """A URL, and those of the folders around it."""
+    while url:
+        yield url
+        url = url.rpartition("/")[0]
+
+
+def _splits(url: str) -> Iterator[tuple[str, str]]:
+    """Every source and path that a URL may have been ingested as."""
+    start = url.find("://") + 3
+    while start > 2 and (at := url.find("/", start)) >= 0:
+        yield url[:at], url[at + 1 :]
+        start = at + 1
+
+
+# -- what becomes of a chunk ---------------------------------------------------------------------------
+
+
+def chunk_value(entries: Iterable[Entry]) -> bytes:
+    """The value of a chunk."""
+    marks: Watermarks = {}
+    for source, partition, value in entries:
+        marks.setdefault(source, {})[partition] = value
+    return encode_plain(marks)
+
+
+def refilled(chunk: Chunk, newer: Iterable[tuple[bytes, Entry | None]]) -> dict[bytes, bytes | None]:
+    """A chunk with newer entries in it, in as many pieces as it takes: bound -> value, ``None``: it goes."""
+    merged: dict[bytes, Entry | None] = {**chunk.entries, **dict(newer)}
+    entries = [(where, entry) for where in sorted(merged) if (entry := merged[where]) is not None]
+    sizes = [len(partition) + len(value) + 8 for _, (_, partition, value) in entries]
+    # Where entries come in their order the pieces are full; others are halved, so that both have room.
+    total, most = sum(sizes), CHUNK_BYTES
+    if chunk.bound != _END and total > most:
+        most = total // -(-total // most)
+    bounds: list[bytes] = []
+    pieces: list[list[Entry]] = []
+    size = most
+    for (where, entry), takes in zip(entries, sizes, strict=True):
+        if size >= most:
+            bounds.append(where)
+            pieces.append([])
+            size = 0
+        size += takes
+        bounds[-1] = where
+        pieces[-1].append(entry)
+    if chunk.bound != _END:
+        if not pieces:
+            return {chunk.bound: None}
+        bounds[-1] = chunk.bound
+    return {bound: chunk_value(piece) for bound, piece in zip(bounds, pieces, strict=True)}

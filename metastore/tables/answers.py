@@ -1,0 +1,70 @@
+"""What has been answered to requests that carry a key of their own, so that a repeat is not done again.
+
+A note is written in the transaction that does what is asked for, under a lease of etcd that nobody renews: it
+goes by itself, and nobody has to look for old ones.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+from distop.errors import RequestIdReused
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.etcd.txn import Get, Put, Txn, absent
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import AnswerRecord
+
+REMEMBER_S = 1800
+"""How long an answer is remembered at least; at most twice as long."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a request writes beside what it does."""
+
+    key: bytes
+    digest: str
+    lease: int
+
+    def beside(self, result: str) -> Txn:
+        """For its transaction, which happens only if there is no such note. ``result``: where the new
+        metadata of the one table lies that it changes, if any."""
+        record = AnswerRecord(digest=self.digest, result=result)
+        return Txn((absent(self.key),), (Put(self.key, encode(record), self.lease),), (Get(self.key),))
+
+
+class Answers:
+    """Of one process. May be used from several threads."""
+
+    def __init__(self, etcd: SyncEtcd) -> None:
+        self._etcd, self._keyspace = etcd, etcd.keyspace
+        self._lock = threading.Lock()
+        self._lease, self._until = 0, 0.0
+
+    def find(self, key: str, digest: str) -> AnswerRecord | None:
+        """What was answered under this key.
+
+        Raises :class:`~distop.errors.RequestIdReused` if it was to another request.
+        """
+        kv = self._etcd.get(self._keyspace.answer(key))
+        if not kv.exists:
+            return None
+        record = decode(kv.value, AnswerRecord, kv.key)
+        if record.digest != digest:
+            raise RequestIdReused(f"the key {key} was used for another request")
+        return record
+
+    def note(self, key: str, digest: str) -> Note:
+        """For a request that is new."""
+        with self._lock:
+            if (now := time.monotonic()) >= self._until:
+                self._lease = self._etcd.run(lambda client: client.lease_grant(2 * REMEMBER_S))
+                self._until = now + REMEMBER_S
+            return Note(self._keyspace.answer(key), digest, self._lease)
+
+    def forget_lease(self) -> None:
+        """The lease has gone, before its time: the next note gets another one."""
+        with self._lock:
+            self._until = 0.0

@@ -1,0 +1,124 @@
+"""The audit trail as it grows: of one table, or of a whole installation, from any place in it on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from distop.errors import Compacted, InvalidArgument
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.etcd.watch import watch
+from distop.metastore.records.keyspace import TableKeys, prefix_end
+from distop.metastore.tables.audit import Entry, entry_of
+from distop.metastore.tables.listing import table_names
+
+PAGE = 500
+"""Entries read at a time."""
+
+_CURSOR = re.compile(r"(\d{1,18})(?:\.(\d{13}-[0-9a-f]{8}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A place in the trail: behind all entries of a revision, or behind one of them."""
+
+    revision: int
+    id: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.revision}.{self.id}" if self.id else str(self.revision)
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        if (match := _CURSOR.fullmatch(text)) is None:
+            raise InvalidArgument(
+                f"{text[:50]!r} is no place in the audit trail",
+                hint="give the cursor of an entry, or 0 for all that is kept",
+                details={"field": "after"},
+            )
+        return cls(int(match[1]), match[2] or "")
+
+    def rest(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Those behind it, in order."""
+        behind = [one for one in entries if (one.revision, one.id) > (self.revision, self.id)]
+        if not self.id:
+            behind = [one for one in behind if one.revision > self.revision]
+        return sorted(behind, key=lambda one: (one.revision, one.id))
+
+
+async def follow_audit(
+    client: EtcdClient, table: TableKeys | None, after: Cursor | None
+) -> AsyncGenerator[tuple[list[Entry], Cursor], None]:
+    """New entries as they are written, each batch with where it ends; without ``after`` from now on.
+
+    What etcd has forgotten the history of is read from the trails as they stand, one after the other: entries
+    are then in order within each. Nothing comes twice but what a rename has copied. Never ends by itself.
+
+    Raises :class:`~distop.errors.InvalidArgument` for a place that has not been reached yet.
+    """
+    keyspace = client.keyspace
+    if after is not None and after.revision > await client.revision():
+        raise InvalidArgument(
+            f"revision {after.revision} is yet to come",
+            hint="give the cursor of an entry of this installation",
+            details={"field": "after"},
+        )
+    prefix = table.audit_prefix if table is not None else keyspace.prefix
+    at = after
+    while True:
+        # An entry may share its revision with others, which are then told apart by their ids.
+        begin = 0 if at is None else max(1, at.revision + (not at.id))
+        try:
+            changes = watch(client, prefix, prefix_end(prefix), from_revision=begin, deletes=False)
+            async with aclosing(changes):
+                async for batch in changes:
+                    found = _entries(client, (event.kv for event in batch.events))
+                    entries = at.rest(found) if at is not None else found
+                    at = Cursor(batch.revision) if at is None else max(at, Cursor(batch.revision), key=_place)
+                    yield entries, at
+        except Compacted:
+            at = at or Cursor(0)
+            revision = await client.revision()
+            async with aclosing(_standing(client, table, revision)) as pages:
+                async for page in pages:
+                    if entries := at.rest(page):
+                        yield entries, at
+            at = Cursor(revision)
+            yield [], at
+
+
+def _place(cursor: Cursor) -> tuple[int, bool, str]:
+    return cursor.revision, not cursor.id, cursor.id
+
+
+async def _standing(
+    client: EtcdClient, table: TableKeys | None, revision: int
+) -> AsyncGenerator[list[Entry], None]:
+    """The entries of one trail, or of all of them, page by page."""
+    first = table.audit_prefix if table is not None else client.keyspace.audit_prefix
+    async with aclosing(_trail(client, first, revision)) as pages:
+        async for page in pages:
+            yield page
+    if table is None:
+        async with aclosing(table_names(client, revision=revision)) as listed:
+            async for names, _ in listed:
+                for name in names:
+                    one = client.keyspace.table(name).audit_prefix
+                    async with aclosing(_trail(client, one, revision)) as pages:
+                        async for page in pages:
+                            yield page
+
+
+async def _trail(client: EtcdClient, prefix: bytes, revision: int) -> AsyncGenerator[list[Entry], None]:
+    pages = client.pages(prefix, prefix_end(prefix), limit=PAGE, revision=revision)
+    async with aclosing(pages):
+        async for page in pages:
+            yield _entries(client, page.kvs)
+
+
+def _entries(client: EtcdClient, kvs: Iterable[KeyValue]) -> list[Entry]:
+    """Those of the keys that are entries of a trail."""
+    return [entry for kv in kvs if (entry := entry_of(client.keyspace, kv)) is not None]

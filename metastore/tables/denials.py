@@ -1,0 +1,63 @@
+"""Denials in the audit trail, so few of each caller that nobody fills it by being refused."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from distop.errors import DistopError
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Txn
+from distop.metastore.etcd.update import settle
+from distop.metastore.tables.audit import DENIED, acting, audit_put, prune_softly
+
+log = logging.getLogger(__name__)
+
+WINDOW_S = 60.0
+EACH, MOST = 5, 60
+"""Denials of one caller, and of all, that are written in a window; more of them are counted."""
+
+
+class Denials:
+    """Of one process. Belongs to one event loop."""
+
+    def __init__(self, client: EtcdClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._window = -WINDOW_S
+        self._written = Counter[str]()
+        self._left_out = 0
+
+    async def record(self, action: str, *, by: str, target: str, reason: str = "") -> bool:
+        """Enter a denial into the trail of the installation; whether it was written, and not only counted.
+
+        It is written after the fact and fails softly: what was denied has not happened, whatever becomes of
+        the entry. Who is acting tells the verified name and the address.
+        """
+        now = self._clock()
+        if now - self._window >= WINDOW_S:
+            self._window = now
+            self._written.clear()
+        who = acting.get()
+        caller = who.subject or who.address
+        if self._written[caller] >= EACH or self._written.total() >= MOST:
+            self._left_out += 1
+            return False
+        self._written[caller] += 1
+        left_out, self._left_out = self._left_out, 0
+        if left_out:
+            reason = f"{reason} ({left_out:,} more denials before are left out)".lstrip()
+        keyspace = self._client.keyspace
+        entry = audit_put(
+            keyspace, action, by=by, target=target, reason=reason, at=time.time(), outcome=DENIED
+        )
+        try:
+            await settle(self._client, Txn(then=(entry,)), patience_s=self._client.config.timeout_s)
+        except DistopError as error:
+            self._left_out += left_out + 1
+            log.warning("denial_not_recorded", extra={"action": action, "error": str(error)})
+            return False
+        await prune_softly(self._client, keyspace.audit_prefix)
+        return True

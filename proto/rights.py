@@ -1,0 +1,149 @@
+"""The right that each call of the API needs: one line for every method, and a test that none is missing.
+
+A right is a role on a table, or on everything. :func:`required` says which, of one request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any
+
+
+class Role(IntEnum):
+    """Each may do what those before it may."""
+
+    READER = 1
+    """Look."""
+    OPERATOR = 2
+    """Start, cancel, pause, resume, enqueue, approve."""
+    WRITER = 3
+    """Create and alter tables, move watermarks, write from a program."""
+    ADMIN = 4
+    """Drop, resolve, drain, repair, grant."""
+
+
+class Scope(Enum):
+    """What the role is needed on."""
+
+    TABLE = "table"
+    OPERATION = "operation"
+    """The table of an operation."""
+    NEW_TABLE = "new table"
+    """A table that need not exist: who may not make it is told so."""
+    SEEN = "seen"
+    """On any table at all: the answer has only what the caller may see."""
+    EVERYTHING = "everything"
+    """On every table, whatever its name."""
+    CALLER = "caller"
+    """None: whoever is known may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """What calls of one method need."""
+
+    role: Role
+    scope: Scope
+    field: str = ""
+    """The field of the request that names the table or operation."""
+    otherwise: Scope | None = None
+    """The scope where that field is empty, if it may be."""
+    raised: Callable[[Any], Role] | None = None
+    """What a request needs that asks for more than others of its method."""
+
+
+@dataclass(frozen=True, slots=True)
+class Required:
+    """What one request needs."""
+
+    role: Role
+    scope: Scope
+    name: str = ""
+    """Of the table or operation, as the caller has written it."""
+
+
+WRITE_TYPES = frozenset({"write", "ingest_dataframe"})
+"""Operations whose rows come from the caller's own program."""
+
+
+def _of_types(request: Any) -> Role:
+    """Of a start, and of all that is to follow it."""
+    while request.type not in WRITE_TYPES:
+        if "then" not in request.DESCRIPTOR.fields_by_name or not request.HasField("then"):
+            return Role.OPERATOR
+        request = request.then
+    return Role.WRITER
+
+
+def _of_backlog(request: Any) -> Role:
+    return Role.ADMIN if request.action in ("skip", "remove") else Role.OPERATOR
+
+
+def _of_fix(request: Any) -> Role:
+    return Role.ADMIN if request.fix else Role.READER
+
+
+READER, OPERATOR, WRITER, ADMIN = Role
+TABLE, OPERATION, NEW_TABLE, SEEN, EVERYTHING, CALLER = Scope
+
+RIGHTS = {
+    f"/distop.v1.{method}": right
+    for method, right in {
+        "OperationService/StartOperation": Right(OPERATOR, TABLE, "table", raised=_of_types),
+        "OperationService/PreviewOperation": Right(OPERATOR, TABLE, "table", raised=_of_types),
+        "OperationService/GetOperation": Right(READER, OPERATION, "name"),
+        "OperationService/ListOperations": Right(READER, TABLE, "table", SEEN),
+        "OperationService/WatchOperation": Right(READER, OPERATION, "name"),
+        "OperationService/CancelOperation": Right(OPERATOR, OPERATION, "name"),
+        "OperationService/ResolveOperation": Right(ADMIN, OPERATION, "name"),
+        "OperationService/PauseOperation": Right(OPERATOR, OPERATION, "name"),
+        "OperationService/ResumeOperation": Right(OPERATOR, OPERATION, "name"),
+        "OperationService/ListTraces": Right(READER, OPERATION, "name"),
+        "TableService/CreateTable": Right(WRITER, NEW_TABLE, "name"),
+        "TableService/GetTable": Right(READER, TABLE, "name"),
+        "TableService/ListTables": Right(READER, SEEN),
+        "TableService/ExplainTable": Right(READER, TABLE, "name"),
+        "TableService/DescribeTable": Right(READER, TABLE, "name"),
+        "TableService/ListSnapshots": Right(READER, TABLE, "table"),
+        "TableService/GetWatermarks": Right(READER, TABLE, "table"),
+        "TableService/ChangeWatermarks": Right(WRITER, TABLE, "table"),
+        "TableService/PauseTable": Right(OPERATOR, TABLE, "name"),
+        "TableService/ResumeTable": Right(OPERATOR, TABLE, "name"),
+        "TableService/AlterTable": Right(WRITER, TABLE, "name"),
+        "TableService/DropTable": Right(ADMIN, TABLE, "name"),
+        "ClusterService/ListMembers": Right(READER, SEEN),
+        "ClusterService/ListLeaders": Right(READER, SEEN),
+        "ClusterService/Diagnose": Right(READER, TABLE, "table", EVERYTHING, raised=_of_fix),
+        "ClusterService/DrainCoordinator": Right(ADMIN, EVERYTHING),
+        "ClusterService/ListAudit": Right(READER, TABLE, "table", EVERYTHING),
+        "ClusterService/FollowAudit": Right(READER, TABLE, "table", EVERYTHING),
+        "AccessService/ListGrants": Right(READER, CALLER),
+        "AccessService/ChangeGrants": Right(ADMIN, EVERYTHING),
+        "IndexService/ListIndexes": Right(READER, TABLE, "table"),
+        "BacklogService/EnqueueBatch": Right(OPERATOR, TABLE, "table", raised=_of_types),
+        "BacklogService/ListBacklog": Right(READER, TABLE, "table"),
+        "BacklogService/SetOrdering": Right(OPERATOR, TABLE, "table"),
+        "BacklogService/ControlBacklog": Right(OPERATOR, TABLE, "table", raised=_of_backlog),
+    }.items()
+}
+"""By the full name of the method. The page asks by the same names."""
+
+OPEN = ("/grpc.health.v1.Health/", "/grpc.reflection.v1alpha.ServerReflection/")
+"""What the names of methods begin with that need none: they tell whether the service is up, and its API."""
+
+
+def required(method: str, request: Any) -> Required:
+    """What this request needs. Raises :class:`KeyError` for a method that is not in the table."""
+    right = RIGHTS[method]
+    name = getattr(request, right.field) if right.field else ""
+    scope = right.scope if name or right.otherwise is None else right.otherwise
+    role = max(right.role, right.raised(request)) if right.raised is not None else right.role
+    return Required(role, scope, name if scope is right.scope else "")
+
+
+def claims(request: Any) -> Iterator[str]:
+    """The fields in which a request says who makes it."""
+    known = request.DESCRIPTOR.fields_by_name
+    return (name for name in ("started_by", "created_by", "requested_by") if name in known)

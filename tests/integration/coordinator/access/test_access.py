@@ -1,0 +1,178 @@
+"""What callers see, under which names they act, and how the policy changes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from distop.client import AsyncClient, Credentials, Grant
+from distop.coordinator.access.authentication import IdentityConfig
+from distop.coordinator.service import Coordinator
+from distop.errors import DistopError, PermissionDenied, PreconditionFailed, TableNotFound, Unauthenticated
+from distop.metastore.etcd.config import EtcdConfig
+from support.etcd.lossy import LossyClient
+from support.services.coordinators import config_of, running, serving
+from support.services.tokens import token_file, token_of
+from support.tables.nowhere import nowhere
+from support.waiting import eventually
+
+SUBJECTS = ("root", "jane", "joe")
+
+
+@pytest_asyncio.fixture
+async def two(etcd_config: EtcdConfig, tmp_path: Path) -> AsyncIterator[list[Coordinator]]:
+    """Two coordinators that know the same tokens; root is admin."""
+    identity = IdentityConfig(admins=("root",), token_file=token_file(tmp_path, SUBJECTS))
+    async with AsyncExitStack() as stack:
+        config = config_of(etcd_config, identity=identity)
+        yield [await stack.enter_async_context(running(config)) for _ in range(2)]
+
+
+def client_of(coordinator: Coordinator, subject: str, **options: object) -> AsyncClient:
+    return AsyncClient(coordinator.address, credentials=Credentials(token=token_of(subject)), **options)  # type: ignore[arg-type]
+
+
+async def test_what_may_not_be_seen_is_as_if_it_were_not_there(two: list[Coordinator]) -> None:
+    """S3, U5: the same error by each letter, no line in a list, and pages that go on."""
+    async with client_of(two[0], "root") as root, client_of(two[0], "jane") as jane:
+        for name in ("a.1", "b.1", "b.2", "c.1", "d.1"):
+            await root.create_table(name, nowhere())
+            operation = await root.start(name, "noop", {"partitions": 0})
+            await root.wait(operation.name)
+        await root.change_grants([Grant(who="jane", role="reader", tables=("b.*", "d.1"))])
+        assert [table.name async for table in jane.list_tables(page_size=1)] == ["b.1", "b.2", "d.1"]
+        assert {operation.table async for operation in jane.list()} == {"b.1", "b.2", "d.1"}
+        assert {leader.table for leader in await jane.leaders()} <= {"b.1", "b.2", "d.1"}
+
+        async def failure(call: str, name: str) -> tuple[str, ...]:
+            with pytest.raises(DistopError) as refused:
+                await getattr(jane, call)(name)
+            error = refused.value
+            return error.code, str(error), repr(sorted(error.details.items()))
+
+        for call, hidden, absent in (
+            ("get_table", "a.1", "z.9"),
+            ("get", "a.1/noop/1", "z.9/noop/1"),
+            ("cancel", "a.1/noop/1", "z.9/noop/1"),
+            ("describe_table", "a.1", "z.9"),
+            ("drop_table", "a.1", "z.9"),
+        ):
+            seen = [text.replace("z.9", "a.1") for text in await failure(call, absent)]
+            assert list(await failure(call, hidden)) == seen
+            # For somebody who may see everything it is as for somebody for whom it is not there, too.
+            with pytest.raises(DistopError) as told:
+                await getattr(root, call)(absent)
+            assert [told.value.code, str(told.value).replace("z.9", "a.1")] == seen[:2]
+        with pytest.raises(PermissionDenied, match="no admin"):
+            await jane.drop_table("b.1")
+
+
+async def test_actions_have_the_verified_name(two: list[Coordinator]) -> None:
+    """S6, U2: whoever is verified may claim what he likes."""
+    async with client_of(two[0], "root", identity="mallory") as root:
+        table = await root.create_table("t", nowhere())
+        operation = await root.start("t", "noop", {"partitions": 0})
+        await root.pause_table("t", "a look")
+        audit = [entry async for entry in root.audit("t")]
+        whole = [entry async for entry in root.audit()]
+    assert (table.created_by, operation.started_by) == ("root", "root")
+    assert {entry.by for entry in audit} == {"root"}
+    assert {(entry.by, entry.target) for entry in whole} >= {("root", "t"), ("--admin", "root")}
+
+
+async def test_a_change_is_followed_by_every_coordinator(two: list[Coordinator]) -> None:
+    """S4: also the taking away; and what the other one has changed is what is changed next."""
+    async with (
+        client_of(two[0], "root") as root,
+        client_of(two[1], "root") as other,
+        client_of(two[1], "jane") as jane,
+    ):
+        await root.create_table("t", nowhere())
+
+        async def sees() -> bool:
+            try:
+                return bool(await jane.get_table("t"))
+            except TableNotFound:
+                return False
+
+        assert not await sees()
+        await root.change_grants([Grant(who="jane", role="reader", tables=("t",))])
+        await eventually(sees)
+        assert [grant.who for grant in (await jane.grants()).grants] == ["jane"]
+        assert (await jane.grants()).subject == "jane"
+        await other.change_grants(remove=[Grant(who="jane")])
+
+        async def blind() -> bool:
+            return not await sees()
+
+        await eventually(blind)
+        assert [grant.who for grant in (await root.grants()).grants] == ["root"]
+        entries = [entry async for entry in root.audit()]
+        assert [entry.action for entry in entries].count("change-grants") == 2
+
+
+async def test_the_last_admin_stays(two: list[Coordinator]) -> None:
+    """S3"""
+    async with client_of(two[0], "root") as root:
+        with pytest.raises(PreconditionFailed, match="no admin"):
+            await root.change_grants(remove=[Grant(who="root")])
+
+
+async def test_a_token_that_is_taken_away_lets_nobody_in(two: list[Coordinator], tmp_path: Path) -> None:
+    """S4"""
+    async with client_of(two[0], "jane") as jane:
+        assert (await jane.grants()).subject == "jane"
+        token_file(tmp_path, ["root"])
+        with pytest.raises(Unauthenticated):
+            await jane.grants()
+
+
+async def test_a_coordinator_that_cannot_tell_callers_apart_lets_nobody_in_once_a_policy_stands(
+    etcd_config: EtcdConfig, two: list[Coordinator]
+) -> None:
+    """S3: whatever it was started with, the policy holds."""
+    async with serving(etcd_config) as open_one:
+        with pytest.raises(Unauthenticated, match="policy stands"):
+            await open_one.create_table("t")
+
+
+async def test_without_a_policy_everybody_may_do_everything(etcd_config: EtcdConfig, tmp_path: Path) -> None:
+    """S3: who has a way to tell callers apart wants to know them, though; and nobody locks everybody out."""
+    identity = IdentityConfig(token_file=token_file(tmp_path, SUBJECTS))
+    async with (
+        running(config_of(etcd_config)) as plain,
+        running(config_of(etcd_config, identity=identity)) as known,
+    ):
+        async with AsyncClient(plain.address) as anybody, AsyncClient(known.address) as stranger:
+            await anybody.create_table("t", nowhere())
+            assert not (await anybody.grants()).enforced
+            with pytest.raises(PreconditionFailed, match="no way to know"):
+                await anybody.change_grants([Grant(who="joe", role="admin", tables=("*",))])
+            with pytest.raises(Unauthenticated):
+                await stranger.get_table("t")
+        async with client_of(known, "joe") as joe:
+            await joe.drop_table("t")
+            with pytest.raises(PreconditionFailed, match="no admin"):
+                await joe.change_grants([Grant(who="joe", role="writer", tables=("*",))])
+
+
+async def test_nobody_may_do_anything_while_the_policy_cannot_be_read(
+    client: LossyClient, two: list[Coordinator]
+) -> None:
+    """S3: a policy that makes no sense opens no door."""
+    async with client_of(two[0], "root") as root:
+        assert (await root.grants()).enforced
+        await client.put(client.keyspace.policy, b'{"version": 99}')
+
+        async def refused() -> bool:
+            try:
+                await root.grants()
+            except DistopError as error:
+                return error.code == "CORRUPT_RECORD"
+            return False
+
+        await eventually(refused)

@@ -1,0 +1,41 @@
+"""Both doors to the same tables: over HTTP, and to etcd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.rest import RestCatalog as RestClient
+
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.etcd.sync import SyncEtcd
+from support.services.rest import RestDoor, rest_door
+from support.tables.catalogs import make_catalog
+
+
+@pytest.fixture
+def door(etcd_config: EtcdConfig, tmp_path: Path) -> Iterator[RestDoor]:
+    with rest_door(etcd_config, tmp_path) as served:
+        yield served
+
+
+@pytest.fixture
+def rest(door: RestDoor) -> Iterator[RestClient]:
+    with door.client() as client:
+        yield client  # type: ignore[misc]
+
+
+@pytest.fixture
+def python(etcd: EtcdProcess, prefix: str, tmp_path: Path) -> Iterator[EtcdCatalog]:
+    """The catalog of a program that speaks to etcd itself."""
+    with make_catalog(etcd, prefix, tmp_path) as made:
+        yield made  # type: ignore[misc]
+
+
+@pytest.fixture
+def store(etcd_config: EtcdConfig) -> Iterator[SyncEtcd]:
+    with SyncEtcd(etcd_config) as client:
+        yield client

@@ -1,0 +1,72 @@
+"""Who may do what through the REST catalog: the roles of the policy hold there, too."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from distop.coordinator.access.authentication import IdentityConfig
+from distop.coordinator.access.policy import changed
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.members.policy import change_policy
+from distop.metastore.records.policy import GrantRecord
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import AuditRecord
+from distop.metastore.tables.audit import audit_put
+from support.services.rest import RestDoor, rest_door
+from support.services.tokens import token_file, token_of
+from support.tables.catalogs import SCHEMA
+
+TABLES = "namespaces/default/tables"
+NEW = {"name": "t", "schema": SCHEMA.model_dump(mode="json", by_alias=True)}
+SETTING = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "b"}}]}
+READER, WRITER, ROOT, NOBODY = "reader", "writer", "root", "nobody"
+
+
+def allow(store: SyncEtcd, who: str, role: str, *tables: str) -> None:
+    grant = GrantRecord(who=who, role=role, tables=list(tables))
+    audit = audit_put(store.keyspace, "grant", by="root", target=who, at=time.time())
+    store.run(
+        lambda client: change_policy(
+            client, lambda standing: changed(standing, add=[grant]), uuid4().hex, audit
+        )
+    )
+
+
+def test_the_roles_of_the_policy_hold(etcd_config: EtcdConfig, store: SyncEtcd, tmp_path: Path) -> None:
+    """S3: on every endpoint; what one may not see does not exist."""
+    subjects = [READER, WRITER, ROOT, NOBODY]
+    identity = IdentityConfig(admins=(ROOT,), token_file=token_file(tmp_path, subjects))
+
+    def status(door: RestDoor, who: str, method: str, path: str, body: Any = None) -> int:
+        return door.ask(method, path, body, authorization=f"Bearer {token_of(who)}").status
+
+    with rest_door(etcd_config, tmp_path, identity) as first:
+        assert first.ask("GET", "namespaces").problem == (401, "NotAuthorizedException")
+        assert first.raw("GET", "/v1/config", None, {}).status == 401
+        assert status(first, ROOT, "GET", "namespaces") == 200
+        allow(store, READER, "reader", "t")
+        allow(store, WRITER, "writer", "t")
+    with rest_door(etcd_config, tmp_path, identity) as door:
+        table = f"{TABLES}/t"
+        expected: list[tuple[str, str, Any, dict[str, int]]] = [
+            ("POST", TABLES, NEW, {NOBODY: 403, READER: 403, WRITER: 200}),
+            ("GET", table, None, {NOBODY: 404, READER: 200, WRITER: 200}),
+            ("POST", table, SETTING, {NOBODY: 404, READER: 403, WRITER: 200}),
+            ("GET", "namespaces", None, {NOBODY: 403, READER: 403, WRITER: 403, ROOT: 200}),
+            ("POST", "namespaces", {"namespace": ["n"]}, {WRITER: 403, ROOT: 200}),
+            ("DELETE", table, None, {NOBODY: 404, READER: 403, WRITER: 403, ROOT: 204}),
+        ]
+        for method, path, body, answers in expected:
+            found = {who: status(door, who, method, path, body) for who in answers}
+            assert found == answers, (method, path)
+        changes = {
+            "table-changes": [{**SETTING, "identifier": {"namespace": ["default"], "name": n}} for n in "tu"]
+        }
+        assert status(door, WRITER, "POST", "transactions/commit", changes) == 404
+    trail = store.scan(store.keyspace.audit_prefix).kvs
+    by = {decode(kv.value, AuditRecord).action: decode(kv.value, AuditRecord).by for kv in trail}
+    assert (by["create-table"], by["drop-table"]) == (WRITER, ROOT)

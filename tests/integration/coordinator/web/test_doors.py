@@ -1,0 +1,116 @@
+"""The page and its JSON twin: who is let in, and what he sees."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest_asyncio
+
+from distop.client import AsyncClient, Credentials, Grant
+from distop.coordinator.access.authentication import IdentityConfig
+from distop.coordinator.web.doors import ASKS, COOKIE
+from distop.metastore.etcd.config import EtcdConfig
+from distop.proto.rights import RIGHTS, Role, Scope
+from support.services.coordinators import config_of, running
+from support.services.tokens import token_file, token_of
+from support.tables.nowhere import nowhere
+
+QUERY = {"name": "seen/noop/1", "table": "seen"}
+
+
+@pytest_asyncio.fixture
+async def page(etcd_config: EtcdConfig, tmp_path: Path) -> AsyncIterator[str]:
+    """The address of a page. ``jane`` reads the table ``seen``, ``root`` everything, ``nobody`` nothing."""
+    subjects = ("root", "jane", "nobody", "watcher")
+    identity = IdentityConfig(admins=("root",), token_file=token_file(tmp_path, subjects))
+    async with running(config_of(etcd_config, identity=identity, web="127.0.0.1:0")) as coordinator:
+        credentials = Credentials(token=token_of("root"))
+        async with AsyncClient(coordinator.address, credentials=credentials) as root:
+            for table in ("seen", "hidden"):
+                await root.create_table(table, nowhere())
+                await root.wait((await root.start(table, "noop", {"partitions": 0})).name)
+            reader = [Grant(who="jane", role="reader", tables=("seen",))]
+            await root.change_grants([*reader, Grant(who="watcher", role="reader", tables=("*",))])
+        yield f"http://{coordinator.web_address}"
+
+
+def headers(subject: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token_of(subject)}"} if subject else {}
+
+
+def path_of(path: str, table: str) -> str:
+    """With the table, or an operation on it, as the path takes them."""
+    right = RIGHTS[f"/distop.v1.{ASKS[path][0]}"]
+    if right.scope is Scope.OPERATION:
+        return f"{path}?name={table}/noop/1"
+    return f"{path}?name={table}&table={table}" if right.scope is Scope.TABLE else path
+
+
+async def test_every_path_by_everybody(page: str) -> None:
+    """S3, U5: each path asks for the right of the call that tells the same."""
+    wrong: list[str] = []
+    async with httpx.AsyncClient(base_url=page) as browser:
+
+        async def see(path: str, table: str, subject: str, expected: int) -> None:
+            got = await browser.get(path_of(path, table), headers=headers(subject))
+            if got.status_code != expected:
+                wrong.append(f"{path} about {table} by {subject!r}: {got.status_code} and not {expected}")
+
+        for path, (method, _) in ASKS.items():
+            scope = RIGHTS[f"/distop.v1.{method}"].scope
+            whole = path == "/metrics"
+            outside = 303 if "api" not in path and not whole else 401
+            await see(path, "seen", "", outside)
+            await see(path, "seen", "stranger", outside)
+            await see(path, "hidden", "root", 200)
+            await see(path, "seen", "jane", 403 if whole else 200)
+            named = scope in (Scope.TABLE, Scope.OPERATION) and not whole
+            await see(path, "hidden", "jane", 404 if named else 403 if whole else 200)
+            await see(path, "seen", "nobody", 404 if named else 403)
+        await see("/metrics", "", "watcher", 200)
+    assert not wrong, "\n".join(wrong)
+
+
+async def test_lists_hold_what_the_caller_sees_whoever_asked_before(page: str) -> None:
+    """S3: pages are kept for a moment, and not for somebody who sees less."""
+    async with httpx.AsyncClient(base_url=page) as browser:
+        for path in ("/", "/api/tables", "/api/operations"):
+            whole = (await browser.get(path, headers=headers("root"))).text
+            part = (await browser.get(path, headers=headers("jane"))).text
+            assert "hidden" in whole
+            assert "seen" in part
+            assert "hidden" not in part.replace('class="hidden"', "")
+
+
+async def test_signing_in_and_out(page: str) -> None:
+    """U5: the token stays with the service; another site's form is refused, a wrong token named."""
+    async with httpx.AsyncClient(base_url=page) as browser:
+        assert (await browser.get("/")).headers["location"] == "/sign-in"
+        shown = await browser.get("/sign-in")
+        assert "default-src 'none'" in shown.headers["content-security-policy"]
+        wrong = await browser.post("/sign-in", data={"token": "guessed"})
+        assert (wrong.status_code, "UNAUTHENTICATED" in wrong.text) == (401, True)
+        foreign = await browser.post(
+            "/sign-in", data={"token": token_of("jane")}, headers={"origin": "https://elsewhere.example"}
+        )
+        assert (foreign.status_code, COOKIE in foreign.cookies) == (400, False)
+        large = await browser.post("/sign-in", data={"token": "x" * 100_000})
+        assert large.status_code == 400
+        inside = await browser.post("/sign-in", data={"token": token_of("jane")})
+        assert (inside.status_code, inside.headers["location"]) == (303, "/")
+        assert token_of("jane") not in inside.headers["set-cookie"]
+        assert "seen" in (await browser.get("/")).text
+        assert "jane" in (await browser.get("/sign-in")).text
+        session = browser.cookies[COOKIE]
+        await browser.post("/sign-out")
+        browser.cookies.set(COOKIE, session)
+        again = await browser.get("/")
+        assert again.headers["location"] == "/sign-in"
+
+
+def test_every_path_needs_a_right() -> None:
+    """S3"""
+    for path, (method, _) in ASKS.items():
+        assert RIGHTS[f"/distop.v1.{method}"].role is Role.READER, path

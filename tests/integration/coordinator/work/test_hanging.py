@@ -1,0 +1,312 @@
+"""Code of users that hangs: it delays no other table, is told of, counted, and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc.aio
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from distop.commit.steps.contract import VARIABLE, default_registry
+from distop.coordinator import service as service_module
+from distop.coordinator.completion import outside
+from distop.coordinator.work import work
+from distop.errors import DistopError, UnknownOperationType
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.keyspace import OperationId
+from distop.proto import distop_pb2 as pb
+from distop.proto import distop_pb2_grpc
+from distop.proto.json_text import from_json, to_json
+from support.services.coordinators import Service, serving
+from support.types.probes import PROBES
+from support.types.stuck import STEPS
+from support.waiting import eventually
+
+TYPES = (*PROBES, "support.types.stuck:Stuck", "support.types.stuck:StuckObject")
+FEW_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def stuck_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv(VARIABLE, STEPS)
+    monkeypatch.setattr(outside, "TELL_S", 0.1)
+    default_registry.cache_clear()
+    yield
+    default_registry.cache_clear()
+
+
+@asynccontextmanager
+async def serving_stuck(etcd: EtcdConfig, call_timeout_s: float = 600.0) -> AsyncIterator[Service]:
+    async with serving(
+        etcd, operations=TYPES, call_timeout_s=call_timeout_s, max_commit_attempts=2
+    ) as service:
+        await service.create_table("t")
+        yield service
+
+
+def hanging(folder: Path) -> set[int]:
+    """The processes that hang, or did."""
+    return {int(path.name) for path in folder.iterdir()}
+
+
+def lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def stuck(service: Service, folder: Path, where: str, table: str = "t") -> OperationId:
+    """An operation of which something hangs, once it does."""
+    operation = await service.start(table, "stuck", {"where": where, "folder": str(folder)})
+    await eventually(lambda: hanging(folder))
+    return operation
+
+
+async def told(service: Service, operation: OperationId) -> str:
+    """What its completion waits for."""
+
+    async def running() -> str:
+        return (await service.get(operation)).completion.running
+
+    return await eventually(running)
+
+
+@pytest.mark.parametrize("count", [4, 40])
+async def test_plans_that_hang_keep_no_other_table_from_starting(
+    etcd_config: EtcdConfig, tmp_path: Path, count: int
+) -> None:
+    """G5."""
+    log, go = tmp_path / "log", tmp_path / "go"
+    async with serving_stuck(etcd_config) as service:
+        argument = to_json({"log": str(log), "until": str(go)}, "argument")
+        calls = []
+        for number in range(count):
+            await service.create_table(f"stuck{number}")
+            request = pb.StartOperationRequest(table=f"stuck{number}", type="tally", argument_json=argument)
+            calls.append(service.operations.StartOperation(request, timeout=300))
+        await eventually(lambda: log.exists() and len(log.read_text().splitlines()) == count, FEW_S)
+        operation = await service.start("t", "seer")
+        assert operation.type == "seer"
+        assert not any(call.done() for call in calls)
+        go.touch()
+        for call in calls:
+            await call
+
+
+@pytest.mark.parametrize(("kind", "where"), [("stuck", "plan"), ("stuck_object", "object_of")])
+@pytest.mark.parametrize("how", ["cancelled", "too late"])
+async def test_a_start_that_hangs_ends_with_its_call(
+    etcd_config: EtcdConfig, tmp_path: Path, kind: str, where: str, how: str
+) -> None:
+    """G5: and its neighbours go on."""
+    async with serving_stuck(etcd_config) as service:
+        argument = to_json({"where": where, "folder": str(tmp_path)}, "argument")
+        request = pb.StartOperationRequest(table="t", type=kind, argument_json=argument)
+        call = service.operations.StartOperation(request, timeout=300 if how == "cancelled" else 3)
+        (pid,) = await eventually(lambda: hanging(tmp_path))
+        assert pid != os.getpid()
+        await service.create_table("other")
+        await service.start("other", "seer")
+        if how == "cancelled":
+            assert lives(pid)
+            call.cancel()
+        with pytest.raises((asyncio.CancelledError, grpc.aio.AioRpcError)):
+            await call
+        await eventually(lambda: not lives(pid))
+        await service.start("t", "seer")
+
+
+@pytest.mark.parametrize("who", ["a caller", "a batch"])
+async def test_a_plan_that_hangs_is_named_and_ended(
+    etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """G5, U1: by why and the doctor; that of a batch ends when its table is paused."""
+    monkeypatch.setattr(work, "LONG_S", 0.2)
+    argument = to_json({"where": "plan", "folder": str(tmp_path)}, "argument")
+    async with serving_stuck(etcd_config) as service:
+        if who == "a caller":
+            start = pb.StartOperationRequest(table="t", type="stuck", argument_json=argument)
+            call = service.operations.StartOperation(start, timeout=300)
+        else:
+            batch = pb.EnqueueBatchRequest(table="t", batch="1", type="stuck", argument_json=argument)
+            await distop_pb2_grpc.BacklogServiceStub(service.channel).EnqueueBatch(batch, timeout=10)
+        (pid,) = await eventually(lambda: hanging(tmp_path))
+
+        async def why() -> str:
+            table = pb.GetTableRequest(name="t")
+            return str((await service.tables.ExplainTable(table, timeout=10)).sentence)
+
+        async def named() -> bool:
+            return ("planning stuck" in await why()) and "and may hang" in await why()
+
+        await eventually(named, FEW_S)
+        at_once = pb.DiagnoseRequest(table="t", patience=Duration())
+        found = [
+            one
+            async for response in service.cluster.Diagnose(at_once, timeout=30)
+            for one in response.findings
+        ]
+        assert [one.code for one in found if one.code == "CALL_TAKES_LONG"] == ["CALL_TAKES_LONG"]
+        if who == "a caller":
+            call.cancel()
+        else:
+            assert "for batch 1" in await why()
+            await service.tables.PauseTable(pb.PauseTableRequest(name="t"), timeout=10)
+        await eventually(lambda: not lives(pid))
+
+        async def forgotten() -> bool:
+            return "planning stuck" not in await why()
+
+        await eventually(forgotten, FEW_S)
+
+
+async def test_a_type_that_cannot_be_loaded_hangs_nobody(
+    etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G5: of a package; it is refused by its name."""
+    monkeypatch.setattr(service_module, "LOAD_S", 1.0)
+    until = tmp_path / "until"
+    (tmp_path / "hangs_when_loaded.py").write_text(
+        f"import pathlib, time\nwhile not pathlib.Path({str(until)!r}).exists():\n    time.sleep(0.01)\n"
+    )
+    package = tmp_path / "hangs-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: hangs\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[distop.operations]\nhangs = hangs_when_loaded:Hangs\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        async with serving_stuck(etcd_config) as service:
+            with pytest.raises(UnknownOperationType, match="loading it takes longer than 1 s"):
+                await service.start("t", "hangs")
+            await service.ended(await service.start("t", "noop", {"partitions": 0}))
+    finally:
+        until.touch()
+
+
+async def test_a_preview_that_hangs_ends_with_its_call(etcd_config: EtcdConfig, tmp_path: Path) -> None:
+    """G5."""
+    async with serving_stuck(etcd_config) as service:
+        argument = to_json({"where": "plan", "folder": str(tmp_path)}, "argument")
+        request = pb.StartOperationRequest(table="t", type="stuck", argument_json=argument)
+        call = service.operations.PreviewOperation(request, timeout=300)
+        (pid,) = await eventually(lambda: hanging(tmp_path))
+        call.cancel()
+        await eventually(lambda: not lives(pid))
+
+
+async def test_batches_whose_type_hangs_when_they_are_combined_are_applied_one_by_one(
+    etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G5, B14."""
+    monkeypatch.setattr(work, "ASKED_S", 1.0)
+    argument = to_json({"where": "combine", "folder": str(tmp_path)}, "argument")
+    async with serving_stuck(etcd_config) as service:
+        backlog = distop_pb2_grpc.BacklogServiceStub(service.channel)
+        await backlog.SetOrdering(pb.SetOrderingRequest(table="t", gate="closed", together=2), timeout=10)
+        for batch in ("1", "2"):
+            request = pb.EnqueueBatchRequest(table="t", batch=batch, type="stuck", argument_json=argument)
+            await backlog.EnqueueBatch(request, timeout=10)
+        await backlog.SetOrdering(pb.SetOrderingRequest(table="t", gate="open"), timeout=10)
+        (pid,) = await eventually(lambda: hanging(tmp_path))
+        await service.create_table("other")
+        await service.ended(await service.start("other", "noop", {"partitions": 0}))
+        await eventually(lambda: not lives(pid))
+
+        async def applied() -> bool:
+            table = await service.tables.GetTable(pb.GetTableRequest(name="t"), timeout=10)
+            return bool(table.ordering.last == "2")
+
+        await eventually(applied, FEW_S)
+        assert hanging(tmp_path) == {pid}
+
+
+@pytest.mark.parametrize("where", ["commit_steps", "hook", "step"])
+@pytest.mark.parametrize("count", [4, 40])
+async def test_completions_that_hang_keep_no_other_table_from_publishing(
+    etcd_config: EtcdConfig, tmp_path: Path, count: int, where: str
+) -> None:
+    """G5."""
+    async with serving_stuck(etcd_config) as service:
+        for number in range(count):
+            await service.create_table(f"stuck{number}")
+            await stuck(service, tmp_path, where, f"stuck{number}")
+        await eventually(lambda: len(hanging(tmp_path)) == count, FEW_S)
+        log = tmp_path.parent / f"{tmp_path.name}.log"
+        operation = await service.start("t", "hooked", {"log": str(log), "partitions": 0})
+        assert (await service.ended(operation, FEW_S)).state == pb.SUCCEEDED
+        assert len(log.read_text().splitlines()) == 1
+    await eventually(lambda: not any(map(lives, hanging(tmp_path))))
+
+
+@pytest.mark.parametrize("where", ["hook", "step"])
+async def test_what_takes_too_long_is_ended_counted_and_parked(
+    etcd_config: EtcdConfig, tmp_path: Path, where: str
+) -> None:
+    """G5: with a code of its own."""
+    async with serving_stuck(etcd_config, call_timeout_s=0.5) as service:
+        operation = await service.start("t", "stuck", {"where": where, "folder": str(tmp_path)})
+
+        async def parked() -> pb.Completion | None:
+            completion = (await service.get(operation)).completion
+            return completion if completion.parked else None
+
+        completion = await eventually(parked, FEW_S)
+        assert (completion.attempts, completion.error.code) == (2, "CALL_TIMEOUT")
+        await eventually(lambda: not any(map(lives, hanging(tmp_path))))
+
+
+async def test_an_abort_that_hangs_is_given_up(etcd_config: EtcdConfig, tmp_path: Path) -> None:
+    """O18: its table goes on."""
+    async with serving_stuck(etcd_config, call_timeout_s=0.5) as service:
+        argument = {"where": "abort", "folder": str(tmp_path), "partitions": 1}
+        operation = await service.start("t", "stuck", argument)
+        await service.cancel(operation)
+        ended = await service.ended(operation, FEW_S)
+        assert ended.state == pb.CANCELLED
+        assert "CALL_TIMEOUT" in from_json(ended.facts_json, "facts")["abortError"]
+
+
+async def test_a_cancellation_ends_a_hook_that_hangs(etcd_config: EtcdConfig, tmp_path: Path) -> None:
+    """G5, O6."""
+    async with serving_stuck(etcd_config) as service:
+        operation = await stuck(service, tmp_path, "hook")
+        await service.cancel(operation)
+        assert (await service.ended(operation)).state == pb.CANCELLED
+        await eventually(lambda: not any(map(lives, hanging(tmp_path))))
+
+
+@pytest.mark.parametrize("where", ["commit_steps", "hook", "step"])
+async def test_resolve_abort_ends_what_hangs(etcd_config: EtcdConfig, tmp_path: Path, where: str) -> None:
+    """G5: once it is told of; anything else is refused, as of an operation that is not parked."""
+    async with serving_stuck(etcd_config) as service:
+        operation = await stuck(service, tmp_path, where)
+        named = {"hook": "complete_operation", "step": "executing the commit steps"}
+        assert await told(service, operation) == named.get(where, where)
+        with pytest.raises(DistopError) as refused:
+            await service.resolve(operation, "retry")
+        assert refused.value.code == "NOT_PARKED"
+        await service.resolve(operation, "abort", requested_by="ada")
+        ended = await service.ended(operation)
+        assert (ended.state, ended.error.code) == (pb.FAILED, "COMPLETION_FAILED")
+        assert "by ada" in ended.error.message
+        await eventually(lambda: not any(map(lives, hanging(tmp_path))))
+
+
+@pytest.mark.parametrize("where", ["dies", "exits", "odd"])
+async def test_code_that_ends_its_process_has_failed(etcd_config: EtcdConfig, where: str) -> None:
+    """O17: and ends nothing else."""
+    async with serving_stuck(etcd_config) as service:
+        operation = await service.start("t", "stuck", {"where": where})
+
+        async def parked() -> pb.Completion | None:
+            completion = (await service.get(operation)).completion
+            return completion if completion.parked else None
+
+        assert (await eventually(parked, FEW_S)).error.code == "CRASHED"

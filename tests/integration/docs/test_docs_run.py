@@ -1,0 +1,91 @@
+"""What the pages show is what happens: each block of README.md and docs is run, in the order of its page."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from support.pages import Reader, blocks, lines, reading
+from support.repository import ROOT
+
+README = "README.md"
+
+PAGES = [
+    README,
+    "docs/changing-tables.md",
+    "docs/ingest.md",
+    "docs/ordered-batches.md",
+]
+"""Pages that begin with nothing."""
+
+FLIGHTS = {
+    "docs/catalog.md": "",
+    "docs/indexes.md": "",
+    "docs/maintenance.md": "",
+    "docs/operating.md": """
+distop start flights audit --wait
+distop tables create people --location /tmp/people-table
+distop ingest people /tmp/flights.csv --wait
+""",
+    "docs/schedulers.md": "",
+    "docs/validation.md": "",
+    "docs/writing-operations.md": "",
+}
+"""Pages that go on with the table of README.md, and what else they speak of."""
+
+SPARK = "needs Spark, which is not started here"
+
+NOT_RUN = {
+    "docs/ingest.md": [SPARK, SPARK],
+    "docs/operating.md": [
+        "these services run until they are stopped",
+        "an executor runs until it is stopped",
+    ],
+    "docs/schedulers.md": ["a script, which a test of its own runs and kills"],
+    "docs/security.md": [
+        "it needs a coordinator of its own, with certificates",
+        "a coordinator runs until it is stopped",
+        "it needs a coordinator that knows who calls",
+        "it goes on until it is stopped",
+    ],
+    "docs/spark-data-source.md": [SPARK, SPARK, SPARK],
+    "docs/writing-operations.md": ["the tests of the examples run apart"],
+}
+"""Blocks that are not run, by page, and why."""
+
+
+@pytest_asyncio.fixture
+async def reader(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Reader]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    monkeypatch.setenv("DISTOP_PREFIX", etcd_config.prefix)
+    async with reading(etcd_config, client, tmp_path) as found:
+        yield found
+
+
+@pytest.mark.parametrize("page", PAGES)
+async def test_what_a_page_shows_is_what_happens(page: str, reader: Reader) -> None:
+    await asyncio.to_thread(reader.run, page)
+
+
+@pytest.mark.parametrize("page", FLIGHTS)
+async def test_what_a_page_does_with_the_table_of_the_readme(page: str, reader: Reader) -> None:
+    for line in lines(blocks(README)[1].code + FLIGHTS[page]):
+        await asyncio.to_thread(reader.type, line)
+    await asyncio.to_thread(reader.run, page)
+
+
+def test_every_page_with_blocks_is_run_and_what_is_not_is_known() -> None:
+    pages = [README, *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    runs = [page for page in pages if any(not block.why_not for block in blocks(page))]
+    assert sorted(runs) == sorted([*PAGES, *FLIGHTS])
+    left_out = {page: [block.why_not for block in blocks(page) if block.why_not] for page in pages}
+    assert {page: why for page, why in left_out.items() if why} == NOT_RUN

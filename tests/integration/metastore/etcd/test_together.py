@@ -1,0 +1,169 @@
+"""Transactions that gather and go in one request: each has its own outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from distop.errors import EtcdOutOfSpace, EtcdUnavailable, LeaseLost, OutcomeUnknown
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.deadline import within
+from distop.metastore.etcd.together import IN_FLIGHT, MAX_BYTES
+from distop.metastore.etcd.txn import Get, Put, Txn, TxnResult, absent
+from distop.metastore.etcd.update import settle
+from support.waiting import eventually
+
+
+class HeldClient(EtcdClient):
+    """What it sends waits until it is let go; the replies of some requests are lost."""
+
+    def __init__(self, config: EtcdConfig) -> None:
+        super().__init__(config)
+        self.let_go = asyncio.Event()
+        self.sent: list[Txn] = []
+        self.lose = 0
+        """Replies of requests with several transactions that are yet to be lost."""
+        self.full = False
+        """Whether etcd says of such a request that it is full, and has done it all the same."""
+
+    async def _send_txn(self, txn: Txn, timeout_s: float | None) -> TxnResult:
+        self.sent.append(txn)
+        await self.let_go.wait()
+        result = await super()._send_txn(txn, timeout_s)
+        if self.lose and len(txn.then) > 1:
+            self.lose -= 1
+            raise OutcomeUnknown("the reply was lost", details={"of": "all"})
+        if self.full and len(txn.then) > 1:
+            raise EtcdOutOfSpace
+        return result
+
+
+@pytest_asyncio.fixture
+async def held(etcd_config: EtcdConfig) -> AsyncIterator[HeldClient]:
+    connected = HeldClient(etcd_config)
+    yield connected
+    await connected.close()
+
+
+def once(client: EtcdClient, name: str, *, lane: str = "", lease: int = 0) -> Txn:
+    """Makes a key that is not there yet."""
+    key = client.keyspace.prefix + name.encode()
+    return Txn((absent(key),), (Put(key, b"x", lease),), (Get(key),), lane=(lane or name).encode())
+
+
+async def begun(client: HeldClient, *txns: Txn) -> list[asyncio.Task[TxnResult]]:
+    """All of them sent or waiting, behind as many as may be under way."""
+    before = [once(client, f"before.{number}") for number in range(IN_FLIGHT)]
+    tasks = [asyncio.create_task(client.txn(txn)) for txn in (*before, *txns)]
+    await eventually(lambda: len(client.sent) == IN_FLIGHT)
+    await asyncio.sleep(0)
+    return tasks[IN_FLIGHT:]
+
+
+async def test_each_that_gathers_has_its_own_outcome(held: HeldClient, client: EtcdClient) -> None:
+    for number in (1, 3):
+        await client.txn(once(client, f"t{number}"))
+    tasks = await begun(held, *(once(held, f"t{number}") for number in range(5)))
+    held.let_go.set()
+    results = await asyncio.gather(*tasks)
+    assert [result.succeeded for result in results] == [True, False, True, False, True]
+    assert len(results[1].got(0)) == 1, "what a refused one reads"
+    assert len(held.sent) == IN_FLIGHT + 1, "all five in one request"
+    standing = [await client.get(client.keyspace.prefix + b"t%d" % number) for number in (0, 2, 4)]
+    assert [kv.mod_revision for kv in standing] == [results[0].revision] * 3
+
+
+async def test_those_of_one_lane_never_go_together(held: HeldClient) -> None:
+    """etcd evaluates all compares of a request before it writes: the second one would not see the first."""
+    tasks = await begun(held, *(once(held, "same", lane="table") for _ in range(3)))
+    held.let_go.set()
+    results = await asyncio.gather(*tasks)
+    assert sorted(result.succeeded for result in results) == [False, False, True]
+
+
+async def test_one_that_etcd_refuses_takes_none_along(held: HeldClient, client: EtcdClient) -> None:
+    """Such as one under a lease that has expired."""
+    tasks = await begun(held, once(held, "a"), once(held, "b", lease=12345), once(held, "c"))
+    held.let_go.set()
+    a, b, c = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(b, LeaseLost)
+    assert isinstance(a, TxnResult)
+    assert isinstance(c, TxnResult)
+    assert a.succeeded
+    assert c.succeeded
+
+
+async def test_a_lost_reply_is_settled_by_each_for_itself(held: HeldClient, client: EtcdClient) -> None:
+    txns = [once(held, name) for name in "abc"]
+    held.lose = 1
+    await begun(held)
+    tasks = [asyncio.create_task(settle(held, txn)) for txn in txns]
+    await asyncio.sleep(0)
+    held.let_go.set()
+    results = await asyncio.gather(*tasks)
+    assert [(result.succeeded, result.doubt) for result in results] == [(False, True)] * 3
+    assert all(result.got(0) for result in results), "it stands, and each has read it back"
+
+
+async def test_what_a_full_etcd_has_done_is_nobodys_lost_race(held: HeldClient) -> None:
+    """P8, O27: who takes it for one removes the files of a commit that has happened."""
+    held.full = True
+    await begun(held)
+    tasks = [asyncio.create_task(settle(held, once(held, name))) for name in "abc"]
+    await asyncio.sleep(0)
+    held.let_go.set()
+    results = await asyncio.gather(*tasks)
+    assert [(result.succeeded, result.doubt) for result in results] == [(False, True)] * 3
+
+
+async def test_each_hears_of_a_lost_reply_by_an_error_of_its_own(held: HeldClient) -> None:
+    """Callers add details to it."""
+    held.lose = 1
+    tasks = await begun(held, once(held, "a"), once(held, "b"))
+    held.let_go.set()
+    one, other = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(one, OutcomeUnknown)
+    assert isinstance(other, OutcomeUnknown)
+    one.details["request_id"] = "one"
+    assert other.details == {"of": "all"}
+
+
+async def test_who_stops_waiting_before_it_is_sent_has_written_nothing(
+    held: HeldClient, client: EtcdClient
+) -> None:
+    """U4: neither cancelled nor past its deadline."""
+    (cancelled,) = await begun(held, once(held, "cancelled"))
+    cancelled.cancel()
+    with within(0.01), pytest.raises(EtcdUnavailable) as raised:
+        await held.txn(once(held, "late"))
+    assert not isinstance(raised.value, OutcomeUnknown)
+    last = asyncio.create_task(held.txn(once(held, "last")))
+    await asyncio.sleep(0)
+    held.let_go.set()
+    assert (await last).succeeded
+    for name in (b"cancelled", b"late"):
+        assert not (await client.get(client.keyspace.prefix + name)).exists
+
+
+async def test_large_ones_go_alone(held: HeldClient) -> None:
+    large = [
+        Txn(then=(Put(held.keyspace.prefix + b"large", b"x" * MAX_BYTES),), lane=b"large"),
+        Txn(tuple(absent(held.keyspace.prefix + b"%d" % number) for number in range(100)), lane=b"wide"),
+    ]
+    tasks = await begun(held)
+    tasks += [asyncio.create_task(held.txn(txn)) for txn in large]
+    await eventually(lambda: len(held.sent) == IN_FLIGHT + 2)
+    held.let_go.set()
+    assert all(result.succeeded for result in await asyncio.gather(*tasks))
+
+
+async def test_very_many_at_once_all_happen(client: EtcdClient) -> None:
+    txns = [once(client, f"t{number}") for number in range(500)]
+    results = await asyncio.gather(*map(client.txn, txns))
+    assert all(result.succeeded for result in results)
+    again = await asyncio.gather(*map(client.txn, txns))
+    assert not any(result.succeeded for result in again)

@@ -1,0 +1,86 @@
+"""The index of tables names those that there are, through whatever door they come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import pytest_asyncio
+
+from distop.client import AsyncClient
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.coordinator.api.tables import TableService
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Txn
+from distop.metastore.records.table import TableRecord
+from distop.metastore.tables.listing import table_names, table_puts
+from distop.proto import distop_pb2 as pb
+from support.etcd.counting import Counting
+from support.services.coordinators import config_of, running
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+@pytest_asyncio.fixture
+async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
+    async with (
+        running(config_of(etcd_config)) as coordinator,
+        AsyncClient(coordinator.address, identity="jane") as connected,
+    ):
+        yield connected
+
+
+async def indexed(client: EtcdClient) -> list[str]:
+    return [name async for names, _ in table_names(client) for name in names]
+
+
+async def test_the_index_follows_the_tables(
+    sdk: AsyncClient, client: EtcdClient, etcd_config: EtcdConfig, tmp_path: Path
+) -> None:
+    """G3, O22: made, renamed, registered and dropped by the service and by the catalog."""
+    properties = {"etcd.endpoints": etcd_config.endpoints[0], "etcd.prefix": etcd_config.prefix}
+
+    def by_catalog() -> None:
+        with EtcdCatalog("distop", warehouse=tmp_path.as_uri(), **properties) as catalog:
+            catalog.create_namespace("ny")
+            catalog.create_table("ny.made", SCHEMA)
+            location = catalog.create_table("default.left", SCHEMA).metadata_location
+            catalog.rename_table("ny.made", "ny.renamed")
+            catalog.drop_table("default.left")
+            catalog.register_table("default.registered", location)
+
+    for name in ("a", "a-b", "gone"):
+        await sdk.create_table(name, location=(tmp_path / name).as_uri())
+    await sdk.drop_table("gone")
+    await asyncio.to_thread(by_catalog)
+    assert await indexed(client) == ["a", "a-b", "ny.renamed", "registered"]
+    assert [table.name async for table in sdk.list_tables(page_size=1)] == await indexed(client)
+    await sdk.drop_table("a")
+    assert await indexed(client) == ["a-b", "ny.renamed", "registered"]
+
+
+@pytest.mark.parametrize("count", [0, 450])
+async def test_a_page_of_tables_takes_few_requests(client: EtcdClient, count: int) -> None:
+    """G3: also when each table has many keys of its own."""
+    space = client.keyspace
+    records = [TableRecord(name=f"t{n:04d}", location=f"file:///x/{n}") for n in range(count)]
+    for first in range(0, count, 60):
+        puts = [put for one in records[first : first + 60] for put in table_puts(space.table(one.name), one)]
+        await client.txn(Txn(then=tuple(puts)))
+    counting = Counting(client.config)
+    service = TableService(counting, None)  # type: ignore[arg-type]
+    request, names = pb.ListTablesRequest(page_size=100), list[str]()
+    while True:
+        counting.requests = 0
+        page = await service.ListTables(request, None)  # type: ignore[arg-type]
+        assert counting.requests < 24
+        names += [table.name for table in page.tables]
+        if not page.next_page_token:
+            break
+        request.page_token = page.next_page_token
+    await counting.close()
+    assert names == [one.name for one in records]

@@ -1,0 +1,67 @@
+"""A coordinator that is killed in the middle of a grant."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from distop.client import AsyncClient, Credentials, Grant
+from distop.errors import DistopError
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import free_port
+from distop.metastore.members.policy import read_policy
+from distop.metastore.tables.audit import read_audit
+from support.etcd.lossy import LossyClient
+from support.services.tokens import token_file, token_of
+from support.waiting import eventually
+
+pytestmark = pytest.mark.process
+
+
+@contextmanager
+def coordinator(
+    etcd: EtcdConfig, port: int, tokens: str, crash: str = ""
+) -> Iterator[subprocess.Popen[bytes]]:
+    """One that dies where it is told to."""
+    environment = {**os.environ, **etcd.to_env(), "DISTOP_CRASH_POINTS": crash}
+    command = [sys.executable, "-m", "distop.cli", "coordinator", "--listen", f"127.0.0.1:{port}"]
+    process = subprocess.Popen([*command, "--token-file", tokens, "--admin", "root"], env=environment)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.mark.parametrize("point", ["grant.before", "grant.after"])
+async def test_a_grant_whose_coordinator_is_killed_is_whole_and_made_once(
+    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path, point: str
+) -> None:
+    """S4, S6: the call, repeated by its client, is answered by the next one."""
+    port, tokens = free_port(), token_file(tmp_path, ["root", "jane"])
+    # The first time is the one that begins the policy.
+    with coordinator(etcd_config, port, tokens, f"{point}=die@2") as first:
+        credentials = Credentials(token=token_of("root"))
+        address = f"127.0.0.1:{port}"
+        async with AsyncClient(address, timeout_s=60, connect_timeout_s=60, credentials=credentials) as root:
+            await root.grants()
+            async with AsyncClient(address, timeout_s=2, credentials=credentials) as doomed:
+                with pytest.raises(DistopError):
+                    await doomed.change_grants([Grant(who="jane", role="reader", tables=("t",))])
+            await eventually(lambda: first.poll() is not None)
+            policy = await read_policy(client)
+            entries, _ = await read_audit(client, client.keyspace.audit_prefix, limit=10)
+            assert policy is not None
+            done = point == "grant.after"
+            assert (len(policy.grants), len(entries)) == ((2, 2) if done else (1, 1))
+            with coordinator(etcd_config, port, tokens):
+                granted = await root.change_grants([Grant(who="jane", role="reader", tables=("t",))])
+    assert [grant.who for grant in granted.grants] == ["jane", "root"]
+    entries, _ = await read_audit(client, client.keyspace.audit_prefix, limit=10)
+    assert len(entries) == 2

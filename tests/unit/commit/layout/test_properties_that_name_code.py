@@ -1,0 +1,129 @@
+"""Properties of a table by which pyiceberg would run any function of Python, or write anywhere."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from distop.commit.altering import altered
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.snapshots import Draft
+from distop.commit.layout.changes import SetProperties
+from distop.commit.layout.model import Layout, check_properties, file_io, inert
+from distop.errors import InvalidArgument
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.record import encode
+from distop.metastore.records.table import Head, TableRecord
+from distop.spark_jobs.tables.snapshot import open_snapshot
+from support.tables.publishing import ROWS, Table, rows
+
+NAMES = ["py-io-impl", "write.py-location-provider.impl"]
+
+
+def test_code_that_foreign_metadata_names_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1: neither where a coordinator publishes nor where the table is read."""
+    (tmp_path / "trap.py").write_text("calls = []\ndef spring(*arguments):\n    calls.append(arguments)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    table = Table("flights", str(tmp_path / "flights"), Layout.create(ROWS, ["kind"]))
+    table.publish(table.staged([rows(0, 3)]))
+    published = TableFile.read(table.record().metadata_location)
+    foreign = published.metadata.model_copy(update={"properties": dict.fromkeys(NAMES, "trap.spring")})
+    location = Draft(file_io(table.location), TableFile.of(foreign, published.location)).write()
+    table.head = KeyValue(table.keys.head, encode(Head(metadata_location=location)), 1000, 1)
+    table.layout = Layout.of(foreign)
+    table.publish(table.staged([rows(3, 3)]))
+    snapshot = open_snapshot(table.record().metadata_location)
+    assert snapshot.metadata.properties["py-io-impl"] == "trap.spring"
+    found = [row["id"] for batch in snapshot.batches(snapshot.plan_files()) for row in batch.to_pylist()]
+    assert sorted(found) == list(range(6))
+    assert importlib.import_module("trap").calls == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_they_are_refused_where_they_come_in(name: str) -> None:
+    """S1: the error names the property and the field."""
+    with pytest.raises(InvalidArgument, match=name) as refused:
+        Layout.create(ROWS, [], {name: "subprocess.Popen"})
+    assert refused.value.details["field"] == "properties"
+    record = TableRecord(name="flights", location="/tmp/flights")
+    with pytest.raises(InvalidArgument, match=name):
+        altered(record, None, [SetProperties(set={name: "subprocess.Popen"})])
+
+
+@pytest.mark.parametrize(
+    "place", ["/tmp/flights2", "/tmp", "s3://flights/data", "/tmp/flights/../other", "data"]
+)
+def test_an_altered_table_writes_into_its_own_folder_only(place: str) -> None:
+    """S2"""
+    record = TableRecord(name="flights", location="file:///tmp/flights")
+    with pytest.raises(InvalidArgument) as refused:
+        altered(record, None, [SetProperties(set={"write.data.path": place})])
+    assert refused.value.details["field"] == "properties"
+    own = {"write.data.path": "/tmp/flights/data2"}
+    assert altered(record, None, [SetProperties(set=own)]).record.options["properties"] == own
+
+
+ACTING = [
+    "Py-IO-Impl",
+    "io-impl",
+    "write.location-provider.impl",
+    "metrics-reporter-impl",
+    "encryption.kms-impl",
+    "s3.endpoint",
+    "s3.secret-access-key",
+    "gcs.oauth2.token",
+    "adls.sas-token.account.dfs.core.windows.net",
+    "adls.connection-string",
+    "hdfs.host",
+    "client.access-key-id",
+    "client.assume-role.arn",
+    "py-catalog-impl",
+    "token",
+    "credential",
+    "uri",
+    "warehouse",
+    "header.authorization",
+    "oauth2-server-uri",
+    "my.password",
+]
+
+
+@pytest.mark.parametrize("name", ACTING)
+def test_names_that_a_library_acts_on_are_refused(name: str) -> None:
+    """S1: code, credentials, and endpoints."""
+    with pytest.raises(InvalidArgument, match="names code"):
+        check_properties({name: "x"})
+    assert inert({name: "x", "owner": "me"}) == {"owner": "me"}
+
+
+def test_others_are_kept() -> None:
+    notes = ["owner", "comment", "user.cost-centre", "write.format.default", "commit.retry.num-retries"]
+    notes += ["write.parquet.compression-codec", "history.expire.max-snapshot-age-ms", "distop.note"]
+    notes += ["write.object-storage.enabled", "schema.name-mapping.default", "format-version", "gc.enabled"]
+    check_properties(dict.fromkeys(notes, "x"))
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{f"p{at}": "" for at in range(257)}, {"p" * 257: ""}, {"p": "x" * 20_000}],
+)
+def test_they_are_bounded(properties: dict[str, str]) -> None:
+    """U3: in number and size."""
+    with pytest.raises(InvalidArgument) as refused:
+        check_properties(properties)
+    assert refused.value.details["field"] == "properties"
+    assert len(str(refused.value)) < 1000
+
+
+def test_metadata_files_lie_in_the_folder_of_their_table(tmp_path: Path) -> None:
+    """S2: whatever path another program has put into the table's properties."""
+    table = Table("flights", str(tmp_path / "flights"), Layout.create(ROWS, ["kind"]))
+    table.publish(table.staged([rows(0, 3)]))
+    published = TableFile.read(table.record().metadata_location)
+    elsewhere = {"write.metadata.path": str(tmp_path / "others" / "metadata")}
+    foreign = published.metadata.model_copy(update={"properties": elsewhere})
+    location = Draft(file_io(table.location), TableFile.of(foreign, published.location)).write()
+    assert location.startswith(f"{table.location}/metadata/")
+    assert not (tmp_path / "others").exists()
