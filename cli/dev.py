@@ -22,7 +22,8 @@ from typing import TextIO
 from distop.cli.options.session import DEFAULT_ADDRESS
 from distop.cli.output.base import Output
 from distop.cli.output.logs import Level, LogFormat
-from distop.client import AsyncClient
+from distop.cli.secure import ADMIN, LANDING, Security
+from distop.client import AsyncClient, Credentials
 from distop.commit.files.allowed import ALL
 from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, PreconditionFailed, Unavailable
 from distop.executor.host.sidecar_folder import SidecarFolder, take_lock
@@ -64,6 +65,8 @@ class DevConfig:
     lease_ttl_s: int = 5
     log_level: Level = "info"
     log_format: LogFormat = "text"
+    secure: bool = False
+    """Behind TLS, for callers with tokens, under a policy."""
 
 
 class Dev:
@@ -75,7 +78,8 @@ class Dev:
         self._stream = stream or sys.stderr
         self._data = config.data.absolute()
         self._children: list[_Child] = []
-        self._web = self._catalog = ""
+        self._address = self._web = self._catalog = ""
+        self._security: Security | None = None
         self._landing = config.landing or str(self._data / "landing")
 
     def run(self) -> None:
@@ -91,24 +95,39 @@ class Dev:
             The master is one of Spark, which is not installed here.
         """
         require_spark(self._config.master)
-        address = _free_address(self._config.listen)
+        self._address = _free_address(self._config.listen)
         self._web = _free_address(self._config.web)
         self._catalog = _free_address(self._config.catalog)
         with _alone_in(self._data):
             if self._config.landing is None:
                 (self._data / "landing").mkdir(exist_ok=True)
-            port = self._config.etcd_port or _port_of_last_time(self._data / "etcd-port")
-            with EtcdProcess(self._data / "etcd", client_port=port, options=FREQUENT_COMPACTION) as etcd:
-                asyncio.run(self._supervise(etcd, address))
+            etcd, connection = self._etcd()
+            with etcd:
+                asyncio.run(self._supervise(etcd, connection))
 
-    async def _supervise(self, etcd: EtcdProcess, address: str) -> None:
+    def _etcd(self) -> tuple[EtcdProcess, EtcdConfig]:
+        """The etcd, and the way to it."""
+        secure = self._data / "secure"
+        if not self._config.secure and secure.exists():
+            raise PreconditionFailed(
+                f"{self._data} was made with --secure, and has a policy", hint="add --secure"
+            )
+        port = self._config.etcd_port or _port_of_last_time(self._data / "etcd-port")
+        if self._config.secure:
+            served = (self._address, self._web, self._catalog)
+            self._security = Security(secure, (address.rpartition(":")[0] for address in served))
+            return self._security.etcd(self._data / "etcd", port)
+        etcd = EtcdProcess(self._data / "etcd", client_port=port, options=FREQUENT_COMPACTION)
+        return etcd, EtcdConfig(endpoints=(etcd.endpoint,))
+
+    async def _supervise(self, etcd: EtcdProcess, connection: EtcdConfig) -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, stop)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it, to outlive the terminal
             loop.add_signal_handler(signal.SIGHUP, self._on_signal, stop)
-        work = asyncio.create_task(self._work(etcd, address))
+        work = asyncio.create_task(self._work(etcd, connection))
         stopping = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -121,7 +140,7 @@ class Dev:
             for child in reversed(self._children):
                 await child.end()
                 if child.name == "executor":
-                    _end_sidecar(_connection(etcd))
+                    _end_sidecar(connection)
 
     def _on_signal(self, stop: asyncio.Event) -> None:
         if stop.is_set():  # the second Ctrl-C: somebody is in a hurry
@@ -129,18 +148,23 @@ class Dev:
                 child.kill()
         stop.set()
 
-    async def _work(self, etcd: EtcdProcess, address: str) -> None:
+    async def _work(self, etcd: EtcdProcess, connection: EtcdConfig) -> None:
         """Start everything, say so, and watch over it. Ends only with an error."""
-        environment = _environment(_connection(etcd))
-        served = ["--listen", address, "--web", self._web, "--catalog", self._catalog]
-        warehouse = (self._data / "tables").as_uri()
-        await self._start("coordinator", [*served, "--warehouse", warehouse], environment)
-        await self._until_member("coordinator", address, etcd)
+        environment = _environment(connection)
+        served = ["--listen", self._address, "--web", self._web, "--catalog", self._catalog]
+        served += ["--warehouse", (self._data / "tables").as_uri()]
+        served += self._security.coordinator_arguments() if self._security is not None else []
+        await self._start("coordinator", served, environment)
+        await self._until_member("coordinator", etcd)
+        if self._security is not None:
+            async with self._client(timeout_s=10.0) as client:
+                await self._security.grant(client)
         await self._start("executor", ["--master", self._config.master], environment)
-        await self._until_member("executor", address, etcd)
-        feeds = ["--every", "1s", "--address", address, "--", self._landing]
+        await self._until_member("executor", etcd)
+        feeds = ["--every", "1s", "--address", self._address, "--", self._landing]
+        environment |= self._credentials(LANDING).to_env()
         await self._start("landing", feeds, environment, is_member=False)
-        self._out.facts("distop is ready", self._facts(etcd, address), self._hints(etcd, address))
+        self._out.facts("distop is ready", self._facts(connection), self._hints(connection))
         while True:
             await asyncio.sleep(_POLL_S)
             self._check(etcd)
@@ -166,11 +190,17 @@ class Dev:
         )
         self._children.append(_Child(service, process, self._stream))
 
-    async def _until_member(self, role: str, address: str, etcd: EtcdProcess) -> None:
+    def _credentials(self, subject: str) -> Credentials:
+        return self._security.credentials(subject) if self._security is not None else Credentials()
+
+    def _client(self, timeout_s: float) -> AsyncClient:
+        return AsyncClient(self._address, timeout_s=timeout_s, credentials=self._credentials(ADMIN))
+
+    async def _until_member(self, role: str, etcd: EtcdProcess) -> None:
         """Wait until a service of this role has joined."""
         mine = self._children[-1].process.pid
         try:
-            async with asyncio.timeout(READY_S), AsyncClient(address, timeout_s=1.0) as client:
+            async with asyncio.timeout(READY_S), self._client(timeout_s=1.0) as client:
                 while True:
                     self._check(etcd)
                     with contextlib.suppress(Unavailable, DeadlineExceeded):
@@ -192,27 +222,41 @@ class Dev:
         if not etcd.running:
             raise ServiceEnded("etcd has ended", hint=f"its log is {etcd.log_file}")
 
-    def _facts(self, etcd: EtcdProcess, address: str) -> dict[str, str]:
+    def _facts(self, etcd: EtcdConfig) -> dict[str, str]:
+        scheme = "http" if self._security is None else "https"
         return {
-            "address": address,
-            "page": f"http://{self._web}/",
-            "catalog": f"http://{self._catalog}/",
-            "etcd": etcd.endpoint,
+            "address": self._address,
+            "page": f"{scheme}://{self._web}/",
+            "catalog": f"{scheme}://{self._catalog}/",
+            "etcd": etcd.endpoints[0],
             "data": str(self._data),
             "landing": self._landing,
             "master": self._config.master,
+            **({} if self._security is None else {"secure": str(self._security.folder)}),
         }
 
-    def _hints(self, etcd: EtcdProcess, address: str) -> list[str]:
-        elsewhere = [] if address == DEFAULT_ADDRESS else [f"  export DISTOP_ADDRESS={address}"]
+    def _hints(self, etcd: EtcdConfig) -> list[str]:
+        elsewhere = {} if self._address == DEFAULT_ADDRESS else {"DISTOP_ADDRESS": self._address}
+        etcdctl, others = f"  etcdctl --endpoints {etcd.endpoints[0]}", []
+        if (security := self._security) is not None:
+            ca, cert, key = map(shlex.quote, (etcd.ca_cert, etcd.cert, etcd.key))
+            etcdctl += f" --cacert {ca} --cert {cert} --key {key}"
+            token = f"$(cat {shlex.quote(security.token_path('reader'))})"
+            others = [
+                f'  curl --cacert {ca} -H "Authorization: Bearer {token}" https://{self._web}/api/tables',
+                "",
+                "The page asks for a token. Those of writer, operator and reader lie beside the admin's.",
+            ]
+        shown = elsewhere | self._credentials(ADMIN).to_env()
         return [
             "",
             "In another terminal:",
-            *elsewhere,
+            *(f"  export {name}={shlex.quote(value)}" for name, value in shown.items()),
             f"  distop tables create demo --location {shlex.quote(str(self._data / 'tables' / 'demo'))}",
             "  distop start demo noop --arg partitions=100 --wait",
             "  distop ls",
-            f"  etcdctl --endpoints {etcd.endpoint} get --prefix distOp.",
+            f"{etcdctl} get --prefix distOp.",
+            *others,
             "",
             "Ctrl-C ends it all; the data stays.",
         ]
@@ -262,10 +306,6 @@ class _Child:
             )
 
 
-def _connection(etcd: EtcdProcess) -> EtcdConfig:
-    return EtcdConfig(endpoints=(etcd.endpoint,))
-
-
 def _end_sidecar(etcd: EtcdConfig) -> None:
     """End the sidecar that Spark's tasks have started; by itself it would wait a while for more of them."""
     place = SidecarFolder.of(etcd.endpoints, etcd.prefix)
@@ -294,8 +334,8 @@ def _port_of_last_time(file: Path) -> int:
 
 
 def _environment(etcd: EtcdConfig) -> dict[str, str]:
-    """Ours without any other etcd in it."""
-    foreign = ("DISTOP_ETCD_BINARY", "DISTOP_PREFIX")
+    """Ours without any other etcd in it, and without what is shown to other coordinators."""
+    foreign = ("DISTOP_PREFIX", "DISTOP_TOKEN", "DISTOP_TOKEN_FILE", "DISTOP_CA", "DISTOP_CERT", "DISTOP_KEY")
     kept = {
         name: value
         for name, value in os.environ.items()

@@ -296,6 +296,14 @@ def dev(
             help="Each folder in it feeds the table of its name. Default: landing, below --data.",
         ),
     ] = None,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="Behind TLS, for callers with tokens, under a policy; certificates and tokens are made "
+            "in the folder secure, below --data.",
+        ),
+    ] = False,
 ) -> None:
     """Run everything in this terminal, to try things out: an embedded etcd, a coordinator with its
     web page, an executor, and what feeds tables from landing folders.
@@ -315,6 +323,7 @@ def dev(
         lease_ttl_s=service.lease_ttl,
         log_level=service.log_level,
         log_format=service.log_format,
+        secure=secure,
     )
     Dev(config, out).run()
 

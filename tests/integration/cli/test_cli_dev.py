@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import socket
+import ssl
+import stat
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
@@ -15,14 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog.rest import RestCatalog
 
-from distop.client import AsyncClient, OperationState
+from distop.client import AsyncClient, Credentials, Grant, OperationState
 from support.waiting import eventually
 
 pytestmark = pytest.mark.process
 
 DISTOP = [sys.executable, "-P", "-m", "distop.cli"]
+ELSEWHERE = ("--web", "127.0.0.1:0", "--catalog", "127.0.0.1:0")
 
 
 @dataclass
@@ -66,8 +72,16 @@ async def distop(*words: str, **env: str) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), err.decode()
 
 
+def credentials(ready: dict[str, Any], subject: str = "admin") -> Credentials:
+    """What somebody shows to such a service."""
+    if "secure" not in ready:
+        return Credentials()
+    folder = Path(ready["secure"])
+    return Credentials(ca=str(folder / "ca.crt"), token_file=str(folder / f"{subject}.token"))
+
+
 @asynccontextmanager
-async def dev(data: Path) -> AsyncIterator[Dev]:
+async def dev(data: Path, *options: str) -> AsyncIterator[Dev]:
     # What the environment says of another etcd is not for the services of dev.
     process = await asyncio.create_subprocess_exec(
         *DISTOP,
@@ -87,7 +101,7 @@ async def dev(data: Path) -> AsyncIterator[Dev]:
             "--lease-ttl",
             "60",
         ),
-        *("-o", "json"),
+        *("-o", "json", *options),
         stdout=PIPE,
         stderr=PIPE,
         env={**os.environ, "DISTOP_ETCD": "127.0.0.1:1", "DISTOP_PREFIX": "other"},
@@ -99,7 +113,7 @@ async def dev(data: Path) -> AsyncIterator[Dev]:
             _out, err = await process.communicate()
             raise AssertionError(err.decode())
         ready = json.loads(line)
-        async with AsyncClient(ready["address"]) as client:
+        async with AsyncClient(ready["address"], credentials=credentials(ready)) as client:
             pids = {member.role: member.pid for member in await client.members()}
         running = Dev(process, ready, pids)
         yield running
@@ -164,6 +178,100 @@ async def test_what_was_made_is_there_the_next_time(tmp_path: Path) -> None:
         async with AsyncClient(running.ready["address"]) as client:
             assert [table.name async for table in client.list_tables()] == ["kept"]
         await running.end()
+
+
+async def test_everything_works_behind_tls_for_those_who_have_a_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U5, S3: ingest, ls, show, the page and the catalog; each by who may, and by nobody else."""
+    for variable in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # go before what pyiceberg is told
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / "rows.csv").write_text("id\n1\n2\n")
+    async with dev(tmp_path / "data", "--secure") as running:
+        ready, secure = running.ready, Path(running.ready["secure"])
+        _, modes = files(secure)
+        assert (set(modes.values()), os.stat(secure).st_mode & 0o777) == ({0o600}, 0o700)
+        address = {"DISTOP_ADDRESS": ready["address"]}
+        admin, writer, reader = (
+            address | credentials(ready, name).to_env() for name in ("admin", "writer", "reader")
+        )
+        for words in (
+            ("tables", "create", "rows", "--location", str(tmp_path / "rows"), "--schema", "id: long"),
+            ("ingest", "rows", str(tmp_path / "rows.csv"), "--wait"),
+        ):
+            code, _, err = await distop(*words, **reader)
+            assert (code != 0, "no " in err) == (True, True)
+            code, _, err = await distop(*words, **writer)
+            assert code == 0, err
+        code, out, _ = await distop("ls", "-o", "json", **reader)
+        assert [operation["state"] for operation in json.loads(out)] == ["succeeded"]
+        code, out, _ = await distop("show", "rows/ingest/1", "-o", "json", **reader)
+        assert json.loads(out)["started_by"] == "writer"
+        code, out, _ = await distop("grants", "ls", "-o", "json", **admin)
+        assert {grant["who"] for grant in json.loads(out)["grants"]} == {
+            "admin", "writer", "operator", "reader", "landing",
+        }  # fmt: skip
+        code, out, err = await distop("doctor", **admin)
+        assert code == 0, out + err
+        code, _, err = await distop("ls", **address)
+        assert "TLS refused, or no server there" in err
+
+        token = (secure / "reader.token").read_text().strip()
+        trust = ssl.create_default_context(cafile=secure / "ca.crt")
+        async with httpx.AsyncClient(verify=trust, base_url=ready["page"]) as browser:
+            assert (await browser.get("/")).headers["location"].startswith("/sign-in")
+            await browser.post("/sign-in", data={"token": token})
+            assert ">rows<" in (await browser.get("/")).text
+        properties = {"uri": ready["catalog"], "ssl": {"cabundle": str(secure / "ca.crt")}}
+        catalog = RestCatalog("dev", token=token, **properties)
+        assert catalog.load_table("default.rows").scan().to_arrow().num_rows == 2
+        with pytest.raises(Exception, match="no writer"):
+            catalog.create_table("default.mine", pa.schema([("id", pa.int64())]))
+        with pytest.raises(Exception, match="token"):
+            RestCatalog("dev", token="wrong", **properties).list_tables("default")
+        with pytest.raises(OSError):
+            await asyncio.to_thread(without_certificate, ready["etcd"], secure / "ca.crt")
+
+        async with AsyncClient(ready["address"], credentials=credentials(ready)) as client:
+            await client.change_grants(remove=[Grant(who="writer", role="writer")])
+        made, _ = files(secure)
+        (secure / "jane.token").write_text("hers")
+        said = await running.end()
+        assert token not in said
+    code, _, err = await distop(
+        "dev", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", *ELSEWHERE
+    )
+    assert (code, "was made with --secure" in err) == (5, True)
+    async with dev(tmp_path / "data", "--secure") as running:
+        now, _ = files(secure)
+        assert {name for name in now if now[name] != made.get(name)} == {"tokens", "jane.token"}
+        async with AsyncClient(running.ready["address"], credentials=credentials(running.ready)) as client:
+            grants = (await client.grants()).grants
+            assert {grant.who for grant in grants} == {"admin", "operator", "reader", "landing"}
+        jane = credentials(running.ready, "jane")
+        async with AsyncClient(running.ready["address"], credentials=jane) as client:
+            assert (await client.grants()).subject == "jane"
+        await running.end()
+
+
+def files(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
+    """Contents and modes, by name."""
+    found = {path.name: path for path in folder.iterdir()}
+    return (
+        {name: path.read_bytes() for name, path in found.items()},
+        {name: stat.S_IMODE(path.stat().st_mode) for name, path in found.items()},
+    )
+
+
+def without_certificate(address: str, ca: Path) -> None:
+    """Speak TLS and show no certificate: in TLS 1.3 the refusal comes with the first answer."""
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cafile=ca)
+    with (
+        socket.create_connection((host, int(port)), 10) as plain,
+        context.wrap_socket(plain, server_hostname=host) as wrapped,
+    ):
+        wrapped.recv(1)
 
 
 @pytest.mark.parametrize("service", ["executor", "coordinator"])
