@@ -55,6 +55,7 @@ from distop.commit.catalog.namespaces import (
     table_identifier,
     table_name,
 )
+from distop.commit.catalog.numbering import renumbered
 from distop.commit.catalog.options import etcd_config
 from distop.commit.catalog.places import Folder, new_location
 from distop.commit.catalog.pointers import FOREIGN, Move, Pointer, Pointers, Swap
@@ -321,6 +322,8 @@ class EtcdCatalog(StagingCatalog):
             if isinstance(update, AddSnapshotUpdate) and current is not None:
                 _check_fresh(update.snapshot, current.metadata)
         besides = self._marks_moved(pointer, updates)
+        if current is not None:
+            updates = renumbered(updates, current.metadata)
         staged = self.stage_update(current, identifier, requirements, updates)
         check_properties(staged.metadata.properties, staged.metadata.location)
         if current is None:

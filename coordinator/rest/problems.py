@@ -72,6 +72,8 @@ def problem(error: Exception, *, changes: bool) -> Reply:
         status = 429  # certainly not sent to etcd
     elif changes and status >= 500 and status != 501:
         kind = UNKNOWN
+    elif not changes and isinstance(error, FileNotFoundError):
+        status, kind = 404, "NotFoundException"  # the table is there, and its metadata is not
     elif not changes and kind == UNKNOWN:
         status, kind = 503, "ServiceUnavailableException"
     message = str(error) or type(error).__name__

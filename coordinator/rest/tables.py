@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from hashlib import blake2b
 from itertools import islice
 from typing import Any
@@ -18,6 +19,7 @@ from distop.errors import InvalidArgument
 from distop.metastore.records.table import AnswerRecord
 
 _GZIP = b"\x1f\x8b"
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def find(catalog: EtcdCatalog, call: Call) -> Reply:
@@ -34,7 +36,7 @@ def create(catalog: EtcdCatalog, call: Call) -> Reply:
     wanted = call.body
     shape = (
         wanted.columns,
-        wanted.location,
+        _absolute(wanted.location),
         wanted.partition_spec or UNPARTITIONED_PARTITION_SPEC,
         wanted.write_order or UNSORTED_SORT_ORDER,
         wanted.properties or {},
@@ -42,6 +44,11 @@ def create(catalog: EtcdCatalog, call: Call) -> Reply:
     if wanted.stage_create:
         return _told(catalog.staged(call.named, *shape), written=False)
     return _told(catalog.create_table(call.named, *shape))
+
+
+def _absolute(location: str | None) -> str | None:
+    """A relative one, which some engines send, means nothing here: the catalog chooses, and says what."""
+    return location if location and (location.startswith("/") or _SCHEME.match(location)) else None
 
 
 def register(catalog: EtcdCatalog, call: Call) -> Reply:

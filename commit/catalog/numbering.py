@@ -1,0 +1,91 @@
+"""The ids that a client gives to schemas, partition specs and sort orders that it adds to a table.
+
+It counts on from the state of the table that it has seen. If somebody has added one meanwhile, the same id
+means another thing; pyiceberg refuses that, or has two schemas of one id. As Java's catalogs do, one that is
+there already is used again, and one whose id is taken gets the next that is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import SortOrder
+from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    AddSchemaUpdate,
+    AddSortOrderUpdate,
+    SetCurrentSchemaUpdate,
+    SetDefaultSortOrderUpdate,
+    SetDefaultSpecUpdate,
+    TableUpdate,
+)
+
+LAST = -1
+"""Stands for the one that the same commit has added last."""
+
+
+class _Ids:
+    """Of one kind of thing in one table."""
+
+    def __init__(self, name: str, there: Iterable[Any]) -> None:
+        self._name = name
+        self._there = {getattr(one, name): _content(one) for one in there}
+        self._given: dict[int, int] = {}
+        """Ids here, by those that the client gave."""
+
+    def add(self, wanted: Any) -> Any | None:
+        """What is to be added, with the id that it gets; ``None`` if it is there."""
+        given, content = getattr(wanted, self._name), _content(wanted)
+        found = next((number for number, one in self._there.items() if one == content), None)
+        number = found if found is not None else self._free(given)
+        self._given[given] = self._given[LAST] = number
+        if found is not None:
+            return None
+        self._there[number] = content
+        return wanted.model_copy(update={self._name: number})
+
+    def _free(self, given: int) -> int:
+        return given if given not in self._there else max(self._there) + 1
+
+    def of(self, given: int) -> int:
+        return self._given.get(given, given)
+
+
+def _content(one: Schema | PartitionSpec | SortOrder) -> Any:
+    if isinstance(one, Schema):
+        return one.fields, frozenset(one.identifier_field_ids)
+    return one.fields
+
+
+def renumbered(updates: Iterable[TableUpdate], base: TableMetadata) -> tuple[TableUpdate, ...]:
+    """The same updates, with ids that fit to the table as it is."""
+    schemas = _Ids("schema_id", base.schemas)
+    specs = _Ids("spec_id", base.partition_specs)
+    orders = _Ids("order_id", base.sort_orders)
+    kept: list[TableUpdate | None] = []
+    for update in updates:
+        match update:
+            case AddSchemaUpdate():
+                kept.append(_with(update, "schema_", schemas.add(update.schema_)))
+            case AddPartitionSpecUpdate():
+                kept.append(_with(update, "spec", specs.add(update.spec)))
+            case AddSortOrderUpdate():
+                kept.append(_with(update, "sort_order", orders.add(update.sort_order)))
+            case SetCurrentSchemaUpdate():
+                kept.append(_with(update, "schema_id", schemas.of(update.schema_id)))
+            case SetDefaultSpecUpdate():
+                kept.append(_with(update, "spec_id", specs.of(update.spec_id)))
+            case SetDefaultSortOrderUpdate():
+                kept.append(_with(update, "sort_order_id", orders.of(update.sort_order_id)))
+            case _:
+                kept.append(update)
+    return tuple(update for update in kept if update is not None)
+
+
+def _with(update: Any, name: str, value: Any) -> TableUpdate | None:
+    copied: TableUpdate | None = None if value is None else update.model_copy(update={name: value})
+    return copied
