@@ -33,7 +33,8 @@ def landing(
         str | None,
         typer.Option(
             metavar="TABLE",
-            help="The table that it feeds. Without: each folder in it feeds the table of its name.",
+            help="The table that it feeds; what lies above URL counts for nothing. Without: each folder "
+            "in it feeds the table of its name.",
         ),
     ] = None,
     type: Annotated[str, typer.Option(metavar="TYPE", help="The operation that applies a batch.")] = "ingest",

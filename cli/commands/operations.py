@@ -160,6 +160,10 @@ def ingest(
     new_only: Annotated[
         bool, typer.Option("--new-only", help="Only files that were not ingested before.")
     ] = False,
+    reingest: Annotated[
+        bool,
+        typer.Option("--reingest", help="What was ingested before, once more; its rows too."),
+    ] = False,
     null_value: Annotated[
         list[str] | None,
         typer.Option(
@@ -187,7 +191,8 @@ def ingest(
     Example: distop ingest flights data/2013-01 data/2013-02 --wait
     """
     nulls = ["", *null_value] if null_value else None
-    chosen: dict[str, Any] = {"format": format, "mode": mode, "new_only": new_only or None}
+    chosen: dict[str, Any] = {"format": format, "mode": mode}
+    chosen |= {"new_only": new_only or None, "reingest": reingest or None}
     chosen |= {"on_new_columns": on_new_columns, "on_wider_types": on_wider_types, "null_values": nulls}
     chosen |= {"on_bad_rows": on_bad_rows, "filter": filter}
     argument = {name: value for name, value in chosen.items() if value is not None}

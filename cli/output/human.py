@@ -492,7 +492,9 @@ def _text(value: Any) -> str:
         return ", ".join(f"{name}={_text(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_text, value))
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53:
+    if isinstance(value, bool):
+        return str(value).lower()  # as it is written in an argument
+    if isinstance(value, int) and abs(value) < 1 << 53:
         return f"{value:,}"
     return str(value)
 

@@ -29,6 +29,7 @@ from distop.metastore.records.keyspace import (
     escape,
     unescape,
 )
+from distop.metastore.records.names import check_new_name
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.structs import convert
 from distop.metastore.records.table import NamespaceRecord
@@ -116,7 +117,11 @@ class Namespaces:
         return _properties(self._read(name))
 
     def create(self, name: str, properties: dict[str, str]) -> bool:
-        """Create it; ``False`` if it was created before. What is in it makes no difference."""
+        """Create it; ``False`` if it was created before. What is in it makes no difference.
+
+        Raises :class:`~distop.errors.InvalidName` if no table in it could be made.
+        """
+        check_new_name(name, "namespace")
         value = _encoded(properties)
         return self._change("create", name, lambda kv: None if kv.exists else Put(kv.key, value))
 

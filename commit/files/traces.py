@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from urllib.parse import quote
 
 from distop.commit.files.storage import StorageOptions, file_system
-from distop.errors import DistopError
+from distop.errors import DistopError, shortened
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import OperationArg
 
@@ -73,7 +73,7 @@ def keep_trace(
         partition=partition,
         attempt=attempt,
         at=time.time(),
-        error=f"{type(error).__name__}: {error}"[:1000],
+        error=shortened(f"{type(error).__name__}: {error}", 1000),
         trace=text,
     )
     place = zlib.crc32(partition.encode(errors="replace")) % PLACES if partition else PLACES

@@ -35,7 +35,7 @@ def target_of(metadata: TableMetadata, *, snapshot_id: int | None, as_of_ms: int
         wanted = f"snapshot {snapshot_id}" if snapshot_id is not None else "snapshot of that time"
         raise PreconditionFailed(
             f"the table at {metadata.location} has no {wanted}",
-            hint="it may have expired; pyiceberg's table.history() lists what there is",
+            hint="it may have expired; distop tables snapshots TABLE lists what there is",
             details={"field": "snapshot" if snapshot_id is not None else "as_of"},
         )
     return found

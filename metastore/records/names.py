@@ -22,8 +22,11 @@ def check_new_name(name: str, what: str) -> str:
         ``..``, blanks at an end, characters that are not seen, a spelling of Unicode that is not NFC.
     """
     check_name(name, what)
-    if not all(part.strip(" ") for part in name.split(".")):
+    parts = name.split(".")
+    if not all(part.strip(" ") for part in parts):
         reason = "has an empty part: dots stand between names"
+    elif not all(part.replace("%2E", "") for part in parts):
+        reason = "has a part of nothing but dots, which reads as a path"
     elif {"", ".", ".."}.intersection(name.split("/")):
         reason = "reads as a path that goes elsewhere"
     else:

@@ -73,7 +73,8 @@ def _move(
     if before is not None and not reingest:
         raise AlreadyIngested(
             f"{path!r} was ingested already, up to {before!r}",
-            hint="pass a watermark beyond it if there is more, or reingest: true to ingest it again",
+            hint="new_only takes the files in it that are new, reingest takes all of it again; "
+            "or pass a watermark beyond it",
             details={"field": "paths", "partition": path, "watermark": before},
         )
     time = newest(path, files)
@@ -112,7 +113,7 @@ def _check_overlap(name: str, found: FoundSource, marks: Marks) -> None:
             source, partition, value = other
             raise AlreadyIngested(
                 f"{url} was ingested already, as a whole or in part: {source}/{partition} up to {value!r}",
-                hint="name what is new, or pass reingest: true to ingest all of it",
+                hint="new_only takes the files that are new, reingest takes all of it again",
                 details={"field": "paths", "partition": partition, "source": source, "watermark": value},
             )
 

@@ -126,6 +126,26 @@ async def test_the_same_source_is_not_ingested_twice(service: Whole) -> None:
         await service.client.start("t", "ingest", {"paths": [str(source)]})
 
 
+async def test_of_two_over_one_source_range_one_wins(
+    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
+) -> None:
+    """P16: both have started before either has ended; the other one fails, and nothing of it is left."""
+    async with coordinated(etcd_config, tmp_path, client) as service:
+        source = write_csv(service.folder / "src" / "a", "1.csv", 0, 10)
+        started = [
+            await service.client.start("t", "ingest", {"paths": [str(source)]}, object=name) for name in "ab"
+        ]
+        async with runner(client):
+            ended = [await service.client.wait(one.name, timeout_s=90) for one in started]
+            await service.at_rest()
+        assert {one.state for one in ended} == {OperationState.SUCCEEDED, OperationState.FAILED}
+        assert [one.error.code for one in ended if one.error] == ["WATERMARK_CONFLICT"]
+        assert await asyncio.to_thread(service.ids) == list(range(10))
+        assert service.data_files() == await asyncio.to_thread(service.published_files)
+        [marks] = (await service.client.watermarks("t")).values()
+        assert sorted(marks) == ["a"]
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [

@@ -26,7 +26,9 @@ def request_of(method: str, name: str = "", **fields: Any) -> Any:
     return GetMessageClass(METHODS[method].input_type)(**fields)
 
 
-async def told(channel: grpc.aio.Channel, method: str, request: Any, token: str = "") -> DistopError | None:
+async def told(
+    channel: grpc.aio.Channel, method: str, request: Any, token: str = "", timeout_s: float | None = 10
+) -> DistopError | None:
     """How a call is refused; ``None``: it is not. Of a stream, the first message counts."""
     kind = METHODS[method]
     reply = GetMessageClass(kind.output_type)
@@ -34,11 +36,11 @@ async def told(channel: grpc.aio.Channel, method: str, request: Any, token: str 
     serializers = (type(request).SerializeToString, reply.FromString)
     try:
         if kind.server_streaming:
-            call = channel.unary_stream(method, *serializers)(request, metadata=metadata, timeout=10)
+            call = channel.unary_stream(method, *serializers)(request, metadata=metadata, timeout=timeout_s)
             await call.read()
             call.cancel()
         else:
-            await channel.unary_unary(method, *serializers)(request, metadata=metadata, timeout=10)
+            await channel.unary_unary(method, *serializers)(request, metadata=metadata, timeout=timeout_s)
     except grpc.aio.AioRpcError as error:
         return from_rpc_error(error)
     return None

@@ -186,6 +186,23 @@ def test_properties_that_are_no_strings_are_refused(
     catalog.create_table("ny.flights", SCHEMA)
 
 
+@pytest.mark.parametrize("part", [".", "..", "a\0b", "a\x1bb", "a\x1fb", "a\u202eb", "a ", "Zu\u0308rich"])
+def test_names_that_read_as_others_are_refused(catalog: EtcdCatalog, store: SyncEtcd, part: str) -> None:
+    """U3: of namespaces too, in which no table could be made; nothing is left."""
+    catalog.create_namespace("ny")
+    catalog.create_table("ny.t", SCHEMA)
+    before = all_keys(store)
+    for create in (
+        lambda: catalog.create_namespace((part,)),
+        lambda: catalog.create_namespace(("ny", part)),
+        lambda: catalog.create_table(("ny", part), SCHEMA),
+        lambda: catalog.rename_table("ny.t", ("ny", part)),
+    ):
+        with pytest.raises(InvalidName):
+            create()
+    assert all_keys(store) == before
+
+
 # -- errors ------------------------------------------------------------------------------------------
 
 

@@ -182,6 +182,8 @@ def test_options_of_ingest_are_parts_of_its_argument(service: FakeService, addre
     argument = json.loads(request.argument_json)
     assert argument == {"paths": ["/a"], "new_only": True, "null_values": ["", "NA", "-"]}
     assert request.object == "night"
+    run("ingest", "flights", "/b", "--reingest", address=address)
+    assert json.loads(service.calls["start"][-1].argument_json) == {"paths": ["/b"], "reingest": True}
 
 
 def test_a_dry_run_of_ingest_shows_and_starts_nothing(service: FakeService, address: str) -> None:

@@ -24,6 +24,8 @@ def test_plain_names_are_taken(name: str) -> None:
         (" ", "empty part"),
         ("a. .b", "empty part"),
         ("a/..", "empty part"),
+        ("a.%2E", "nothing but dots"),
+        ("%2E%2E.a", "nothing but dots"),
         ("a//b", "path"),
         ("/a", "path"),
         (" a", "blank"),

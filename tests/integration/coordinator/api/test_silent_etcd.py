@@ -1,0 +1,68 @@
+"""No call hangs: each of the API ends while etcd says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from distop.errors import DeadlineExceeded, EtcdUnavailable, OutcomeUnknown
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.proto import distop_pb2 as pb
+from distop.proto.rights import RIGHTS, Scope
+from support.etcd.proxy import Proxy
+from support.services.coordinators import serving, through
+from support.services.doors import METHODS, request_of, told
+from support.tables.nowhere import nowhere
+
+FIELDS: dict[str, dict[str, Any]] = {
+    "StartOperation": {"type": "noop"},
+    "PreviewOperation": {"type": "noop"},
+    "ResolveOperation": {"action": "abort"},
+    "CreateTable": {"location": nowhere()},
+    "AlterTable": {"changes_json": ['{"change": "add", "column": "x", "type": "long"}']},
+    "ChangeWatermarks": {"action": "forget", "source": "s"},
+    "DrainCoordinator": {"member": "m"},
+    "EnqueueBatch": {"batch": "b", "type": "noop"},
+    "SetOrdering": {"gate": "open"},
+    "ControlBacklog": {"action": "open"},
+    "ChangeGrants": {"add": [pb.Grant(who="a", role="admin", tables=["*"])]},
+}
+"""What else a request of a method needs to make sense."""
+
+
+ANSWERED = {"Diagnose", "ListGrants", "ChangeGrants"}
+"""Calls that know an answer: what the doctor cannot look at is a finding, and grants are remembered."""
+
+
+def request(method: str) -> Any:
+    scope = RIGHTS[method].scope
+    name = "t/noop/1" if scope is Scope.OPERATION else "t" if RIGHTS[method].field else ""
+    return request_of(method, name, **FIELDS.get(method.rpartition("/")[2], {}))
+
+
+@pytest.mark.parametrize("timeout_s", [2.0, None])
+async def test_no_call_hangs_while_etcd_is_silent(
+    etcd_config: EtcdConfig, etcd: EtcdProcess, timeout_s: float | None
+) -> None:
+    """U4: each says what is wrong before the deadline of its caller, also if that one gave none."""
+    async with (
+        Proxy(etcd.endpoint) as proxy,
+        serving(replace(through(etcd_config, proxy.endpoint), timeout_s=1.0)) as service,
+    ):
+        await service.create_table("t")
+        proxy.hold_requests()
+        proxy.hold_replies()
+        calls = [told(service.channel, one, request(one), timeout_s=timeout_s) for one in METHODS]
+        errors = await asyncio.wait_for(asyncio.gather(*calls), 60)
+        said = {
+            method.rpartition("/")[2]: error and error.code
+            for method, error in zip(METHODS, errors, strict=True)
+        }
+        wanted = (EtcdUnavailable.code, OutcomeUnknown.code)
+        assert {method for method, code in said.items() if code not in wanted} == ANSWERED
+        assert DeadlineExceeded.code not in said.values()
+        proxy.flow()
