@@ -1,4 +1,4 @@
-"""The certificates and tokens of ``distop dev --secure``: made where they are missing, kept where they hold."""
+"""What ``distop dev --secure`` makes where it is missing, and keeps while it holds: certificates, tokens."""
 
 from __future__ import annotations
 

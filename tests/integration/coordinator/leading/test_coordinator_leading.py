@@ -112,7 +112,7 @@ async def test_work_moves_when_a_coordinator_leaves(
     operation = await begin(client, partition_count=2)
     config = config_of(etcd_config, linger_s=linger_s)
     async with running(config) as staying, running(config) as leaving:
-        # The first that stood may have led before the other one came; the table then moves to the preferred one.
+        # The first that stood may have led before the other one came; the table then moves on.
         first = preferred([staying.member, leaving.member], "t")
         if first == staying.member:
             staying, leaving = leaving, staying
