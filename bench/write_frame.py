@@ -7,7 +7,8 @@ from typing import Any
 
 import frame
 
-from distop.commit.layout.model import Layout, parse_schema
+from distop.commit.layout.model import Layout
+from distop.commit.layout.schemas import parse_schema
 from distop.commit.layout.staging import format_of
 from distop.commit.outputs import output_of
 from distop.metastore.records.operation import OperationArg, StepRecord

@@ -40,8 +40,10 @@ from distop.commit.layout.changes import (
     refused,
 )
 from distop.commit.layout.evolution import evolution_of
-from distop.commit.layout.model import Layout, check_format, check_properties, file_io, parse_schema
+from distop.commit.layout.model import Layout, check_format, file_io
 from distop.commit.layout.partitioning import Partitioner
+from distop.commit.layout.properties import check_properties
+from distop.commit.layout.schemas import parse_schema
 from distop.commit.layout.staging import DELTA, FILES
 from distop.commit.layout.terms import check_terms, parse_partitioning
 from distop.commit.outputs import output_of

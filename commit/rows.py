@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from distop.commit.layout.model import DEFAULT_PROPERTIES, Layout, parse_schema
+from distop.commit.layout.model import DEFAULT_PROPERTIES, Layout
+from distop.commit.layout.schemas import parse_schema
 from distop.commit.layout.staging import OUTPUT, format_of
 from distop.commit.outputs import output_of
 from distop.commit.writing.writer import StagedWriter

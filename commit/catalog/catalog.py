@@ -62,7 +62,8 @@ from distop.commit.catalog.pointers import FOREIGN, Move, Pointer, Pointers, Swa
 from distop.commit.cleanup.reachable import files_of_table
 from distop.commit.files.allowed import ENDPOINTS, allow
 from distop.commit.files.storage import StorageOptions, storage_of
-from distop.commit.layout.model import check_properties, file_io
+from distop.commit.layout.model import file_io
+from distop.commit.layout.properties import check_properties
 from distop.commit.pyiceberg_private import StagingCatalog
 from distop.errors import DistopError, InvalidArgument, OutcomeUnknown
 from distop.metastore.etcd.sync import SyncEtcd

@@ -23,7 +23,8 @@ from pyiceberg.table.update import (
 )
 
 from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.layout.model import FORMAT_VERSION, inert
+from distop.commit.layout.model import FORMAT_VERSION
+from distop.commit.layout.properties import inert
 from distop.errors import PreconditionFailed
 from distop.metastore.crashpoints import reached
 

@@ -11,7 +11,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
 from distop.commit.layout.evolution import may_widen
-from distop.commit.layout.model import parse_schema
+from distop.commit.layout.schemas import parse_schema
 from distop.errors import InvalidArgument
 from distop.metastore.records.names import unreadable
 from distop.metastore.records.structs import convert

@@ -6,9 +6,8 @@ from the recorded one, so that all of them agree on field ids whatever becomes o
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -23,31 +22,12 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IntegerType,
-    LongType,
-    NestedField,
-    PrimitiveType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
 
 from distop.commit.files.storage import StorageOptions, io_properties
-from distop.commit.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
+from distop.commit.layout.properties import check_properties
+from distop.commit.layout.schemas import check_names, from_arrow
 from distop.commit.layout.terms import parse_partitioning
-from distop.commit.pyiceberg_private import schema_without_ids
-from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
-from distop.metastore.records.locations import canonical, place_of
+from distop.errors import CorruptRecord, PreconditionFailed
 
 FORMAT_VERSION: Literal[2] = 2
 """The Iceberg format that is written: the first in which a manifest may be adopted by a later snapshot."""
@@ -55,23 +35,6 @@ FORMAT_VERSION: Literal[2] = 2
 DEFAULT_PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true"}
 """Of the tables that operations make, unless they say otherwise: earlier metadata files that the table's log
 no longer names (it has ``write.metadata.previous-versions-max`` entries, 100 by default) are removed."""
-
-MAX_PROPERTIES, MAX_PROPERTY_NAME, MAX_PROPERTY, MAX_MAPPING = 256, 256, 16 << 10, 1 << 20
-"""Of one table; characters of a name, of a value, and of the one that maps columns to names."""
-
-_ACTS = re.compile(
-    r"(.*[.-])?impl|py-.*|(s3|gcs|adls|hdfs|oss|abfs|wasb|client|rest|hive|glue|dynamodb|sql|fs|http|ssl|auth"
-    r"|oauth2|header|token|credential|uri|warehouse)([.-].*)?|.*(secret|password|passwd|access-key|credential).*"
-)
-"""Names of properties that libraries act on."""
-
-_NAMES_FOLDERS = (
-    "write.data.path",
-    "write.metadata.path",
-    "write.object-storage.path",
-    "write.folder-storage.path",
-)
-"""Where programs of Iceberg write, in place of the table's location."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +71,8 @@ class Layout:
             transform (``field`` is ``partition_by``), or a property names code (``field`` is ``properties``).
         """
         if not isinstance(schema, Schema):
-            schema = _from_arrow(schema)
-        _check_names(column.name for column in schema.columns)
+            schema = from_arrow(schema)
+        check_names(column.name for column in schema.columns)
         fresh = assign_fresh_schema_ids(schema)
         texts = {name: _property_text(value) for name, value in (properties or {}).items()}
         check_properties(texts)
@@ -180,54 +143,6 @@ class Layout:
         return TableMetadataV2(**fields)
 
 
-def check_properties(properties: Mapping[str, Any], location: str = "") -> None:
-    """Refuse properties that somebody's library would act on, and more of others than a table has use for.
-
-    Names that nobody knows are notes. But pyiceberg would call what ``py-io-impl`` names wherever a process
-    opens the table. A folder to write to must be in that of the table, where its ``location`` is known: any
-    other is another table's, or claimed by nobody.
-
-    Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` is ``properties``.
-    """
-    if len(properties) > MAX_PROPERTIES:
-        raise _bad_property(f"there are {len(properties):,} properties, at most {MAX_PROPERTIES} are kept")
-    for name, value in properties.items():
-        if _ACTS.fullmatch(name.lower()):
-            raise _bad_property(
-                f"property {name[:100]!r} names code, a credential or an endpoint",
-                "leave it out; how files are reached is up to each process, not to the table",
-            )
-        most = MAX_MAPPING if name == "schema.name-mapping.default" else MAX_PROPERTY
-        if len(name) > MAX_PROPERTY_NAME or len(str(value)) > most:
-            raise _bad_property(
-                f"property {name[:100]!r} is too long: names have at most {MAX_PROPERTY_NAME} characters, "
-                f"and this one's value {most:,}"
-            )
-    for name in _NAMES_FOLDERS if location else ():
-        if name not in properties:
-            continue
-        own, place = (place_of(canonical(str(text), "properties")) for text in (location, properties[name]))
-        if place != own and not place.startswith(f"{own}/"):
-            raise InvalidArgument(
-                f"property {name!r} names {properties[name]}, which is not in the table's own folder {own}",
-                hint="leave it out, or name a folder below the table's location",
-                details={"field": "properties"},
-            )
-
-
-def inert(properties: Mapping[str, str]) -> dict[str, str]:
-    """Properties that another program wrote, without those that :func:`check_properties` may refuse."""
-    return {
-        name: value
-        for name, value in properties.items()
-        if name not in _NAMES_FOLDERS and not _ACTS.fullmatch(name.lower())
-    }
-
-
-def _bad_property(message: str, hint: str = "") -> InvalidArgument:
-    return InvalidArgument(message, hint=hint, details={"field": "properties"})
-
-
 def check_format(metadata: TableMetadata) -> None:
     """Raise :class:`~distop.errors.PreconditionFailed` unless the table has the format that is written."""
     if metadata.format_version != FORMAT_VERSION:
@@ -247,9 +162,6 @@ def _uuid(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         return uuid4()
-
-
-# -- files -------------------------------------------------------------------------------------------
 
 
 def file_io(
@@ -290,121 +202,3 @@ def load_metadata(metadata_location: str, storage: StorageOptions | None = None)
         raise CorruptRecord(f"the table's metadata file {metadata_location} is missing") from error
     except (ValidationError, PydanticError) as error:
         raise CorruptRecord(f"{metadata_location} is no table metadata: {error}") from error
-
-
-# -- schemas -----------------------------------------------------------------------------------------
-
-_TYPES: dict[str, Callable[[], PrimitiveType]] = {
-    "boolean": BooleanType,
-    "int": IntegerType,
-    "long": LongType,
-    "float": FloatType,
-    "double": DoubleType,
-    "date": DateType,
-    "time": TimeType,
-    "timestamp": TimestampType,
-    "timestamptz": TimestamptzType,
-    "string": StringType,
-    "uuid": UUIDType,
-    "binary": BinaryType,
-}
-_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
-_FIXED = re.compile(r"fixed\[\s*(\d+)\s*\]")
-_NOT_NULL = re.compile(r"\s+not\s+null$", re.IGNORECASE)
-
-
-def parse_schema(fields: Iterable[str] | Mapping[str, str]) -> Schema:
-    """A schema that a user wrote down: ``["id: long not null", "price: decimal(9,2)"]``, or names to types.
-
-    Types are Iceberg's primitive ones. Raises :class:`~distop.errors.InvalidArgument` naming the column.
-    """
-    pairs = list(fields.items()) if isinstance(fields, Mapping) else [_split_field(text) for text in fields]
-    _check_names(name for name, _ in pairs)
-    columns = []
-    for position, (name, text) in enumerate(pairs, start=1):
-        type_text, required = _NOT_NULL.subn("", str(text).strip())
-        columns.append(NestedField(position, name, _parse_type(name, type_text), required=bool(required)))
-    return Schema(*columns)
-
-
-def _split_field(text: object) -> tuple[str, str]:
-    name, colon, type_text = str(text).rpartition(":")
-    if not colon:
-        raise _bad_schema(f"{text!r} is no column: write 'name: type'", str(text))
-    return name.strip(), type_text
-
-
-def _parse_type(name: str, text: str) -> PrimitiveType:
-    lowered = text.strip().lower()
-    if lowered in _TYPES:
-        return _TYPES[lowered]()
-    if match := _DECIMAL.fullmatch(lowered):
-        precision, scale = int(match[1]), int(match[2])
-        if 1 <= precision <= 38 and scale <= precision:
-            return DecimalType(precision, scale)
-        raise _bad_schema(f"column {name!r}: {text} needs 1 <= precision <= 38 and scale <= precision", name)
-    if (match := _FIXED.fullmatch(lowered)) and int(match[1]) > 0:
-        return FixedType(int(match[1]))
-    known = ", ".join([*_TYPES, "decimal(p,s)", "fixed[n]"])
-    raise _bad_schema(f"column {name!r} has the unknown type {text!r}; known are: {known}", name)
-
-
-def _check_names(names: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if not name:
-            raise _bad_schema("a column has no name", name)
-        if len(name) > MAX_COLUMN_NAME:
-            raise _bad_schema(
-                f"column {name[:50]!r}... has a name of {len(name):,} characters, at most "
-                f"{MAX_COLUMN_NAME:,} are taken",
-                name[:50],
-            )
-        if len(seen) >= MAX_COLUMNS:
-            raise _bad_schema(f"there are more than {MAX_COLUMNS:,} columns", "")
-        if name in seen:
-            raise _bad_schema(f"column {name!r} is named twice", name)
-        seen.add(name)
-    if not seen:
-        raise _bad_schema("the schema has no columns", "")
-
-
-def _bad_schema(message: str, column: str) -> InvalidArgument:
-    return InvalidArgument(message, details={"field": "schema", "column": column})
-
-
-def _from_arrow(schema: Any) -> Schema:
-    import pyarrow as pa
-    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
-
-    widened = pa.schema([column.with_type(_widened(column.type)) for column in schema])
-    try:
-        return schema_without_ids(widened)
-    except UnsupportedPyArrowTypeException as error:
-        column = error.field
-        raise _bad_schema(
-            f"column {column.name!r}: Iceberg has no type {column.type}", column.name
-        ) from error
-    except (TypeError, ValueError) as error:
-        raise _bad_schema(f"the schema cannot be one of Iceberg: {error}", "") from error
-
-
-def _widened(kind: Any) -> Any:
-    """The Arrow type that Iceberg has and that holds all values of ``kind``."""
-    import pyarrow as pa
-
-    if pa.types.is_uint32(kind):
-        return pa.int64()
-    if pa.types.is_uint64(kind):
-        return pa.decimal128(20, 0)
-    if pa.types.is_null(kind):
-        return pa.string()
-    if pa.types.is_date64(kind):
-        return pa.date32()
-    if pa.types.is_time(kind):
-        return pa.time64("us")
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", tz="UTC" if kind.tz else None)
-    if pa.types.is_dictionary(kind):
-        return _widened(kind.value_type)
-    return kind

@@ -32,7 +32,7 @@ def check_options(record: TableRecord, registry: Registry) -> None:
             raise _wrong("properties", f"property {name!r} is neither text, number nor boolean")
     from distop.commit.files.allowed import check_location
     from distop.commit.files.credentials import opened_with
-    from distop.commit.layout.model import check_properties
+    from distop.commit.layout.properties import check_properties
 
     check_location(record.location)
     _as_option("storage", lambda: opened_with(options.get("storage")))
@@ -68,8 +68,8 @@ def _checked_columns(record: TableRecord) -> Any:
 
 
 def _checked_layout(record: TableRecord) -> Any:
-    from distop.commit.layout.model import parse_schema
     from distop.commit.layout.partitioning import Partitioner
+    from distop.commit.layout.schemas import parse_schema
     from distop.commit.outputs import output_of
     from distop.commit.rows import new_layout
 

@@ -20,7 +20,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from distop.client import Client, Index, Table
-from distop.commit.layout.model import Layout, parse_schema
+from distop.commit.layout.model import Layout
+from distop.commit.layout.schemas import parse_schema
 from distop.errors import DistopError, InvalidArgument, PreconditionFailed
 from distop.spark_jobs.dataframes.options import ReadOptions
 from distop.spark_jobs.dataframes.target import connect, find_table, storage_options

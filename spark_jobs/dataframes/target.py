@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from distop.client import Client, Table
 from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.layout.model import DEFAULT_PROPERTIES, Layout, file_io, parse_schema
+from distop.commit.layout.model import DEFAULT_PROPERTIES, Layout, file_io
 from distop.commit.layout.owner import take_folder
+from distop.commit.layout.schemas import parse_schema
 from distop.commit.writing.prepared import folder_of, new_write
 from distop.commit.writing.writer import StagedWriter
 from distop.errors import InvalidArgument, PreconditionFailed, TableExists, TableNotFound

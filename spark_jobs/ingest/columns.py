@@ -10,7 +10,8 @@ from pyarrow.types import is_decimal
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
-from distop.commit.layout.model import Layout, parse_schema
+from distop.commit.layout.model import Layout
+from distop.commit.layout.schemas import parse_schema
 from distop.errors import InvalidArgument
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.conversion import check_columns

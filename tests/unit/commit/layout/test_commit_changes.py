@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from distop.commit.layout.changes import changed_columns, parse_changes
-from distop.commit.layout.model import Layout, parse_schema
+from distop.commit.layout.model import Layout
+from distop.commit.layout.schemas import parse_schema
 from distop.errors import InvalidArgument
 
 SCHEMA = Layout.create(

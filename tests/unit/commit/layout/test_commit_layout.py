@@ -12,7 +12,8 @@ from pyiceberg.exceptions import ValidationError
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import ToOutputFile
 
-from distop.commit.layout.model import Layout, file_io, load_metadata, parse_schema
+from distop.commit.layout.model import Layout, file_io, load_metadata
+from distop.commit.layout.schemas import parse_schema
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
 
 COLUMNS = pa.schema(

@@ -11,7 +11,8 @@ from distop.commit.altering import altered
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.changes import SetProperties
-from distop.commit.layout.model import Layout, check_properties, file_io, inert
+from distop.commit.layout.model import Layout, file_io
+from distop.commit.layout.properties import check_properties, inert
 from distop.errors import InvalidArgument
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.record import encode

@@ -16,7 +16,8 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.types import LongType
 
-from distop.commit.layout.model import Layout, file_io, parse_schema
+from distop.commit.layout.model import Layout, file_io
+from distop.commit.layout.schemas import parse_schema
 from distop.commit.writing.file_lists import MAX_RESULT_BYTES
 from distop.commit.writing.manifests import TaskManifest, adopt
 from distop.commit.writing.writer import StagedWriter

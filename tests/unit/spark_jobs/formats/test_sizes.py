@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from distop.commit.layout.model import Layout, parse_schema
+from distop.commit.layout.model import Layout
+from distop.commit.layout.schemas import parse_schema
 from distop.errors import InvalidArgument, SourceUnreadable
 from distop.spark_jobs.ingest.argument import parse_argument
 from support.sources.ingesting import Ingesting

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.types import DecimalType, DoubleType, LongType
 
-from distop.commit.layout.model import Layout, parse_schema
+from distop.commit.layout.model import Layout
+from distop.commit.layout.schemas import parse_schema
 from distop.errors import InvalidArgument, JobFailed, SchemaConflict
 from distop.metastore.records.table import Head, TableRecord
 from distop.operations.api import PlanRequest

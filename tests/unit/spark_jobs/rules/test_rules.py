@@ -13,7 +13,8 @@ import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
-from distop.commit.layout.model import Layout, parse_schema
+from distop.commit.layout.model import Layout
+from distop.commit.layout.schemas import parse_schema
 from distop.commit.writing.prepared import new_write
 from distop.errors import InvalidArgument, JobFailed, PreconditionFailed
 from distop.metastore.records.table import TableRecord

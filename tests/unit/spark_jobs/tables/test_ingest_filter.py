@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
 
-from distop.commit.layout.model import parse_schema
+from distop.commit.layout.schemas import parse_schema
 from distop.errors import InvalidArgument
 from distop.spark_jobs.tables.filters import arrow_filter, filter_columns, parse_filter
 

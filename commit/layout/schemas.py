@@ -1,0 +1,152 @@
+"""Schemas of new tables: as a user writes them down, or as Arrow has them, made ones of Iceberg."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IntegerType,
+    LongType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from distop.commit.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
+from distop.commit.pyiceberg_private import schema_without_ids
+from distop.errors import InvalidArgument
+
+_TYPES: dict[str, Callable[[], PrimitiveType]] = {
+    "boolean": BooleanType,
+    "int": IntegerType,
+    "long": LongType,
+    "float": FloatType,
+    "double": DoubleType,
+    "date": DateType,
+    "time": TimeType,
+    "timestamp": TimestampType,
+    "timestamptz": TimestamptzType,
+    "string": StringType,
+    "uuid": UUIDType,
+    "binary": BinaryType,
+}
+
+
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
+
+
+_FIXED = re.compile(r"fixed\[\s*(\d+)\s*\]")
+
+
+_NOT_NULL = re.compile(r"\s+not\s+null$", re.IGNORECASE)
+
+
+def parse_schema(fields: Iterable[str] | Mapping[str, str]) -> Schema:
+    """A schema that a user wrote down: ``["id: long not null", "price: decimal(9,2)"]``, or names to types.
+
+    Types are Iceberg's primitive ones. Raises :class:`~distop.errors.InvalidArgument` naming the column.
+    """
+    pairs = list(fields.items()) if isinstance(fields, Mapping) else [_split_field(text) for text in fields]
+    check_names(name for name, _ in pairs)
+    columns = []
+    for position, (name, text) in enumerate(pairs, start=1):
+        type_text, required = _NOT_NULL.subn("", str(text).strip())
+        columns.append(NestedField(position, name, _parse_type(name, type_text), required=bool(required)))
+    return Schema(*columns)
+
+
+def _split_field(text: object) -> tuple[str, str]:
+    name, colon, type_text = str(text).rpartition(":")
+    if not colon:
+        raise _bad_schema(f"{text!r} is no column: write 'name: type'", str(text))
+    return name.strip(), type_text
+
+
+def _parse_type(name: str, text: str) -> PrimitiveType:
+    lowered = text.strip().lower()
+    if lowered in _TYPES:
+        return _TYPES[lowered]()
+    if match := _DECIMAL.fullmatch(lowered):
+        precision, scale = int(match[1]), int(match[2])
+        if 1 <= precision <= 38 and scale <= precision:
+            return DecimalType(precision, scale)
+        raise _bad_schema(f"column {name!r}: {text} needs 1 <= precision <= 38 and scale <= precision", name)
+    if (match := _FIXED.fullmatch(lowered)) and int(match[1]) > 0:
+        return FixedType(int(match[1]))
+    known = ", ".join([*_TYPES, "decimal(p,s)", "fixed[n]"])
+    raise _bad_schema(f"column {name!r} has the unknown type {text!r}; known are: {known}", name)
+
+
+def check_names(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if not name:
+            raise _bad_schema("a column has no name", name)
+        if len(name) > MAX_COLUMN_NAME:
+            raise _bad_schema(
+                f"column {name[:50]!r}... has a name of {len(name):,} characters, at most "
+                f"{MAX_COLUMN_NAME:,} are taken",
+                name[:50],
+            )
+        if len(seen) >= MAX_COLUMNS:
+            raise _bad_schema(f"there are more than {MAX_COLUMNS:,} columns", "")
+        if name in seen:
+            raise _bad_schema(f"column {name!r} is named twice", name)
+        seen.add(name)
+    if not seen:
+        raise _bad_schema("the schema has no columns", "")
+
+
+def _bad_schema(message: str, column: str) -> InvalidArgument:
+    return InvalidArgument(message, details={"field": "schema", "column": column})
+
+
+def from_arrow(schema: Any) -> Schema:
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
+
+    widened = pa.schema([column.with_type(_widened(column.type)) for column in schema])
+    try:
+        return schema_without_ids(widened)
+    except UnsupportedPyArrowTypeException as error:
+        column = error.field
+        raise _bad_schema(
+            f"column {column.name!r}: Iceberg has no type {column.type}", column.name
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise _bad_schema(f"the schema cannot be one of Iceberg: {error}", "") from error
+
+
+def _widened(kind: Any) -> Any:
+    """The Arrow type that Iceberg has and that holds all values of ``kind``."""
+    import pyarrow as pa
+
+    if pa.types.is_uint32(kind):
+        return pa.int64()
+    if pa.types.is_uint64(kind):
+        return pa.decimal128(20, 0)
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_date64(kind):
+        return pa.date32()
+    if pa.types.is_time(kind):
+        return pa.time64("us")
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC" if kind.tz else None)
+    if pa.types.is_dictionary(kind):
+        return _widened(kind.value_type)
+    return kind
