@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from distop.errors import InvalidArgument, UnknownOperationType
 from distop.metastore.records.effects import may_run_together
-from distop.metastore.records.keyspace import check_type
+from distop.metastore.records.names import check_type
 from distop.operations.api import DistributedOperation
 
 GROUP = "distop.operations"

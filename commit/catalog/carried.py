@@ -23,7 +23,8 @@ from distop.metastore.records.keyspace import TableKeys, unescape
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.record import encode_plain
 from distop.metastore.records.table import TableRecord, Watermarks
-from distop.metastore.records.watermarks import Marks, check_room, position
+from distop.metastore.records.watermark_chunks import position
+from distop.metastore.records.watermarks import Marks, check_room
 from distop.metastore.tables.watermarks import make_room, marks_at
 
 PREFIX = "distop.watermark."

@@ -11,7 +11,8 @@ from pyiceberg.table.snapshots import Snapshot
 from distop.commit.steps.partial import Moves
 from distop.errors import PreconditionFailed
 from distop.metastore.records.operation import OperationArg, WatermarkMove
-from distop.metastore.records.watermarks import Changes, Marks, position
+from distop.metastore.records.watermark_chunks import position
+from distop.metastore.records.watermarks import Changes, Marks
 
 MAX_SUMMARY_WATERMARKS_BYTES = 16 << 10
 """Watermarks in a snapshot's summary: every metadata file repeats the summaries of all snapshots."""

@@ -15,7 +15,8 @@ from distop.commit.steps.partial import selection
 from distop.errors import WatermarkConflict
 from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.operation import WatermarkMove
-from distop.metastore.records.watermarks import Marks, position
+from distop.metastore.records.watermark_chunks import position
+from distop.metastore.records.watermarks import Marks
 
 _INTEGER = re.compile(r"-?[0-9]+")
 _DIGITS = re.compile(r"([0-9]+)")

@@ -12,13 +12,11 @@ from distop.metastore.records.locations import canonical, place_of
 MAX_PROPERTIES, MAX_PROPERTY_NAME, MAX_PROPERTY, MAX_MAPPING = 256, 256, 16 << 10, 1 << 20
 """Of one table; characters of a name, of a value, and of the one that maps columns to names."""
 
-
 _ACTS = re.compile(
     r"(.*[.-])?impl|py-.*|(s3|gcs|adls|hdfs|oss|abfs|wasb|client|rest|hive|glue|dynamodb|sql|fs|http|ssl|auth"
     r"|oauth2|header|token|credential|uri|warehouse)([.-].*)?|.*(secret|password|passwd|access-key|credential).*"
 )
 """Names of properties that libraries act on."""
-
 
 _NAMES_FOLDERS = (
     "write.data.path",

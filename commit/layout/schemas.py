@@ -45,12 +45,9 @@ _TYPES: dict[str, Callable[[], PrimitiveType]] = {
     "binary": BinaryType,
 }
 
-
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
-
 _FIXED = re.compile(r"fixed\[\s*(\d+)\s*\]")
-
 
 _NOT_NULL = re.compile(r"\s+not\s+null$", re.IGNORECASE)
 

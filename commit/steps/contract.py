@@ -30,7 +30,8 @@ from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.metastore.records.record import encode
 from distop.metastore.records.structs import convert
 from distop.metastore.records.table import Head, TableRecord
-from distop.metastore.records.watermarks import Chunks, Fetch, Marks, decode_recent
+from distop.metastore.records.watermark_chunks import Chunks, Fetch
+from distop.metastore.records.watermarks import Marks, decode_recent
 from distop.operations.api import OperationView
 
 GROUP = "distop.commit_steps"

@@ -29,7 +29,8 @@ from distop.metastore.backlog.unordered import add
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue, Put
 from distop.metastore.operations.starting import digest_of
-from distop.metastore.records.keyspace import TableKeys, check_table_name, check_type, prefix_end
+from distop.metastore.records.keyspace import TableKeys, prefix_end
+from distop.metastore.records.names import check_table_name, check_type
 from distop.metastore.records.record import decode, encode
 from distop.metastore.tables.audit import audit_put
 from distop.operations.registry import Registry

@@ -23,8 +23,8 @@ from distop.coordinator.views.operations import member_message
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, Put
 from distop.metastore.members.draining import set_draining
-from distop.metastore.records.keyspace import check_table_name
 from distop.metastore.records.member import LeaderRecord, MemberRecord
+from distop.metastore.records.names import check_table_name
 from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import audit_put, prune_softly, read_audit
 from distop.metastore.tables.audit_feed import Cursor

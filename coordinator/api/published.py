@@ -17,11 +17,13 @@ from distop.coordinator.views.listing import DEFAULT_PAGE, MAX_PAGE, PageToken, 
 from distop.coordinator.views.operations import from_history
 from distop.errors import DistopError, InvalidArgument, NotFound, shortened
 from distop.metastore.etcd.txn import Txn
-from distop.metastore.records.keyspace import check_table_name, prefix_end
+from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.names import check_table_name
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord
-from distop.metastore.records.watermarks import Marks, check_entry, position
+from distop.metastore.records.watermark_chunks import position
+from distop.metastore.records.watermarks import Marks, check_entry
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.watermarks import (
     change_watermarks,

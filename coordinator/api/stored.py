@@ -11,7 +11,7 @@ from distop.errors import PreconditionFailed, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.deadline import deadline
 from distop.metastore.etcd.txn import Get
-from distop.metastore.records.keyspace import check_table_name
+from distop.metastore.records.names import check_table_name
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord
 

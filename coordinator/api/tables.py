@@ -28,9 +28,9 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, Txn, TxnResult, absent
 from distop.metastore.etcd.update import update
 from distop.metastore.operations.pausing import pause_table, resume_table
-from distop.metastore.records.keyspace import TableKeys, check_table_name
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.locations import canonical
-from distop.metastore.records.names import check_new_name
+from distop.metastore.records.names import check_new_name, check_table_name
 from distop.metastore.records.operation import PauseRecord
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import DropRecord, TableRecord

@@ -36,7 +36,8 @@ from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.options import FollowUp
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, IndexRecord, TableRecord
-from distop.metastore.records.watermarks import Chunks, Marks, decode_recent
+from distop.metastore.records.watermark_chunks import Chunks
+from distop.metastore.records.watermarks import Marks, decode_recent
 from distop.operations.api import Plan, PlanRequest
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from distop.coordinator.doctor.findings import (
     key_without_lease,
     text,
 )
-from distop.coordinator.doctor.reading import OperationSeen, TableSeen
+from distop.coordinator.doctor.seen import OperationSeen, TableSeen
 from distop.errors import CorruptRecord, InvalidName
 from distop.metastore.etcd.txn import Delete, KeyValue, Op, Put, Txn, absent, unchanged
 from distop.metastore.operations.starting import slots_without

@@ -16,13 +16,14 @@ from distop.commit.index.manifest import FOLDER as INDEX
 from distop.commit.layout.staging import PRIVATE
 from distop.commit.writing.prepared import is_spared
 from distop.coordinator.doctor.findings import Finding, RemoveFiles
-from distop.coordinator.doctor.reading import TableSeen
+from distop.coordinator.doctor.seen import TableSeen
 from distop.errors import CorruptRecord
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord, Watermarks
-from distop.metastore.records.watermarks import Chunks, Fetch, Marks, decode_recent, position
+from distop.metastore.records.watermark_chunks import Chunks, Fetch, position
+from distop.metastore.records.watermarks import Marks, decode_recent
 
 STAGED_GRACE_S = 600.0
 """Age of a staged file from which on ``--fix`` removes it."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distop.coordinator.doctor.findings import Finding
-from distop.coordinator.doctor.reading import OperationSeen, TableSeen
+from distop.coordinator.doctor.seen import OperationSeen, TableSeen
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.views.why import long_call, span
 from distop.errors import CorruptRecord

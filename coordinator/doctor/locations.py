@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 
 from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, text, unreadable_record
-from distop.coordinator.doctor.reading import TableSeen
+from distop.coordinator.doctor.seen import TableSeen
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Txn, unchanged

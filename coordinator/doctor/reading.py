@@ -1,4 +1,4 @@
-"""One table as it stands in etcd at one revision, in bounded pages: what the doctor looks at.
+"""Reading what the doctor looks at, at one revision and in bounded pages: members, and tables.
 
 Reads at one revision show what transactions left, never half of one. So whatever contradicts itself there is
 wrong, and not merely under way.
@@ -8,25 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from itertools import islice
 
-from distop.coordinator.doctor.findings import Finding, Fix, unreadable_record
+from distop.coordinator.doctor.seen import MAX_BATCHES, Members, MemberSeen, OperationSeen, TableSeen
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import Compacted, CorruptRecord
 from distop.metastore.backlog.batches import DONE
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.records.keyspace import (
-    TABLE_WORDS,
     OperationId,
-    OperationKeys,
     TableKeys,
     escape,
     prefix_end,
     unescape,
 )
 from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.names import TABLE_WORDS
 from distop.metastore.records.operation import JobRecord, OperationArg
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import TableRecord
@@ -34,8 +32,6 @@ from distop.metastore.tables.listing import table_names
 from distop.metastore.tables.locations import Claim
 
 PAGE = 5000
-MAX_BATCHES = 20
-"""Batches of a backlog that are looked at."""
 MAX_LEASELESS = 100
 """Claims without a lease that are named."""
 
@@ -43,143 +39,6 @@ _WORDS = frozenset(
     {"arg", "state", "runner", "cancel", "error", "commit", "completion", "resolve", "pause", "run"}
 )
 """Keys directly below a root whose values are read."""
-
-
-@dataclass(slots=True)
-class OperationSeen:
-    """An operation that has at least one key, or its index entry."""
-
-    id: OperationId
-    keys: OperationKeys
-    active: KeyValue
-    """Its entry in the index."""
-    words: dict[str, KeyValue] = field(default_factory=dict)
-    """The keys directly below its root."""
-    tracked: Tracked | None = None
-    """Its state, without its jobs; ``None`` if it has no argument that can be read."""
-    unreadable: str = ""
-    """Why a record of it cannot be read."""
-    jobs: int = 0
-    """Jobs with a result."""
-    claims: dict[int, int] = field(default_factory=dict)
-    """Claims by the lease that holds them."""
-    leaseless: list[KeyValue] = field(default_factory=list)
-    """Claims that no lease holds."""
-    keys_count: int = 0
-    newest: KeyValue = KeyValue.missing(b"")  # noqa: RUF009 - a frozen value
-    """The key that was written last."""
-    last_mark_at: float = 0.0
-
-    def word(self, name: str) -> KeyValue:
-        return self.words.get(name, KeyValue.missing(self.keys.prefix + name.encode()))
-
-    @property
-    def state(self) -> KeyValue:
-        return self.word("state")
-
-
-@dataclass(slots=True)
-class MemberSeen:
-    """A live member's key."""
-
-    kv: KeyValue
-    role: str
-    record: MemberRecord
-
-
-@dataclass(slots=True)
-class Members:
-    """Who is there."""
-
-    members: list[MemberSeen] = field(default_factory=list)
-    unreadable: dict[bytes, str] = field(default_factory=dict)
-    revision: int = 0
-
-    def leases(self) -> set[int]:
-        return {member.kv.lease for member in self.members}
-
-    def ids(self, role: str) -> set[str]:
-        return {member.record.id for member in self.members if member.role == role}
-
-    def serving(self, operation_type: str) -> list[str]:
-        """The executors that run operations of a type."""
-        return [
-            member.record.id
-            for member in self.members
-            if member.role == "executor" and operation_type in member.record.types
-        ]
-
-
-@dataclass(slots=True)
-class TableSeen:
-    """A table at one revision."""
-
-    keys: TableKeys
-    revision: int
-    members: Members
-    table: KeyValue
-    entry: KeyValue
-    """Of the index of tables."""
-    head: KeyValue
-    watermarks: KeyValue
-    run_ops: KeyValue
-    coordinator: KeyValue
-    pause: KeyValue
-    ordering: KeyValue
-    backlog_index: KeyValue
-    dropped: KeyValue
-    """The tombstone: what is left of it is still being removed."""
-    claims: list[list[KeyValue]] = field(default_factory=list)
-    """To its location, to folders above it, and the first in it."""
-    batches: list[KeyValue] = field(default_factory=list)
-    """The first of its backlog."""
-    batches_limit: int = MAX_BATCHES
-    unordered: list[KeyValue] = field(default_factory=list)
-    """The first batches without an order that are not done with."""
-    paused_index: list[KeyValue] = field(default_factory=list)
-    """What the index of paused things says of the table and its operations."""
-    next_instances: dict[str, KeyValue] = field(default_factory=dict)
-    operations: dict[OperationId, OperationSeen] = field(default_factory=dict)
-    history: dict[OperationId, KeyValue] = field(default_factory=dict)
-    own_keys: int = 0
-    """Keys that are of no operation."""
-
-    @property
-    def name(self) -> str:
-        return self.keys.name
-
-    def finding(
-        self,
-        code: str,
-        *,
-        sentence: str,
-        remedy: str,
-        operation: OperationId | str = "",
-        subject: str = "",
-        persists_s: float = 0.0,
-        fix: Fix | None = None,
-    ) -> Finding:
-        """A finding about this table, or one of its operations."""
-        return Finding(
-            code=code,
-            table=self.name,
-            operation=str(operation),
-            subject=subject,
-            sentence=sentence,
-            remedy=remedy,
-            persists_s=persists_s,
-            fix=fix,
-        )
-
-    def unreadable(self, key: bytes, why: str, operation: OperationId | str = "") -> Finding:
-        """A record of this table that this version does not understand."""
-        return unreadable_record(key, why, table=self.name, operation=str(operation))
-
-    @property
-    def empty(self) -> bool:
-        """Nothing of it stands: it never was, or has been dropped."""
-        spoken_of = self.entry.exists or self.backlog_index.exists or self.paused_index
-        return not (self.own_keys or self.operations or spoken_of)
 
 
 async def names_with_keys(client: EtcdClient, revision: int) -> list[str]:

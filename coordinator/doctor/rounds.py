@@ -24,13 +24,13 @@ from distop.coordinator.doctor.fixes import Fixing, apply
 from distop.coordinator.doctor.liveness import Patience, check_progress
 from distop.coordinator.doctor.locations import check_claim, check_location, read_claims
 from distop.coordinator.doctor.reading import (
-    TableSeen,
     indexed_tables,
     names_with_keys,
     read_members,
     read_table,
     read_tables,
 )
+from distop.coordinator.doctor.seen import TableSeen
 from distop.errors import CorruptRecord, DistopError, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.health import read_health

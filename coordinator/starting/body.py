@@ -17,7 +17,7 @@ from distop.errors import ArgumentTooLarge, InvalidArgument, UnknownOperationTyp
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES
 from distop.metastore.operations.requests import REMEMBER_S
 from distop.metastore.operations.starting import StartRequest, digest_of
-from distop.metastore.records.keyspace import (
+from distop.metastore.records.names import (
     check_name,
     check_object,
     check_partition,

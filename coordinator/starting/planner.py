@@ -21,7 +21,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.active import active_operations
 from distop.metastore.operations.starting import TableState
-from distop.metastore.records.keyspace import TableKeys, check_partition
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.names import check_partition
 from distop.metastore.records.watermarks import check_room
 from distop.metastore.tables.watermarks import marks_at
 from distop.operations.api import DistributedOperation, Plan, PlanRequest

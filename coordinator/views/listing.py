@@ -17,11 +17,10 @@ from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.records.keyspace import (
     OperationId,
     TableKeys,
-    check_name,
-    check_table_name,
     escape,
     prefix_end,
 )
+from distop.metastore.records.names import check_name, check_table_name
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode
 from distop.metastore.records.structs import from_json

@@ -23,7 +23,8 @@ from distop.coordinator.views.why import Mood, Reason, short_name, why
 from distop.coordinator.web.cache import Answers
 from distop.errors import DistopError, Unavailable
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.records.keyspace import OperationId, check_name, prefix_end
+from distop.metastore.records.keyspace import OperationId, prefix_end
+from distop.metastore.records.names import check_name
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb

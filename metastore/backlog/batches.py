@@ -8,7 +8,7 @@ import msgspec
 
 from distop.errors import InvalidArgument, InvalidName
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.records.keyspace import MAX_NAME_BYTES
+from distop.metastore.records.names import MAX_NAME_BYTES
 from distop.metastore.records.options import OperationOptions
 from distop.metastore.records.record import Record, decode
 

@@ -14,58 +14,15 @@ from urllib.parse import quote, unquote
 from zlib import crc32
 
 from distop.errors import CorruptRecord, InvalidName
-
-MAX_NAME_BYTES = 512
-"""Longest name of a table, object, partition or request, in UTF-8 bytes before escaping."""
+from distop.metastore.records.names import check_name, check_object, check_table_name, check_type
 
 SHARES = 1 << 16
 """Parts of the index of waiting operations, which the live executors of a type divide among themselves."""
-
-DEFAULT_NAMESPACE = "default"
-"""Of the catalog; holds the tables whose name has no dot."""
 
 # Printable ASCII that needs no escaping, besides letters, digits and "_-~" which quote() always keeps.
 # "." separates, "%" escapes, "/" stays readable since names are often paths.
 _SAFE = "!#$&'()*+,/:;<=>?@[]^`{|}\\\""
 
-TABLE_WORDS = frozenset(
-    {
-        "table",
-        "coordinator",
-        "runOps",
-        "head",
-        "watermarks",
-        "ordering",
-        "backlog",
-        "applied",
-        "unordered",
-        "request",
-        "requestExpiry",
-        "history",
-        "series",
-        "index",
-        "pause",
-        "auditTrail",
-    }
-)
-_OPERATION_WORDS = frozenset(
-    {
-        "arg",
-        "state",
-        "commit",
-        "completion",
-        "resolve",
-        "runner",
-        "cancel",
-        "error",
-        "plan",
-        "nextInstanceId",
-        "pause",
-        "run",
-        "jobCounts",
-    }
-)
-_TYPE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _INSTANCE = re.compile(r"[1-9][0-9]{0,17}")
 
 
@@ -80,64 +37,6 @@ def escape(name: str) -> str:
 def unescape(component: str) -> str:
     """The name a component of a key stands for."""
     return unquote(component, errors="strict")
-
-
-def check_name(name: str, what: str) -> str:
-    """Return ``name`` if it can be a name in etcd, else raise :class:`InvalidName` that says why."""
-    if not name:
-        raise InvalidName(f"{what} is empty", details={"field": what})
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        raise InvalidName(f"{what} is not valid unicode", details={"field": what}) from None
-    if size > MAX_NAME_BYTES:
-        raise InvalidName(
-            f"{what} is {size} bytes long, the longest allowed is {MAX_NAME_BYTES}", details={"field": what}
-        )
-    if name.startswith("_"):
-        raise InvalidName(f"{what} {name!r} begins with '_', which is reserved", details={"field": what})
-    return name
-
-
-def check_table_name(name: str, what: str = "table") -> str:
-    """The one spelling of a table's name, else :class:`InvalidName`.
-
-    Its parts, separated by dots, are namespaces of the catalog and the name in the last of them. A name of
-    one part is in the namespace ``default``, which may be written: ``default.flights`` is ``flights``.
-    """
-    check_name(name, what)
-    parts = name.split(".")
-    if not all(part.strip() for part in parts):
-        raise InvalidName(f"{what} {name!r} has an empty part", details={"field": what})
-    if len(parts) == 2 and parts[0] == DEFAULT_NAMESPACE:
-        return check_name(parts[1], what)
-    return name
-
-
-def check_type(name: str) -> str:
-    """An operation type: a letter, then letters, digits, '-' or '_'; not a word that distop uses itself."""
-    if not _TYPE_NAME.fullmatch(name) or name in TABLE_WORDS:
-        raise InvalidName(f"{name!r} cannot be the name of an operation type", details={"field": "type"})
-    return name
-
-
-def check_object(name: str) -> str:
-    """An object id begins with a letter, so that it is never taken for an instance number."""
-    check_name(name, "object")
-    if not name[0].isalpha() or name in _OPERATION_WORDS:
-        raise InvalidName(
-            f"object {name!r} must begin with a letter and not be a reserved word",
-            details={"field": "object"},
-        )
-    return name
-
-
-def check_partition(name: str) -> str:
-    """A partition id is any name that is not a word used below an operation."""
-    check_name(name, "partition")
-    if name in _OPERATION_WORDS:
-        raise InvalidName(f"partition {name!r} is a reserved word", details={"field": "partitions"})
-    return name
 
 
 def prefix_end(prefix: bytes) -> bytes:

@@ -3,34 +3,23 @@
 ``<table>.watermarks`` holds what was written lately. Every change of the watermarks is written there, so its
 revision is that of all of them: who compares it compares them all. When it has grown, its entries are put
 into the chunks, which changes nothing that is read (:func:`distop.metastore.tables.watermarks.fold`).
-
-A chunk holds the entries of a range. Its key ends with the *position* of the last entry that it may hold, so
-that the chunk of an entry is the first one at or behind the entry's own position.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
 
 from distop.errors import ArgumentTooLarge, InvalidArgument
 from distop.metastore.records.keyspace import escape, prefix_end
 from distop.metastore.records.record import decode_plain, encode_plain
-from distop.metastore.records.table import Watermarks, decode_watermarks
+from distop.metastore.records.watermark_chunks import CHUNK_BYTES, END, Chunks, Entry, position
 
 Recent = dict[str, dict[str, str | None]]
 """``<table>.watermarks``: the same, as a plain JSON object; ``None``: what a chunk says is over."""
 
-Entry = tuple[str, str, str]
-"""Source, partition, value."""
-
 Changes = Mapping[str, Mapping[str, str | None]]
 """source -> partition -> the new value; ``None``: it is forgotten."""
-
-Fetch = Callable[[Sequence[bytes]], Sequence[tuple[bytes, bytes] | None]]
-"""For each position the chunk there: the position of the last entry that it may hold, and its value.
-``None``: there is none at or behind it."""
 
 MAX_RECENT_BYTES = 1_000_000
 """What ``<table>.watermarks`` may hold; a transaction has room for half as much again."""
@@ -38,25 +27,11 @@ MAX_RECENT_BYTES = 1_000_000
 FOLD_BYTES = 48 << 10
 """From this size on, it is put into the chunks before an operation finishes."""
 
-CHUNK_BYTES = 32 << 10
-"""A chunk that would grow beyond this is split; the names of sources, written once for each, not counted."""
-
 MAX_MOVED_BYTES = MAX_RECENT_BYTES - 2 * FOLD_BYTES
 """What one operation may move."""
 
 MAX_ENTRY_BYTES = CHUNK_BYTES
 """Of a source, a partition and a value together."""
-
-PROBES = 16
-"""Chunks that are asked for at a time."""
-
-_END = b"\xff"
-"""Behind all positions."""
-
-
-def position(source: str, partition: str = "") -> bytes:
-    """Where an entry stands among all; without a partition: where the source begins."""
-    return b"%s.%s" % (escape(source).encode(), escape(partition).encode())
 
 
 def decode_recent(value: bytes) -> Recent:
@@ -99,99 +74,6 @@ def check_room(changes: Changes) -> None:
         )
 
 
-class Chunk:
-    """The entries of a range of positions, in their order."""
-
-    def __init__(self, start: bytes, bound: bytes, value: bytes) -> None:
-        self.start = start
-        """From here on it is known to be the one; it may begin before."""
-        self.bound = bound
-        self.size = len(value)
-        self.entries = {
-            position(source, partition): (source, partition, value)
-            for source, partitions in decode_watermarks(value).items()
-            for partition, value in partitions.items()
-        }
-        self.order = sorted(self.entries)
-
-
-class Chunks:
-    """The chunks of a table, read as they are needed.
-
-    Parameters
-    ----------
-    fetch:
-        Reads them; without it there are none.
-    """
-
-    def __init__(self, fetch: Fetch | None = None) -> None:
-        self._fetch = fetch
-        self._bounds: list[bytes] = []
-        self._known: dict[bytes, Chunk] = {}
-        if fetch is None:
-            self.learn([b""], [None])
-
-    def missing(self, positions: Iterable[bytes]) -> list[bytes]:
-        """What to ask for next, to know the chunks of all these; empty: they are known."""
-        wanted = sorted(set(positions))
-        unknown = [one for one in wanted if self._at(one) is None]
-        if not self._bounds:
-            # Most tables have no chunk: the first probe says so.
-            return [b"", *unknown[:: -(-len(unknown) // PROBES)]] if unknown else []
-        after = {two for one, two in pairwise(wanted) if self._at(one) is not None}
-        ends = [one for one in unknown if one in after or one == unknown[0]]
-        return ends[:PROBES]
-
-    def learn(self, positions: Sequence[bytes], found: Sequence[tuple[bytes, bytes] | None]) -> None:
-        """The answer to that."""
-        for start, chunk in zip(positions, found, strict=True):
-            bound, value = chunk or (_END, b"")
-            known = self._known.get(bound)
-            if known is None:
-                self._known[bound] = Chunk(start, bound, value)
-                insort(self._bounds, bound)
-            else:
-                known.start = min(known.start, start)
-
-    def know(self, positions: Iterable[bytes]) -> None:
-        """Read the chunks of these, those that were not read before. Blocks."""
-        wanted = list(positions)
-        while self._fetch is not None and (starts := self.missing(wanted)):
-            self.learn(starts, self._fetch(starts))
-
-    @property
-    def none(self) -> bool:
-        """Whether it is known that there is no chunk at all."""
-        return self._bounds == [_END] and not self._known[_END].start
-
-    def at(self, where: bytes) -> Chunk:
-        """The chunk that an entry at a position is in."""
-        self.know([where])
-        chunk = self._at(where)
-        assert chunk is not None
-        return chunk
-
-    def _at(self, where: bytes) -> Chunk | None:
-        index = bisect_left(self._bounds, where)
-        chunk = self._known[self._bounds[index]] if index < len(self._bounds) else None
-        return chunk if chunk is not None and chunk.start <= where else None
-
-    def get(self, where: bytes) -> str | None:
-        """The value that a chunk has there."""
-        entry = None if self.none else self.at(where).entries.get(where)
-        return entry[2] if entry is not None else None
-
-    def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Entry]]:
-        """What the chunks have from one position to (without) another, in order."""
-        while start < end and not self.none:
-            chunk = self.at(start)
-            for where in chunk.order[bisect_left(chunk.order, start) :]:
-                if where >= end:
-                    return
-                yield where, chunk.entries[where]
-            start = chunk.bound + b"\0"
-
-
 class Marks(Mapping[str, Mapping[str, str]]):
     """All watermarks of a table, as a mapping: source -> partition -> value.
 
@@ -220,13 +102,13 @@ class Marks(Mapping[str, Mapping[str, str]]):
         raise KeyError(source)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(source for source, _, _ in self.between(b"", _END)))
+        return iter(dict.fromkeys(source for source, _, _ in self.between(b"", END)))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __bool__(self) -> bool:
-        return any(True for _ in self.between(b"", _END))
+        return any(True for _ in self.between(b"", END))
 
     def __repr__(self) -> str:
         return f"Marks({self.recent!r}, {'no chunks' if self.chunks.none else 'and chunks'})"
@@ -365,41 +247,3 @@ def _splits(url: str) -> Iterator[tuple[str, str]]:
     while start > 2 and (at := url.find("/", start)) >= 0:
         yield url[:at], url[at + 1 :]
         start = at + 1
-
-
-# -- what becomes of a chunk ---------------------------------------------------------------------------
-
-
-def chunk_value(entries: Iterable[Entry]) -> bytes:
-    """The value of a chunk."""
-    marks: Watermarks = {}
-    for source, partition, value in entries:
-        marks.setdefault(source, {})[partition] = value
-    return encode_plain(marks)
-
-
-def refilled(chunk: Chunk, newer: Iterable[tuple[bytes, Entry | None]]) -> dict[bytes, bytes | None]:
-    """A chunk with newer entries in it, in as many pieces as it takes: bound -> value, ``None``: it goes."""
-    merged: dict[bytes, Entry | None] = {**chunk.entries, **dict(newer)}
-    entries = [(where, entry) for where in sorted(merged) if (entry := merged[where]) is not None]
-    sizes = [len(partition) + len(value) + 8 for _, (_, partition, value) in entries]
-    # Where entries come in their order the pieces are full; others are halved, so that both have room.
-    total, most = sum(sizes), CHUNK_BYTES
-    if chunk.bound != _END and total > most:
-        most = total // -(-total // most)
-    bounds: list[bytes] = []
-    pieces: list[list[Entry]] = []
-    size = most
-    for (where, entry), takes in zip(entries, sizes, strict=True):
-        if size >= most:
-            bounds.append(where)
-            pieces.append([])
-            size = 0
-        size += takes
-        bounds[-1] = where
-        pieces[-1].append(entry)
-    if chunk.bound != _END:
-        if not pieces:
-            return {chunk.bound: None}
-        bounds[-1] = chunk.bound
-    return {bound: chunk_value(piece) for bound, piece in zip(bounds, pieces, strict=True)}

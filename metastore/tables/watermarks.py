@@ -25,18 +25,14 @@ from distop.metastore.records.keyspace import Keyspace, OperationId, TableKeys, 
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import decode, encode_plain
 from distop.metastore.records.table import Head, TableRecord, decode_run_ops
+from distop.metastore.records.watermark_chunks import Chunks, Entry, chunk_value, position, refilled
 from distop.metastore.records.watermarks import (
     FOLD_BYTES,
     MAX_ENTRY_BYTES,
     MAX_RECENT_BYTES,
-    Chunks,
-    Entry,
     Marks,
     Recent,
-    chunk_value,
     decode_recent,
-    position,
-    refilled,
 )
 
 FOLDED_BYTES = 400_000

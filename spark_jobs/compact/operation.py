@@ -10,7 +10,7 @@ import msgspec
 
 from distop.errors import InvalidName, PreconditionFailed
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.keyspace import check_partition
+from distop.metastore.records.names import check_partition
 from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.arguments import invalid

@@ -13,7 +13,7 @@ import msgspec
 
 from distop.errors import InvalidName, PreconditionFailed
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.keyspace import check_object
+from distop.metastore.records.names import check_object
 from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.arguments import invalid, parse

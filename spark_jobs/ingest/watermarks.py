@@ -9,7 +9,8 @@ from itertools import chain, islice
 from distop.commit.iceberg.watermarks import is_after
 from distop.errors import AlreadyIngested
 from distop.metastore.records.operation import WatermarkMove
-from distop.metastore.records.watermarks import Marks, position
+from distop.metastore.records.watermark_chunks import position
+from distop.metastore.records.watermarks import Marks
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.files import FoundSource, SourceFile
 

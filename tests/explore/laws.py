@@ -32,7 +32,8 @@ from distop.metastore.records.operation import (
 )
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import decode_run_ops
-from distop.metastore.records.watermarks import Chunks, Marks, decode_recent
+from distop.metastore.records.watermark_chunks import Chunks
+from distop.metastore.records.watermarks import Marks, decode_recent
 from explore.actors import REMOVED, operations
 from explore.process import Write
 from explore.search import Actor

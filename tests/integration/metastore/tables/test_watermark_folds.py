@@ -15,7 +15,8 @@ from distop.metastore.etcd.txn import Txn
 from distop.metastore.records.keyspace import prefix_end
 from distop.metastore.records.record import decode, encode_plain
 from distop.metastore.records.table import TableRecord
-from distop.metastore.records.watermarks import CHUNK_BYTES, FOLD_BYTES, Marks
+from distop.metastore.records.watermark_chunks import CHUNK_BYTES
+from distop.metastore.records.watermarks import FOLD_BYTES, Marks
 from distop.metastore.tables.audit import audit_put
 from distop.metastore.tables.watermarks import (
     ChunkReader,

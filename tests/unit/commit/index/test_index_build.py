@@ -18,7 +18,7 @@ from distop.commit.index.manifest import IndexManifest, IndexPart
 from distop.commit.index.publish import IndexPublish, PartResult, Places
 from distop.commit.layout.model import Layout
 from distop.errors import Cancelled, Conflict, CorruptRecord, InvalidArgument, PreconditionFailed
-from distop.metastore.records.keyspace import check_object
+from distop.metastore.records.names import check_object
 from distop.metastore.records.operation import JobRecord
 from distop.spark_jobs.index import job as index_job
 from distop.spark_jobs.index.operation import (

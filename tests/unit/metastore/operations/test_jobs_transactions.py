@@ -19,7 +19,8 @@ from distop.metastore.operations.jobs import (
     verdicts,
 )
 from distop.metastore.operations.runs import Run
-from distop.metastore.records.keyspace import MAX_NAME_BYTES, Keyspace, OperationId
+from distop.metastore.records.keyspace import Keyspace, OperationId
+from distop.metastore.records.names import MAX_NAME_BYTES
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES
 
 RUN = Run(Keyspace("t").operation(OperationId("flights", "ingest", 17)), 55)

@@ -10,17 +10,19 @@ from hypothesis import strategies as st
 
 from distop.errors import CorruptRecord, InvalidName
 from distop.metastore.records.keyspace import (
-    MAX_NAME_BYTES,
     Keyspace,
     OperationId,
+    escape,
+    prefix_end,
+    unescape,
+)
+from distop.metastore.records.names import (
+    MAX_NAME_BYTES,
     check_name,
     check_object,
     check_partition,
     check_table_name,
     check_type,
-    escape,
-    prefix_end,
-    unescape,
 )
 
 # What is awkward in names, more often than chance would bring it.

@@ -10,15 +10,13 @@ from hypothesis import strategies as st
 
 from distop.errors import ArgumentTooLarge, InvalidArgument
 from distop.metastore.records import watermarks
+from distop.metastore.records.watermark_chunks import Chunks, position, refilled
 from distop.metastore.records.watermarks import (
     MAX_ENTRY_BYTES,
     MAX_MOVED_BYTES,
-    Chunks,
     Marks,
     Recent,
     check_room,
-    position,
-    refilled,
     upwards,
 )
 
