@@ -89,8 +89,8 @@ class HumanOutput(Output):
         error = f"{operation.error.code}: {operation.error.message}" if operation.error else ""
         took = duration(operation.duration_s) if operation.done else duration(_since(operation.started_at))
         asked = " (cancel requested)" if operation.cancel_requested and not operation.done else ""
-        if operation.parked:
-            asked = f" (parked: distop resolve {operation.name} retry|skip|abort)"
+        if operation.completion is not None and operation.parked:
+            asked = f" (parked: distop resolve {operation.name} {operation.completion.decisions})"
         asked = asked or (" (paused)" if operation.pause else "")
         told = dict(operation.facts)
         failed = told.pop("failedPartitions", None) or {}

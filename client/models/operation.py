@@ -91,6 +91,11 @@ class Completion(Model):
     """What it has called that takes long, and may hang; empty if nothing does. See ``resolve``, ``abort``."""
     running_since: datetime | None = None
 
+    @property
+    def decisions(self) -> str:
+        """What somebody may decide while it is parked, as ``distop resolve`` is told it."""
+        return "retry|skip|abort" if self.skippable else "retry|abort"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operation(Model):
@@ -167,7 +172,7 @@ class Operation(Model):
             why = f": {cause.code}: {cause.message}" if cause else ""
             raise OperationParked(
                 f"{self.name} is parked after {self.completion.attempts} failed attempts{why}",
-                hint=f"remove the cause and decide: distop resolve {self.name} retry|skip|abort",
+                hint=f"remove the cause and decide: distop resolve {self.name} {self.completion.decisions}",
                 details={"operation": self.name} | ({"cause": cause.code} if cause else {}),
             )
         if self.state not in (OperationState.FAILED, OperationState.CANCELLED):

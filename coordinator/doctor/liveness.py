@@ -218,11 +218,12 @@ def _completion(seen: TableSeen, one: OperationSeen, record: CompletionRecord) -
     step = f" at step {record.step}" if record.step else ""
     why = f"{record.error_code or 'an error'}: {record.error or '?'}"
     if record.parked:
+        decisions = "retry|skip|abort" if record.skippable else "retry|abort"
         yield seen.finding(
             "PARKED",
             operation=str(one.id),
             sentence=f"{one.id} is parked after {attempts} attempts to complete it{step}: {why}",
-            remedy=f"put right what it says, then: distop resolve {one.id} retry; or skip the step, or abort",
+            remedy=f"remove the cause and decide: distop resolve {one.id} {decisions}",
         )
     else:
         yield _notice(

@@ -36,7 +36,7 @@ from distop.metastore.etcd.txn import Delete, Txn
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.keyspace import OperationId, OperationKeys
 from distop.metastore.records.member import LeaderRecord, MemberRecord
-from distop.metastore.records.operation import ClaimRecord, HistoryRecord, RunnerRecord
+from distop.metastore.records.operation import ClaimRecord, CompletionRecord, HistoryRecord, RunnerRecord
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head
 from distop.metastore.tables.audit import read_audit
@@ -348,6 +348,17 @@ async def test_what_was_broken_is_found_and_what_is_safe_is_put_right(
     assert fixed == found - left
     assert {("ann", code) for code in fixed} <= set(await practice.recorded())
     assert await practice.codes() == left
+
+
+@pytest.mark.parametrize(("skippable", "offered"), [(False, "retry|abort"), (True, "retry|skip|abort")])
+async def test_of_what_is_parked_only_decisions_that_count_are_offered(
+    practice: Practice, led: OperationId, skippable: bool, offered: str
+) -> None:
+    """C10, U1"""
+    record = CompletionRecord(attempts=5, error="no room", parked=True, skippable=skippable)
+    await practice.client.put(practice.keys(led).completion, encode(record))
+    [told] = [one.finding for one in await practice.examine() if one.finding.code == "PARKED"]
+    assert told.remedy.endswith(f"distop resolve {led} {offered}")
 
 
 async def test_a_leader_key_without_a_lease_is_removed_and_others_can_lead(

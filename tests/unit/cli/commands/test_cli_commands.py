@@ -290,6 +290,19 @@ def test_drain(service: FakeService, address: str) -> None:
     assert [member["draining"] for member in told] == [False, False]
 
 
+@pytest.mark.parametrize(("skippable", "offered"), [(False, "retry|abort"), (True, "retry|skip|abort")])
+def test_of_what_is_parked_only_decisions_that_count_are_offered(
+    service: FakeService, address: str, skippable: bool, offered: str
+) -> None:
+    """C10, U1: by who shows it, and by who waits for it."""
+    completion = pb.Completion(attempts=5, parked=True, skippable=skippable)
+    service.world.add(pb.Operation(name=HELD, table="flights", state=pb.COMMITTING, completion=completion))
+    assert f"distop resolve {HELD} {offered})" in run("show", HELD, address=address).stdout
+    watched = run("watch", HELD, address=address)
+    assert watched.exit_code == 23
+    assert watched.stderr.endswith(f"distop resolve {HELD} {offered}\n")
+
+
 def test_show_names_the_partitions_that_failed(service: FakeService, address: str) -> None:
     """C17"""
     done = pb.Operation(name=HELD, table="flights", type="noop", state=pb.SUCCEEDED)

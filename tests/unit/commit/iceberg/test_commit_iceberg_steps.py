@@ -316,7 +316,7 @@ def test_a_new_table_is_expected_to_have_no_snapshot(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     one, two = table.staged([rows(0, 1)]), table.staged([rows(1, 1)])
     table.publish(one, IcebergAppend({"expectedSnapshotId": None}))
-    with pytest.raises(HeadConflict):
+    with pytest.raises(HeadConflict, match="began on no snapshot of table"):
         IcebergAppend({"expectedSnapshotId": None}).prepare(table.context(two))
 
 
