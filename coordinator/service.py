@@ -16,18 +16,16 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from distop.coordinator.access.authentication import IdentityConfig
 from distop.coordinator.access.following import Policies
 from distop.coordinator.access.gate import Gate
-from distop.coordinator.access.tls import Tls, TlsConfig
-from distop.coordinator.api.limits import Limits
+from distop.coordinator.access.tls import Tls
 from distop.coordinator.api.server import start_server
 from distop.coordinator.completion.completion import Completion
-from distop.coordinator.completion.parking import MAX_COMMIT_ATTEMPTS, Parking
+from distop.coordinator.completion.parking import Parking
+from distop.coordinator.config import CoordinatorConfig
 from distop.coordinator.leading.leadership import Leadership
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.admission import Admission
@@ -36,16 +34,14 @@ from distop.coordinator.state.memory import Memory
 from distop.coordinator.views.following import Following
 from distop.coordinator.work.lease import SharedLease
 from distop.coordinator.work.processes import Processes
-from distop.coordinator.work.work import LIMIT_S, Work
+from distop.coordinator.work.work import Work
 from distop.errors import DistopError, EtcdDenied, InvalidArgument, OtherLayout
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.calls import tell_of_calls
 from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
-from distop.metastore.operations.requests import BRIEFLY_S, REMEMBER_S
 from distop.metastore.records.member import LongCall, MemberRecord
 from distop.metastore.records.record import encode
 from distop.metastore.tables.denials import Denials
@@ -77,66 +73,6 @@ TELL_EVERY_S, MAX_TOLD = 1.0, 50
 
 GRACE_S = 2.0
 """Seconds that calls under way have to end when the process is asked to stop."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CoordinatorConfig:
-    """How a coordinator runs."""
-
-    etcd: EtcdConfig = field(default_factory=EtcdConfig)
-    listen: str = "127.0.0.1:7070"
-    """``host:port`` of the gRPC service; port 0 picks a free one."""
-    web: str | None = None
-    """``host:port`` of the page and of ``/metrics``; port 0 picks a free one, ``None`` leaves them out."""
-    identity: IdentityConfig = field(default_factory=IdentityConfig)
-    """By what it knows who calls."""
-    catalog: str | None = None
-    """``host:port`` of the catalog for engines that speak Iceberg's REST protocol; as ``web``."""
-    warehouse: str | None = None
-    """URL of the folder in which tables lie that are made there without a location."""
-    tls: TlsConfig = field(default_factory=TlsConfig)
-    """How its connections are protected."""
-    lease_ttl_s: int = 5
-    """Seconds after which a dead coordinator loses its tables; etcd's floor is 2."""
-    linger_s: float = 5.0
-    """Seconds a leader keeps a table that has no work."""
-    max_commit_attempts: int = MAX_COMMIT_ATTEMPTS
-    """Failed attempts at completing an operation after which it is parked."""
-    call_timeout_s: float = LIMIT_S
-    """Seconds that hooks, commit steps and the preparation of a commit may take without a sign of life."""
-    remember_requests_s: float = REMEMBER_S
-    """Seconds for which request ids are remembered, from the start of their operation on."""
-    operations: tuple[str, ...] | None = None
-    """Operation types besides the installed ones, ``module:Class``; ``None``: from DISTOP_OPERATIONS."""
-    limits: Limits = field(default_factory=Limits)
-    """What callers may have under way."""
-
-    def __post_init__(self) -> None:
-        for name, address in (("listen", self.listen), ("web", self.web), ("catalog", self.catalog)):
-            if address is None:
-                continue
-            host, _, port = address.rpartition(":")
-            if not host or not port.isdecimal() or int(port) > 65_535:
-                raise InvalidArgument(f"{address!r} is not host:port", details={"field": name})
-            self.tls.check(name, address)
-        if self.max_commit_attempts < 1:
-            raise InvalidArgument(
-                "max_commit_attempts must be at least 1", details={"field": "max_commit_attempts"}
-            )
-        if not self.call_timeout_s > 0:
-            raise InvalidArgument(
-                "the call timeout must be positive seconds", details={"field": "call_timeout_s"}
-            )
-        if not self.remember_requests_s >= BRIEFLY_S:
-            raise InvalidArgument(
-                f"request ids are remembered for {BRIEFLY_S:.0f} s at least",
-                details={"field": "remember_requests_s"},
-            )
-        if self.lease_ttl_s < 2:
-            raise InvalidArgument(
-                f"a lease of {self.lease_ttl_s} s is under etcd's floor of 2 s",
-                details={"field": "lease_ttl_s"},
-            )
 
 
 class Coordinator:

@@ -185,7 +185,8 @@ def coordinator(
 
     Example: distop coordinator --allow-source s3://landing/ --allow-location s3://tables/
     """
-    from distop.coordinator.service import CoordinatorConfig, run
+    from distop.coordinator.config import CoordinatorConfig
+    from distop.coordinator.service import run
 
     config = CoordinatorConfig(
         etcd=etcd.config(),

@@ -9,7 +9,7 @@ import sys
 
 from distop.cli.output.logs import configure
 from distop.coordinator.access.authentication import IdentityConfig
-from distop.coordinator.service import CoordinatorConfig
+from distop.coordinator.config import CoordinatorConfig
 from distop.coordinator.service import run as run_coordinator
 from distop.executor.runner.runner import RunnerOptions
 from distop.executor.runner.service import ExecutorConfig

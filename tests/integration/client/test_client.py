@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from distop.coordinator.service import Coordinator, CoordinatorConfig
+from distop.coordinator.config import CoordinatorConfig
+from distop.coordinator.service import Coordinator
 from distop.errors import (
     Compacted,
     EtcdDenied,

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 
 from distop.cli.output.logs import configure
-from distop.coordinator.service import CoordinatorConfig, run
+from distop.coordinator.config import CoordinatorConfig
+from distop.coordinator.service import run
 from distop.metastore.etcd.config import EtcdConfig
 
 

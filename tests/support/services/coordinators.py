@@ -15,8 +15,9 @@ from typing import Any, Self
 
 import grpc.aio
 
+from distop.coordinator.config import CoordinatorConfig
 from distop.coordinator.leading.placement import preferred
-from distop.coordinator.service import Coordinator, CoordinatorConfig
+from distop.coordinator.service import Coordinator
 from distop.errors.wire import from_rpc_error
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig

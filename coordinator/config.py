@@ -1,0 +1,74 @@
+"""How a coordinator runs: what its command and its tests may set, and within which limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from distop.coordinator.access.authentication import IdentityConfig
+from distop.coordinator.access.tls import TlsConfig
+from distop.coordinator.api.limits import Limits
+from distop.coordinator.completion.parking import MAX_COMMIT_ATTEMPTS
+from distop.coordinator.work.work import LIMIT_S
+from distop.errors import InvalidArgument
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.operations.requests import BRIEFLY_S, REMEMBER_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorConfig:
+    """How a coordinator runs."""
+
+    etcd: EtcdConfig = field(default_factory=EtcdConfig)
+    listen: str = "127.0.0.1:7070"
+    """``host:port`` of the gRPC service; port 0 picks a free one."""
+    web: str | None = None
+    """``host:port`` of the page and of ``/metrics``; port 0 picks a free one, ``None`` leaves them out."""
+    identity: IdentityConfig = field(default_factory=IdentityConfig)
+    """By what it knows who calls."""
+    catalog: str | None = None
+    """``host:port`` of the catalog for engines that speak Iceberg's REST protocol; as ``web``."""
+    warehouse: str | None = None
+    """URL of the folder in which tables lie that are made there without a location."""
+    tls: TlsConfig = field(default_factory=TlsConfig)
+    """How its connections are protected."""
+    lease_ttl_s: int = 5
+    """Seconds after which a dead coordinator loses its tables; etcd's floor is 2."""
+    linger_s: float = 5.0
+    """Seconds a leader keeps a table that has no work."""
+    max_commit_attempts: int = MAX_COMMIT_ATTEMPTS
+    """Failed attempts at completing an operation after which it is parked."""
+    call_timeout_s: float = LIMIT_S
+    """Seconds that hooks, commit steps and the preparation of a commit may take without a sign of life."""
+    remember_requests_s: float = REMEMBER_S
+    """Seconds for which request ids are remembered, from the start of their operation on."""
+    operations: tuple[str, ...] | None = None
+    """Operation types besides the installed ones, ``module:Class``; ``None``: from DISTOP_OPERATIONS."""
+    limits: Limits = field(default_factory=Limits)
+    """What callers may have under way."""
+
+    def __post_init__(self) -> None:
+        for name, address in (("listen", self.listen), ("web", self.web), ("catalog", self.catalog)):
+            if address is None:
+                continue
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdecimal() or int(port) > 65_535:
+                raise InvalidArgument(f"{address!r} is not host:port", details={"field": name})
+            self.tls.check(name, address)
+        if self.max_commit_attempts < 1:
+            raise InvalidArgument(
+                "max_commit_attempts must be at least 1", details={"field": "max_commit_attempts"}
+            )
+        if not self.call_timeout_s > 0:
+            raise InvalidArgument(
+                "the call timeout must be positive seconds", details={"field": "call_timeout_s"}
+            )
+        if not self.remember_requests_s >= BRIEFLY_S:
+            raise InvalidArgument(
+                f"request ids are remembered for {BRIEFLY_S:.0f} s at least",
+                details={"field": "remember_requests_s"},
+            )
+        if self.lease_ttl_s < 2:
+            raise InvalidArgument(
+                f"a lease of {self.lease_ttl_s} s is under etcd's floor of 2 s",
+                details={"field": "lease_ttl_s"},
+            )
