@@ -18,7 +18,8 @@ from distop.executor.host.loop import event_loop
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import Launch, LaunchedFrame, NeedsSpark, pack
 from distop.executor.ledger.ledger import Ledger
-from distop.executor.runner.runner import Runner, RunnerOptions
+from distop.executor.runner.options import RunnerOptions
+from distop.executor.runner.runner import Runner
 from distop.executor.runner.types import ServedTypes
 from distop.executor.sidecar.client import SidecarClient
 from distop.executor.task.session import Session

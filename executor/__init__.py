@@ -46,7 +46,7 @@ def run(
     """
     # Spark's workers import this package for a task's sake and must not pay for gRPC.
     from distop.commit.files.allowed import restrict
-    from distop.executor.runner.runner import RunnerOptions
+    from distop.executor.runner.options import RunnerOptions
     from distop.executor.runner.service import ExecutorConfig, run_with
     from distop.metastore.etcd.config import EtcdConfig
 

@@ -228,7 +228,7 @@ def executor(
 
     Example: distop executor --master local[4] --conf spark.driver.memory=4g
     """
-    from distop.executor.runner.runner import RunnerOptions
+    from distop.executor.runner.options import RunnerOptions
     from distop.executor.runner.service import ExecutorConfig, run
 
     config = ExecutorConfig(

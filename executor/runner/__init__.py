@@ -1,6 +1,6 @@
 """The runner: takes operations, launches their jobs and follows them to the last one.
 
-From outside: :func:`run_hosted`, ``service`` (the executor as a process), ``runner.RunnerOptions``. Imports
+From outside: :func:`run_hosted`, ``service`` (the executor as a process), ``options.RunnerOptions``. Imports
 every other room of the executor.
 """
 

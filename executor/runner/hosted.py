@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from distop.errors import DeadlineExceeded
 from distop.executor.host.loop import event_loop
 from distop.executor.launch.launch import LauncherBroken
-from distop.executor.runner.runner import RunnerOptions
+from distop.executor.runner.options import RunnerOptions
 from distop.executor.runner.service import ExecutorConfig, serve_until_told
 from distop.executor.runner.types import ServedTypes
 from distop.metastore.etcd.config import EtcdConfig

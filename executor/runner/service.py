@@ -17,7 +17,8 @@ from distop.executor.host.scratch_sweep import keep_swept
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import Launcher, LauncherBroken, LocalLauncher
 from distop.executor.ledger.ledger import Ledger
-from distop.executor.runner.runner import Runner, RunnerOptions
+from distop.executor.runner.options import RunnerOptions
+from distop.executor.runner.runner import Runner
 from distop.executor.runner.types import ServedTypes
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig

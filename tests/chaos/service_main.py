@@ -11,7 +11,7 @@ from distop.cli.output.logs import configure
 from distop.coordinator.access.authentication import IdentityConfig
 from distop.coordinator.config import CoordinatorConfig
 from distop.coordinator.service import run as run_coordinator
-from distop.executor.runner.runner import RunnerOptions
+from distop.executor.runner.options import RunnerOptions
 from distop.executor.runner.service import ExecutorConfig
 from distop.executor.runner.service import run as run_executor
 from distop.metastore.etcd.config import EtcdConfig

@@ -18,7 +18,8 @@ from typing import Any, Self
 from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder
 from distop.executor.launch.launch import LocalLauncher
 from distop.executor.ledger.ledger import Ledger
-from distop.executor.runner.runner import Runner, RunnerOptions
+from distop.executor.runner.options import RunnerOptions
+from distop.executor.runner.runner import Runner
 from distop.executor.runner.types import ServedTypes
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from distop.cli.output.logs import configure
-from distop.executor.runner.runner import RunnerOptions
+from distop.executor.runner.options import RunnerOptions
 from distop.executor.runner.service import ExecutorConfig, run
 from distop.metastore.etcd.config import EtcdConfig
 

@@ -15,7 +15,8 @@ from distop.executor.ledger.claims import ClaimDesk
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.ledger.oversight import Oversight
 from distop.executor.runner.operation_run import MAX_LAUNCHES
-from distop.executor.runner.runner import Runner, RunnerOptions
+from distop.executor.runner.options import RunnerOptions
+from distop.executor.runner.runner import Runner
 from distop.executor.runner.service import ExecutorConfig, serve
 from distop.executor.runner.types import ServedTypes
 from distop.executor.task.task import TaskSummary

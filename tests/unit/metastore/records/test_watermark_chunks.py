@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distop.errors import ArgumentTooLarge, InvalidArgument
-from distop.metastore.records import watermarks
+from distop.metastore.records import watermark_chunks
 from distop.metastore.records.watermark_chunks import Chunks, position, refilled
 from distop.metastore.records.watermarks import (
     MAX_ENTRY_BYTES,
@@ -71,7 +71,7 @@ def test_they_are_what_a_dictionary_would_be(steps: list[list[tuple[str, str, st
     """G4: however they are split, and whenever what is recent is put into the chunks."""
     kept, plain = Kept(), dict[str, dict[str, str]]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watermarks, "CHUNK_BYTES", 60)
+        patch.setattr(watermark_chunks, "CHUNK_BYTES", 60)
         for step in steps:
             if isinstance(step, str):
                 kept.fold()
