@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from distop.executor.runner import waiting
 from distop.executor.runner.runner import Runner
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Put
@@ -66,7 +65,7 @@ async def test_only_one_of_many_executors_tries_to_take_an_operation(
     client: LossyClient, etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G1: and the others read nothing of it."""
-    monkeypatch.setattr(waiting, "_HELP_S", 3600.0)
+    monkeypatch.setattr("distop.executor.runner.waiting._HELP_S", 3600.0)
     async with executors(etcd_config, 4, resync_s=3600) as made:
         args = [await start_operation(client, table=f"t{number}") for number in range(24)]
         for arg in args:
@@ -100,7 +99,7 @@ async def test_executors_with_room_take_what_waits_at_one_that_has_none(
 async def test_who_joins_and_who_leaves_changes_who_looks_after_what(
     client: LossyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "_HELP_S", 3600.0)
+    monkeypatch.setattr("distop.executor.runner.waiting._HELP_S", 3600.0)
     async with runner(client, resync_s=3600) as (first, _):
         async with runner(client, resync_s=3600) as (second, _):
             await eventually(lambda: first._waiting.shares.executors == second._waiting.shares.executors == 2)
@@ -117,7 +116,7 @@ async def test_who_joins_and_who_leaves_changes_who_looks_after_what(
 async def test_a_type_served_by_one_of_two_executors_waits_for_that_one(
     client: LossyClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(waiting, "_HELP_S", 3600.0)
+    monkeypatch.setattr("distop.executor.runner.waiting._HELP_S", 3600.0)
     async with runner(client, resync_s=3600), runner(client, resync_s=3600, serving=["noop"]) as (second, _):
         await eventually(lambda: second._waiting.shares.executors == 2)
         for number in range(8):
