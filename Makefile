@@ -3,6 +3,7 @@
 #   ARGS="-k lease"     further arguments of the target's program
 #   WORKERS=2           processes that `make test` runs in; 0: one, as a debugger needs it
 #   ETCD=3.5.35         the etcd of `make test-etcd`
+#   MINUTES=15          how long `make fuzz` goes on at least
 
 PYTHON ?=
 ARGS ?=
@@ -10,6 +11,7 @@ ARGS ?=
 # them than that at once all take longer.
 WORKERS ?= $(shell echo $$(( $$(nproc) < 3 ? 2 : 3 )))
 ETCD ?= 3.6.16
+MINUTES ?= 60
 ETCD_TESTS := etcd or embedded or txn or transactions or watch or lease or election or leading or starting or ending \
 	or claims or marks or three_members or doctor
 export PYTHON
@@ -69,6 +71,12 @@ soak: setup ## the same load for an hour: memory, threads, keys and time per ope
 .PHONY: explore
 explore: setup ## try every order of what the processes of a table say to etcd: a quarter of an hour (docs/explore.md)
 	PYTHONPATH=tests $(BIN)/python -m explore $(ARGS)
+
+.PHONY: fuzz
+fuzz: setup ## bytes, requests and tokens of strangers at every door, for MINUTES=60
+	until=$$((SECONDS + 60 * $(MINUTES))); while (( SECONDS < until )); do \
+		$(BIN)/python -m pytest -q --timeout 0 --hypothesis-profile fuzz tests/integration/coordinator/fuzz $(ARGS); \
+	done
 
 .PHONY: conformance
 conformance: setup ## pyiceberg's own behaviour and table tests against the catalog; downloads them

@@ -210,7 +210,8 @@ class Coordinator:
             return None
         from distop.coordinator.rest.app import RestCatalog
 
-        return RestCatalog(listen, self.config.etcd, registry, self.config.warehouse, gate, tls)
+        config = self.config
+        return RestCatalog(listen, config.etcd, registry, config.warehouse, gate, tls, config.limits)
 
     async def _incarnation(
         self,

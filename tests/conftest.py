@@ -37,6 +37,9 @@ archiving = pytest.StashKey[subprocess.Popen[bytes]]()
 hypothesis.settings.register_profile(
     "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
+hypothesis.settings.register_profile(
+    "fuzz", hypothesis.settings.get_profile("untimed"), max_examples=2_000, print_blob=True
+)
 hypothesis.settings.load_profile("untimed")
 
 # Of all services that tests start: their folders are made as they run.

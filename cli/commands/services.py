@@ -14,6 +14,7 @@ import typer
 
 from distop.cli.options.bundles import Bundle, command
 from distop.cli.options.doors import Doors
+from distop.cli.options.limits import CallerLimits
 from distop.cli.options.parsing import parse_duration, parse_properties
 from distop.cli.options.session import DEFAULT_ADDRESS, WithOutput
 from distop.cli.output.base import Output
@@ -149,6 +150,7 @@ def coordinator(
     service: Service,
     allow: Allow,
     doors: Doors,
+    limits: CallerLimits,
     out: WithOutput,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where to serve gRPC; port 0 takes a free one.")
@@ -200,6 +202,7 @@ def coordinator(
         max_commit_attempts=max_commit_attempts,
         call_timeout_s=parse_duration(call_timeout, "call_timeout"),
         remember_requests_s=parse_duration(remember_requests, "remember_requests"),
+        limits=limits.limits(),
     )
     return _ended(out, "coordinator", run(config))
 

@@ -61,7 +61,9 @@ class DoorOptions:
     tls_cert: Annotated[
         str,
         typer.Option(
-            metavar="PEM", help="Certificate of gRPC and the page. Makes it TLS.", rich_help_panel=PANEL
+            metavar="PEM",
+            help="Certificate of gRPC, the page and the catalog. Makes it TLS.",
+            rich_help_panel=PANEL,
         ),
     ] = ""
     tls_key: Annotated[str, typer.Option(metavar="PEM", help="And its key.", rich_help_panel=PANEL)] = ""
@@ -69,7 +71,7 @@ class DoorOptions:
         str,
         typer.Option(
             metavar="PEM",
-            help="CA of the certificates that every client of gRPC must show, and is known by.",
+            help="CA of the certificates that clients are known by: of gRPC each must show one.",
             rich_help_panel=PANEL,
         ),
     ] = ""

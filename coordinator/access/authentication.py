@@ -39,9 +39,10 @@ class Proof:
 
     token: str = ""
     """Counts before the certificate: programs that share one may have tokens of their own."""
-    peer: str = ""
-    context: Mapping[str, Iterable[bytes]] = field(default_factory=dict)
-    """What gRPC says of the connection."""
+    address: str = ""
+    """Where the call comes from, without a port."""
+    names: Mapping[str, Iterable[bytes]] = field(default_factory=dict)
+    """Those of the certificate that the connection has shown, as gRPC calls them."""
 
 
 class Authentication:
@@ -58,7 +59,7 @@ class Authentication:
         Raises :class:`~distop.errors.Unauthenticated` for a proof that does not hold.
         """
         if not proof.token:
-            return identity_of(proof.context)
+            return identity_of(proof.names)
         if len(proof.token) > MAX_TOKEN_BYTES:
             raise Unauthenticated(f"the token is longer than {MAX_TOKEN_BYTES:,} bytes")
         if self._static is not None and (found := self._static.identity(proof.token)) is not None:

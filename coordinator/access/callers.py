@@ -28,8 +28,8 @@ class Caller:
     identity: Identity | None = None
     claimed: str = ""
     """Who the request says that it is from; whoever is verified may say what he likes."""
-    peer: str = ""
-    """Where the call comes from, as gRPC writes it: ``ipv4:127.0.0.1:41234``."""
+    address: str = ""
+    """Where the call comes from, without a port."""
     held: Held = EVERYTHING
 
     @property

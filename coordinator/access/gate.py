@@ -24,6 +24,9 @@ from distop.proto.rights import RIGHTS, Role, Scope, claims, required
 
 log = logging.getLogger(__name__)
 
+REFUSALS = (PermissionDenied, TableNotFound, OperationNotFound)
+"""What a caller is told who may not do something. Of what is not there it is the same."""
+
 
 class Gate:
     """Lets calls in, or raises why not."""
@@ -52,25 +55,35 @@ class Gate:
         NotFound
             The caller may not even see what it is done to.
         """
-        who = await self.caller(proof)
-        who = _named(who, request)
+        who = _named(await self.caller(proof), request)
+        acting.set(Acting(who.subject, who.claimed, who.address))
         try:
             check(who, method, request)
-        except (PermissionDenied, TableNotFound, OperationNotFound) as refusal:
-            told = {"method": method, "subject": who.subject, "peer": who.peer, "code": refusal.code}
-            log.info("call_denied", extra=told)
-            if self._denials is not None:
-                acting.set(Acting(who.subject, who.claimed, acting.get().address))
-                what = required(method, request).name if method in RIGHTS else ""
-                await self._denials.record(
-                    method.rpartition("/")[2], by=who.claimed, target=what, reason=refusal.message
-                )
+        except REFUSALS as refusal:
+            what = required(method, request).name if method in RIGHTS else ""
+            await self.denied(method.rpartition("/")[2], refusal, target=what)
             raise
         return who
 
+    async def denied(self, action: str, refusal: DistopError, *, target: str = "") -> None:
+        """Enter into the log and the audit trail that the caller was refused."""
+        who = acting.get()
+        told = {"action": action, "subject": who.subject, "address": who.address, "code": refusal.code}
+        log.info("call_denied", extra=told)
+        if self._denials is not None:
+            await self._denials.record(action, by=who.claimed, target=target, reason=refusal.message)
+
     async def caller(self, proof: Proof) -> Caller:
-        """Who it is, and what he may. Raises :class:`~distop.errors.Unauthenticated`."""
-        identity = await self._authentication.identity(proof)
+        """Who it is, and what he may: what this task does from now on is recorded as his.
+
+        Raises :class:`~distop.errors.Unauthenticated`; a proof that does not hold stands in the audit trail.
+        """
+        acting.set(Acting(address=proof.address))
+        try:
+            identity = await self._authentication.identity(proof)
+        except Unauthenticated as refusal:
+            await self.denied("sign-in", refusal)
+            raise
         policy = await self.policies.present()
         if identity is None:
             if self.tells_apart:
@@ -80,8 +93,10 @@ class Gate:
                     "a policy stands, and this coordinator has no way to know who calls",
                     hint="start it with --token-file, --issuer or --tls-client-ca",
                 )
-            return Caller(peer=proof.peer)
-        return Caller(identity, peer=proof.peer, held=held_by(policy, identity.subject, identity.groups))
+            return Caller(address=proof.address)
+        acting.set(Acting(identity.subject, address=proof.address))
+        held = held_by(policy, identity.subject, identity.groups)
+        return Caller(identity, address=proof.address, held=held)
 
 
 def check(who: Caller, method: str, request: Any) -> None:
@@ -135,4 +150,4 @@ def _named(who: Caller, request: Any) -> Caller:
         claimed = getattr(request, field)
         if who.subject:
             setattr(request, field, who.subject)
-    return Caller(who.identity, claimed, who.peer, who.held)
+    return Caller(who.identity, claimed, who.address, who.held)

@@ -15,8 +15,13 @@ RESERVED = (GROUP, CERTIFICATE, SPIFFE)
 
 def check_subject(subject: str) -> str:
     """The subject of a token, or :class:`~distop.errors.Unauthenticated` if it can be none."""
+    if check_name(subject).startswith(RESERVED):
+        raise Unauthenticated(f"a token's subject must not begin with {' or '.join(RESERVED)}")
+    return subject
+
+
+def check_name(subject: str) -> str:
+    """What a grant can name, or :class:`~distop.errors.Unauthenticated`."""
     if not subject.strip() or len(subject.encode(errors="replace")) > MAX_TEXT_BYTES or unreadable(subject):
         raise Unauthenticated("the subject is empty, too long, or has characters that cannot be seen")
-    if subject.startswith(RESERVED):
-        raise Unauthenticated(f"a token's subject must not begin with {' or '.join(RESERVED)}")
     return subject

@@ -14,10 +14,10 @@ from distop.errors import InvalidArgument
 from distop.proto.addresses import is_loopback
 from distop.proto.files import Reread
 
-MAX_AGE_MS = 10 * 60_000
+MAX_AGE_S = 10 * 60
 """A connection lives so long: then its client has to show its certificate again."""
 
-GRACE_MS = 60_000
+GRACE_S = 60
 """Calls on such a connection have so long to end."""
 
 
@@ -29,7 +29,7 @@ class TlsConfig:
     """The certificate, with those between it and its CA; with ``key``. Makes it TLS."""
     key: str = ""
     client_ca: str = ""
-    """Of the certificates that every client of gRPC must show then."""
+    """Of the certificates that every client of gRPC must show then, and those of the page and catalog may."""
     insecure: bool = False
     """Serve in plain text also to other hosts."""
 
@@ -61,7 +61,7 @@ class Tls:
         pair = (config.cert, config.key)
         client_ca = (config.client_ca,) if config.client_ca else ()
         self._grpc = Reread((*pair, *client_ca), _configuration)
-        self._page = Reread(pair, lambda *_: self._context())
+        self._page = Reread((*pair, *client_ca), lambda *_: self._context())
         self._shown = self._grpc.now()
         self._lock = threading.Lock()
 
@@ -93,8 +93,15 @@ class Tls:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             context.load_cert_chain(self._config.cert, self._config.key)
+            if self._config.client_ca:
+                # Who shows none may have a token, as a browser does.
+                context.verify_mode = ssl.CERT_OPTIONAL
+                context.load_verify_locations(self._config.client_ca)
         except (OSError, ssl.SSLError) as error:
             raise InvalidArgument(f"{self._config.cert} and {self._config.key}: {error}") from None
+        # Who comes back has to show the certificate again: the CA may be another one by then.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
         return context
 
 

@@ -99,7 +99,8 @@ class IssuedTokens:
                 leeway=LEEWAY_S,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
-        except (jwt.PyJWTError, ValueError, TypeError) as error:
+            expires = float(claims["exp"])
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
             raise Unauthenticated(f"the token does not hold: {error}") from None
         prefix = f"{config.name}:" if config.name else ""
         subject = check_subject(prefix + claims["sub"])
@@ -107,7 +108,7 @@ class IssuedTokens:
         if not isinstance(groups, list) or len(groups) > MAX_GROUPS:
             groups = []
         named = frozenset(prefix + group for group in groups if isinstance(group, str) and group)
-        return Identity(subject, named, "token"), float(claims["exp"])
+        return Identity(subject, named, "token"), expires
 
     def _remember(self, digest: bytes, identity: Identity, expires: float) -> None:
         self._held.pop(digest, None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, nullcontext, suppress
 from typing import Any
 
 import grpc
@@ -20,7 +20,6 @@ from distop.coordinator.api.texts import check_texts
 from distop.errors import DistopError, InvalidArgument, Unavailable
 from distop.errors.wire import abort
 from distop.metastore.etcd.deadline import within
-from distop.metastore.tables.audit import Acting, acting
 from distop.proto.rights import OPEN
 
 log = logging.getLogger(__name__)
@@ -28,7 +27,8 @@ log = logging.getLogger(__name__)
 ANSWER_S = 0.2
 """Longest time set aside for an answer to travel before the caller's deadline."""
 
-_STARTS = frozenset({"StartOperation", "PreviewOperation"})
+_STARTS = frozenset({"StartOperation", "PreviewOperation", "EnqueueBatch", "CreateTable"})
+"""Calls that make something which stays, or plan it."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -50,8 +50,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     ) -> Any:
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or method.startswith(OPEN):
+        if handler is None:
             return handler
+        if method.startswith(OPEN):
+            return self._open(handler, method)
         # Requests are decoded in the calls below, where an error is one of the caller's, not a crash of gRPC.
         decode = handler.request_deserializer
         if handler.unary_unary is not None:
@@ -73,7 +75,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             left: Any = context.time_remaining()  # None without a deadline, which the stubs do not say
             # What keeps us waiting is to reach the caller before his own deadline tells him nothing.
             limit = within(left - min(left * 0.1, ANSWER_S)) if left is not None else nullcontext()
-            caller = self._caller(context)
+            caller = caller_of(address_of(context))
             try:
                 with self._callers.call(caller), limit:
                     request = _request(decode, data)
@@ -91,17 +93,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     def _stream(self, behavior: Any, decode: Callable[[bytes], Message], method: str) -> Any:
         async def call(data: bytes, context: Context) -> AsyncGenerator[Any, None]:
             try:
-                with self._callers.stream(self._caller(context)):
+                with self._callers.stream(caller_of(address_of(context))):
                     request = _request(decode, data)
-                    await self._enter(method, request, context)
-                    policy = self._gate.policies.standing
+
+                    async def enter() -> None:
+                        await self._enter(method, request, context)
+
+                    await enter()
                     # Closed at once when the caller goes, not when it is garbage: it holds a watch open.
                     async with aclosing(behavior(request, context)) as responses:
-                        async for response in self._for_so_long(responses):
-                            # What could be seen then may be hidden now.
-                            if self._gate.policies.standing is not policy:
-                                policy = self._gate.policies.standing
-                                await self._enter(method, request, context)
+                        async for response in self._while_welcome(responses, enter):
                             yield response
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
@@ -110,37 +111,93 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
         return call
 
-    async def _for_so_long(self, responses: Any) -> AsyncGenerator[Any, None]:
-        """Responses until the stream has lasted long enough."""
-        loop, limit_s = asyncio.get_running_loop(), self._callers.limits.stream_s
-        until = loop.time() + limit_s
-        while True:
-            try:
-                async with asyncio.timeout_at(until):
-                    response = await anext(responses)
-            except StopAsyncIteration:
-                return
-            except TimeoutError:
-                raise Unavailable(
-                    f"the stream has lasted {limit_s:g} s, which is the longest",
-                    hint="open another one, which goes on where this one was",
-                ) from None
-            yield response
+    async def _while_welcome(
+        self, responses: Any, enter: Callable[[], Awaitable[None]]
+    ) -> AsyncGenerator[Any, None]:
+        """Responses until the stream has lasted long enough, or its caller would not be let in any more."""
+        loop, limits, policies = asyncio.get_running_loop(), self._callers.limits, self._gate.policies
+        refused: list[DistopError] = []
 
-    def _caller(self, context: Context) -> str:
-        """Who calls, as the limits count before it is known."""
-        address = address_of(context)
-        acting.set(Acting(address=address))
-        return caller_of(address)
+        async def look_again() -> None:
+            while not refused:
+                await asyncio.sleep(limits.again_s)
+                try:
+                    await enter()
+                except DistopError as refusal:
+                    refused.append(refusal)
+                    with suppress(RuntimeError):  # no response is being waited for
+                        waiting.reschedule(loop.time())
+
+        looking = asyncio.create_task(look_again(), name="looking again")
+        policy, end = policies.standing, loop.time() + limits.stream_s
+        try:
+            while not refused:
+                try:
+                    async with asyncio.timeout_at(end) as waiting:
+                        response = await anext(responses)
+                except StopAsyncIteration:
+                    return
+                except TimeoutError:
+                    break
+                # What could be seen then may be hidden now.
+                if policies.standing is not policy:
+                    policy = policies.standing
+                    await enter()
+                yield response
+            raise (
+                refused[0]
+                if refused
+                else Unavailable(
+                    f"the stream has lasted {limits.stream_s:g} s, which is the longest",
+                    hint="open another one, which goes on where this one was",
+                )
+            )
+        finally:
+            looking.cancel()
+
+    def _open(self, handler: Any, method: str) -> Any:
+        """What anybody may call: its streams count, too, and its requests have to make sense."""
+        behavior = handler.unary_unary or handler.unary_stream or handler.stream_stream
+        decode, encode = handler.request_deserializer, handler.response_serializer
+
+        async def call(data: bytes, context: Context) -> Any:
+            caller = caller_of(address_of(context))
+            try:
+                with self._callers.stream(caller) if handler.unary_stream else nullcontext():
+                    return await behavior(_request(decode, data), context)
+            except (asyncio.CancelledError, grpc.aio.AbortError):
+                raise
+            except NotImplementedError:
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED)
+            except Exception as error:
+                await abort(context, _as_distop(error, method))
+
+        async def talk(received: AsyncIterator[bytes], context: Context) -> AsyncGenerator[Any, None]:
+            try:
+                with self._callers.stream(caller_of(address_of(context))):
+                    async for response in behavior(
+                        (_request(decode, data) async for data in received), context
+                    ):
+                        yield response
+            except (asyncio.CancelledError, grpc.aio.AbortError):
+                raise
+            except Exception as error:
+                await abort(context, _as_distop(error, method))
+
+        if handler.unary_unary is not None:
+            return grpc.unary_unary_rpc_method_handler(call, response_serializer=encode)
+        if handler.unary_stream is not None:
+            return grpc.unary_stream_rpc_method_handler(call, response_serializer=encode)
+        return grpc.stream_stream_rpc_method_handler(talk, response_serializer=encode)
 
     async def _enter(self, method: str, request: Any, context: Context) -> Caller:
         """Let the caller in; raises :class:`DistopError` if he may not make the call. What this task does
         from here on is done, and recorded, for him."""
         metadata = context.invocation_metadata() or ()
         token = bearer([str(value) for name, value in metadata if name == "authorization"])
-        who = await self._gate.enter(method, request, Proof(token, context.peer(), context.auth_context()))
+        proof = Proof(token, address_of(context), context.auth_context())
+        who = await self._gate.enter(method, request, proof)
         answer_to(who)
-        acting.set(Acting(who.subject, who.claimed, acting.get().address))
         return who
 
 

@@ -55,9 +55,12 @@ class Limits:
     streams: int = 8000
     """Streams of all callers."""
     starts_per_s: float = 500.0
-    """Operations that one caller may start, or preview, each second on average; twice as many at once."""
+    """Operations, previews, batches and tables that one caller may begin each second on average; twice as
+    many at once."""
     stream_s: float = 3600.0
     """Seconds after which a stream is ended; clients then go on where they were."""
+    again_s: float = 30.0
+    """Seconds after which it is looked again whether the caller of a stream is known and may see it."""
 
 
 class Callers:

@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from distop.coordinator.access.following import Policies
 from distop.coordinator.access.gate import Gate
-from distop.coordinator.access.tls import GRACE_MS, MAX_AGE_MS, Tls
+from distop.coordinator.access.tls import GRACE_S, MAX_AGE_S, Tls
 from distop.coordinator.api.access import AccessService
 from distop.coordinator.api.backlog import BacklogService
 from distop.coordinator.api.calls import CallInterceptor
@@ -31,7 +31,10 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.operations.requests import REMEMBER_S
 from distop.proto import distop_pb2, distop_pb2_grpc
 
-_AGES = [("grpc.max_connection_age_ms", MAX_AGE_MS), ("grpc.max_connection_age_grace_ms", GRACE_MS)]
+_AGES = [
+    ("grpc.max_connection_age_ms", MAX_AGE_S * 1000),
+    ("grpc.max_connection_age_grace_ms", GRACE_S * 1000),
+]
 
 
 async def start_server(

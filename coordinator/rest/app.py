@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from urllib.parse import parse_qsl, quote
 
 from starlette.types import Receive, Scope, Send
@@ -16,15 +17,17 @@ from starlette.types import Receive, Scope, Send
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.coordinator.access.gate import Gate
 from distop.coordinator.access.tls import Tls
+from distop.coordinator.api.limits import Callers, Limits, caller_of
 from distop.coordinator.rest.calls import Call, Reply, json_reply
 from distop.coordinator.rest.problems import problem, told, unsure
 from distop.coordinator.rest.repeats import Repeats, carries_key
-from distop.coordinator.rest.rights import check, proof_of
+from distop.coordinator.rest.rights import admit
 from distop.coordinator.rest.routes import ROUTES, Route, found
+from distop.coordinator.web.http import proof_of
 from distop.coordinator.web.server import HttpServer
 from distop.coordinator.work.places import Places
 from distop.coordinator.work.work import Work
-from distop.errors import DistopError, NotFound
+from distop.errors import Busy, DistopError, NotFound
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.tables.answers import REMEMBER_S
@@ -35,7 +38,7 @@ log = logging.getLogger(__name__)
 THREADS, THREAD_NAME = 64, "distop-catalog"
 MAX_CONNECTIONS = 1024
 MAX_CALLS = 256
-"""Requests under way; more are sent away."""
+"""Requests under way, half of them of one address; more are sent away."""
 MAX_BODY = 16 << 20
 """Bytes of a request."""
 LARGE = 64 << 10
@@ -59,6 +62,8 @@ class RestCatalog:
         Knows who calls, and what he may.
     tls:
         The certificate to serve with; ``None``: in plain text.
+    limits:
+        Those of callers: of them the starts, which here are new tables.
     """
 
     def __init__(
@@ -69,6 +74,7 @@ class RestCatalog:
         warehouse: str | None,
         gate: Gate,
         tls: Tls | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self._gate = gate
         properties = {"warehouse": warehouse} if warehouse else {}
@@ -77,7 +83,8 @@ class RestCatalog:
         self._prefix = etcd.prefix
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=THREAD_NAME)
         self._work = Work(registry, self._threads, places=lambda: Places(most=THREADS))
-        self._calls = 0
+        starts_per_s = (limits or Limits()).starts_per_s
+        self._callers = Callers(Limits(calls_each=MAX_CALLS // 2, calls=MAX_CALLS, starts_per_s=starts_per_s))
         self._server = HttpServer(listen, self, option="--catalog", connections=MAX_CONNECTIONS, tls=tls)
 
     @property
@@ -95,14 +102,11 @@ class RestCatalog:
         await asyncio.to_thread(self._catalog.close)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._calls >= MAX_CALLS:
-            reply = told(429, "TooManyRequestsException", f"{MAX_CALLS} requests are under way")
-        else:
-            self._calls += 1
-            try:
+        try:
+            with self._callers.call(_address(scope)):
                 reply = await self._answer(scope, receive)
-            finally:
-                self._calls -= 1
+        except Busy as error:
+            reply = problem(error, changes=True)
         if reply.status == 429 and carries_key(scope):
             reply = unsure(reply)
         headers = {**reply.headers, "cache-control": "no-store", "content-length": str(len(reply.body))}
@@ -133,7 +137,9 @@ class RestCatalog:
             return told(405, "MethodNotAllowedException", f"{method} is not among {', '.join(routes)}")
         try:
             call = await self._call(scope, route, {**parts}, receive, who.subject)
-            check(who, route, call)
+            await admit(self._gate, who, route, call)
+            if route.makes:
+                self._callers.start(who.subject or _address(scope))
             return await self._do(route, call)
         except _Refused as refused:
             return refused.reply
@@ -165,7 +171,12 @@ class RestCatalog:
         named = route.tables(call)
         key = ".".join(named[0]) if named else call.parts.get("namespace", "")
         limit_s = CHANGE_S if route.changes else READ_S
-        return await self._work.blocking(key, str(route), self._repeats.once, route, call, limit_s=limit_s)
+        present = copy_context()  # the audit trail says whose call it is
+
+        def once() -> Reply:
+            return present.run(self._repeats.once, route, call)
+
+        return await self._work.blocking(key, str(route), once, limit_s=limit_s)
 
     def _config(self) -> Reply:
         overrides = {"prefix": quote(self._prefix, safe="")}
@@ -185,6 +196,10 @@ class _Refused(Exception):
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)
         self.reply = told(status, kind, message)
+
+
+def _address(scope: Scope) -> str:
+    return caller_of(scope["client"][0]) if scope["client"] else ""
 
 
 async def _body(receive: Receive) -> bytes:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from starlette.types import Scope
-
 from distop.commit.catalog.namespaces import table_name
-from distop.coordinator.access.authentication import Proof, bearer
 from distop.coordinator.access.callers import Caller
-from distop.coordinator.access.gate import denied
+from distop.coordinator.access.gate import REFUSALS, Gate, denied
 from distop.coordinator.rest.calls import Call
 from distop.coordinator.rest.routes import Route
 from distop.errors import TableNotFound
 
+MAX_TARGET = 1_000
+"""Letters of the tables of one request in the audit trail."""
 
-def proof_of(scope: Scope) -> Proof:
-    """What a request brings along. Raises :class:`~distop.errors.Unauthenticated`."""
-    given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
-    return Proof(bearer(given))
+
+async def admit(gate: Gate, who: Caller, route: Route, call: Call) -> None:
+    """Raise as :func:`check` does, and have it stand in the audit trail."""
+    try:
+        check(who, route, call)
+    except REFUSALS as refusal:
+        named = ", ".join(map(table_name, route.tables(call)))
+        await gate.denied(str(route), refusal, target=named[:MAX_TARGET])
+        raise
 
 
 def check(who: Caller, route: Route, call: Call) -> None:

@@ -184,10 +184,10 @@ class WebServer:
         query = Query(request.query_params)
 
         async def made() -> str:
-            async with errors_of(request.url.path):
+            async with errors_of(request.scope["path"]):
                 return await make(query)
 
-        return await self._answers.get((request.url.path, *query.items()), made, keep_s=KEEP_S)
+        return await self._answers.get((request.scope["path"], *query.items()), made, keep_s=KEEP_S)
 
     def _render(self, template: str, **values: object) -> str:
         return render(
@@ -199,7 +199,7 @@ class WebServer:
         return Response(page, HTTP_STATUS[error.kind], media_type="text/html")
 
     def _not_found(self, request: Request, _: Exception) -> Response:
-        return self._problem(NotFound("there is no such page", details={"path": request.url.path}))
+        return self._problem(NotFound("there is no such page", details={"path": request.scope["path"]}))
 
     async def _show_metrics(self, request: Request) -> Response:
         encode, kind = choose_encoder(request.headers.get("accept", ""))

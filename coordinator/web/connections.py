@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from distop.coordinator.access.certificates import names_of
 
 HEADER_S = 10.0
 """Seconds that a connection has to say what it wants, whole."""
@@ -29,6 +32,7 @@ class Visitor(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._since = self.loop.time()
+        self.app_state = {**self.app_state, "since": self._since, "names": _names(transport)}
         self._limit: asyncio.TimerHandle | None = None
         super().connection_made(transport)
         others = [other for other in self.connections if isinstance(other, Visitor) and other is not self]
@@ -43,6 +47,17 @@ class Visitor(H11Protocol):
         super().handle_events()
         if self.cycle is not before and not self.transport.is_closing():
             self._expect(ANSWER_S)
+
+    def send_400_response(self, msg: str) -> None:
+        if not self._idle:
+            # It is the request under way that is broken: whoever answers it is told that it has broken off.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        state, bare = self.conn.our_state, not self._idle and self.scope["method"] == "HEAD"
+        if state is h11.IDLE or (state is h11.SEND_RESPONSE and not bare):
+            super().send_400_response(msg)
+        else:
+            self._leave()
 
     def on_response_complete(self) -> None:
         self._since = self.loop.time()
@@ -73,6 +88,13 @@ class Visitor(H11Protocol):
         # What it has not read yet would keep a connection that is only closed.
         self.connections.discard(self)
         self.transport.abort()
+
+
+def _names(transport: asyncio.Transport) -> dict[str, list[bytes]]:
+    """Those of the certificate that a client has shown, if any."""
+    tls = transport.get_extra_info("ssl_object")
+    shown = tls.getpeercert(binary_form=True) if tls is not None else None
+    return names_of(shown) if shown else {}
 
 
 def visitors(most: int) -> type[Visitor]:

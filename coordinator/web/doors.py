@@ -6,16 +6,17 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from distop.coordinator.access.authentication import Proof, bearer
+from distop.coordinator.access.authentication import Proof
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.gate import Gate
-from distop.coordinator.web.http import Query
+from distop.coordinator.web.http import Query, proof_of
 from distop.errors import InvalidArgument, Unauthenticated
 from distop.proto import distop_pb2 as pb
 
@@ -71,7 +72,8 @@ class Doors:
 
     async def enter(self, request: Request) -> Caller:
         """Who asks for this path, and may; raises as :meth:`Gate.enter`."""
-        method, asked = ASKS[request.url.path]
+        # The path that is routed by. That of ``request.url`` is made of the Host header, too.
+        method, asked = ASKS[request.scope["path"]]
         message = asked(Query(request.query_params))
         return await self._gate.enter(f"/distop.v1.{method}", message, self._proof(request))
 
@@ -83,7 +85,9 @@ class Doors:
         """Begin a session with the token of the request's form. It is verified again with each request: when
         it expires or is taken away, its sessions end."""
         token = await _form(request, "token")
-        who = await self._gate.caller(Proof(token, _peer(request)))
+        if not token:
+            raise Unauthenticated("enter a token")
+        who = await self._gate.caller(proof_of(request.scope, token))
         if not who.subject:
             raise Unauthenticated("this service knows nobody by a token")
         name = secrets.token_urlsafe(32)
@@ -98,11 +102,11 @@ class Doors:
         response.delete_cookie(COOKIE, secure=self._secure, httponly=True, samesite="strict")
 
     def _proof(self, request: Request) -> Proof:
-        token = bearer(request.headers.getlist("authorization"))
-        if not token and (name := request.cookies.get(COOKIE)):
+        proof = proof_of(request.scope)
+        if not proof.token and (name := request.cookies.get(COOKIE)):
             until, known = self._sessions.get(name, (0.0, ""))
-            token = known if self._clock() < until else ""
-        return Proof(token, _peer(request))
+            return replace(proof, token=known if self._clock() < until else "")
+        return proof
 
 
 def check_same_place(request: Request) -> None:
@@ -112,15 +116,17 @@ def check_same_place(request: Request) -> None:
         raise InvalidArgument("this form comes from another site", details={"field": "origin"})
 
 
-def _peer(request: Request) -> str:
-    return f"http:{request.client.host}:{request.client.port}" if request.client is not None else ""
-
-
 async def _form(request: Request, field: str) -> str:
     """One field of a form, of bounded size."""
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_FORM_BYTES:
-            raise InvalidArgument("the form is too large", details={"field": field})
-    return parse_qs(body.decode(errors="replace"), max_num_fields=10).get(field, [""])[0].strip()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_FORM_BYTES:
+                raise InvalidArgument("the form is too large", details={"field": field})
+        fields = parse_qs(body.decode(errors="replace"), max_num_fields=10)
+    except ClientDisconnect:
+        raise InvalidArgument("the form has broken off", details={"field": field}) from None
+    except ValueError:
+        raise InvalidArgument("the form has too many fields", details={"field": field}) from None
+    return fields.get(field, [""])[0].strip()

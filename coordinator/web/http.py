@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from distop.coordinator.access.authentication import Proof, bearer
+from distop.coordinator.access.tls import MAX_AGE_S
 from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, Kind
 from distop.proto.addresses import is_loopback
 
@@ -41,6 +43,9 @@ _POLICY = (
     b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
     b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+_LAST = (b"connection", b"close")
+"""Of the last answer on a connection: its client has to show its certificate again."""
+
 _HEADERS = [
     (b"content-security-policy", _POLICY),
     (b"x-content-type-options", b"nosniff"),
@@ -77,6 +82,16 @@ class Query:
         if not (value.isascii() and value.isdecimal() and len(value) <= 5 and int(value) <= 10_000):
             raise InvalidArgument(f"{name}={value[:50]!r} is no number up to 10,000", details={"field": name})
         return int(value)
+
+
+def proof_of(scope: Scope, token: str = "") -> Proof:
+    """What a request brings along; in place of its own token, the one that is given.
+
+    Raises :class:`~distop.errors.Unauthenticated`.
+    """
+    given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
+    address = scope["client"][0] if scope["client"] else ""
+    return Proof(token or bearer(given), address, scope["state"]["names"])
 
 
 @contextlib.asynccontextmanager
@@ -123,7 +138,8 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def guarded(message: Any) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *_HEADERS]
+                old = asyncio.get_running_loop().time() - scope["state"]["since"] > MAX_AGE_S
+                message["headers"] = [*message["headers"], *_HEADERS, *([_LAST] if old else [])]
             await send(message)
 
         if self._loopback_only and not self._welcome(scope):

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from distop.client import AsyncClient, Credentials, Grant
 from distop.coordinator.access.authentication import IdentityConfig
+from distop.coordinator.api.limits import Limits
 from distop.coordinator.service import Coordinator
 from distop.errors import DistopError, PermissionDenied, PreconditionFailed, TableNotFound, Unauthenticated
 from distop.metastore.etcd.config import EtcdConfig
+from distop.proto import distop_pb2 as pb
 from support.etcd.lossy import LossyClient
-from support.services.coordinators import config_of, running, serving
+from support.services.coordinators import Service, config_of, raising, running, serving
 from support.services.tokens import token_file, token_of
 from support.tables.nowhere import nowhere
 from support.waiting import eventually
@@ -129,6 +133,39 @@ async def test_a_token_that_is_taken_away_lets_nobody_in(two: list[Coordinator],
         token_file(tmp_path, ["root"])
         with pytest.raises(Unauthenticated):
             await jane.grants()
+
+
+async def test_a_stream_ends_whose_caller_is_not_known_any_more(
+    etcd_config: EtcdConfig, tmp_path: Path
+) -> None:
+    """S4: also one on which nothing is said; one whose caller is known goes on."""
+    identity = IdentityConfig(admins=("root", "jane"), token_file=token_file(tmp_path, ["root", "jane"]))
+    config = config_of(etcd_config, identity=identity, limits=Limits(again_s=0.1))
+    async with running(config) as coordinator, Service(coordinator.address) as service:
+        async with client_of(coordinator, "root") as root:
+            await root.create_table("t", nowhere())
+            operation = await root.start("t", "noop", {"partitions": 1})
+
+        def watching(subject: str) -> Any:
+            metadata = (("authorization", f"Bearer {token_of(subject)}"),)
+            request = pb.WatchOperationRequest(name=operation.name)
+            request.heartbeat.FromSeconds(3600)
+            return service.operations.WatchOperation(request, metadata=metadata)
+
+        stays, goes = watching("root"), watching("jane")
+        await stays.read()
+        await goes.read()
+        token_file(tmp_path, ["root"])
+
+        async def to_its_end() -> None:
+            async with asyncio.timeout(30.0):
+                while True:
+                    await goes.read()
+
+        with pytest.raises(Unauthenticated, match="not known"), raising():
+            await to_its_end()
+        assert not stays.done()
+        stays.cancel()
 
 
 async def test_a_coordinator_that_cannot_tell_callers_apart_lets_nobody_in_once_a_policy_stands(

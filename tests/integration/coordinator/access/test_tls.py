@@ -18,7 +18,7 @@ from distop.client import AsyncClient, Credentials
 from distop.coordinator.access.authentication import IdentityConfig
 from distop.coordinator.access.tls import TlsConfig
 from distop.coordinator.service import Coordinator
-from distop.errors import Unavailable
+from distop.errors import InvalidArgument, Unavailable
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
 from support.services.certs import put, put_pair
@@ -171,3 +171,27 @@ async def test_the_page_speaks_tls_with_the_present_certificate(
 def _certificate(address: str, root: str) -> str:
     host, _, port = address.rpartition(":")
     return ssl.get_server_certificate((host, int(port)), ca_certs=root)
+
+
+@pytest.mark.parametrize("door", ["listen", "web", "catalog"])
+def test_no_door_is_open_to_other_hosts_in_plain_text(etcd_config: EtcdConfig, door: str) -> None:
+    """S3: unless somebody says so; a name may be anybody's address."""
+    for address in ("0.0.0.0:0", "[::]:0", "10.0.0.1:0", "coordinator.example:0", ":0"):
+        with pytest.raises(InvalidArgument) as told:
+            config_of(etcd_config, **{door: address})
+        assert told.value.details["field"] == door
+    for address in ("127.0.0.1:0", "127.9.9.9:0", "[::1]:0", "localhost:0"):
+        config_of(etcd_config, **{door: address})
+
+
+async def test_plain_text_that_is_allowed_is_told_of_at_the_start(
+    etcd_config: EtcdConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S3"""
+    config = config_of(etcd_config, listen="0.0.0.0:0", tls=TlsConfig(insecure=True))
+    async with running(config) as coordinator:
+        port = coordinator.address.rpartition(":")[2]
+        assert await subject(f"127.0.0.1:{port}", Credentials()) == ""
+    assert [record.levelname for record in caplog.records if record.message == "coordinator_insecure"] == [
+        "WARNING"
+    ]

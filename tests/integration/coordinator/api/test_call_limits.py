@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
+import httpx
 import pytest
 
 from distop.client import AsyncClient, OperationState
 from distop.coordinator.api.limits import OPTIONS, Limits
-from distop.errors import Busy, InvalidArgument, Unavailable
+from distop.errors import AlreadyExists, Busy, InvalidArgument, NotFound, Unavailable
 from distop.metastore.etcd.config import EtcdConfig
 from distop.proto import distop_pb2 as pb
+from distop.proto import distop_pb2_grpc
 from support.services.coordinators import Service, config_of, raising, running
+from support.tables.catalogs import SCHEMA
 from support.waiting import eventually
 
 FEW = Limits(calls_each=60, streams_each=2, starts_per_s=4.0, stream_s=0.3)
@@ -57,6 +62,37 @@ async def test_who_asks_too_much_is_sent_away_for_a_moment_and_comes_back(etcd_c
             return False
 
         await eventually(let_in)
+
+
+async def test_batches_and_tables_are_counted_as_starts_are(etcd_config: EtcdConfig, tmp_path: Path) -> None:
+    """S1: each makes what stays; through the catalog, too."""
+    config = config_of(
+        etcd_config,
+        limits=FEW,
+        catalog="127.0.0.1:0",
+        warehouse=f"file://{tmp_path}/warehouse",
+    )
+    async with running(config) as coordinator, Service(coordinator.address) as service:
+        await service.create_table("t")
+        backlog: Any = distop_pb2_grpc.BacklogServiceStub(service.channel)
+        calls = {
+            backlog.EnqueueBatch: pb.EnqueueBatchRequest(table="none"),
+            service.tables.CreateTable: pb.CreateTableRequest(name="t", location="/x"),
+        }
+
+        async def refused(call: Any, request: Any) -> None:
+            with suppress(InvalidArgument, NotFound, AlreadyExists), raising():
+                await call(request, timeout=30)
+
+        for call, request in calls.items():
+            with pytest.raises(Busy, match="more than 4 starts a second"):
+                await asyncio.gather(*(refused(call, request) for _ in range(50)))
+        tables = f"http://{coordinator.catalog_address}/v1/{etcd_config.prefix}/namespaces/default/tables"
+        body = {"name": "t", "schema": SCHEMA.model_dump(mode="json", by_alias=True)}
+        async with httpx.AsyncClient(timeout=60) as web:
+            answers = await asyncio.gather(*(web.post(tables, json=body) for _ in range(50)))
+        assert {answer.status_code for answer in answers} == {409, 429}
+        assert all(answer.headers["retry-after"] for answer in answers if answer.status_code == 429)
 
 
 async def test_a_stream_does_not_last_for_ever_and_the_sdk_goes_on(etcd_config: EtcdConfig) -> None:
