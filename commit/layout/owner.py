@@ -10,10 +10,15 @@ exists or not cannot be half written, and a copy of a folder carries the uuid of
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+from pathlib import PurePath
+
 from distop.commit.files.listing import entries, remove_file, remove_if_empty
 from distop.commit.files.storage import StorageOptions, file_system, protocol_of
 from distop.commit.layout.staging import PRIVATE
 from distop.errors import LocationInUse
+from distop.metastore.records.locations import places_above
 
 _STEM = "table-"
 
@@ -53,12 +58,30 @@ def _is_taken(location: str, uuid: str, storage: StorageOptions | None) -> bool:
     """Whether it is the table's own already. Raises as :func:`is_free`."""
     found = owners(location, storage)
     if found and uuid not in found:
-        raise LocationInUse(
-            f"location {location} leads to the folder of another table, or of another installation",
-            hint=f"use another folder; if no table is there, remove {owner_file(location, found[0])}",
-            details={"field": "location", "uuid": found[0]},
-        )
+        raise in_use(location, "leads to", owner_file(location, found[0]))
+    if not found:
+        for above in _folders_above(location, storage):
+            with suppress(PermissionError):  # who may see his own folder only can lie in no other one
+                if others := owners(above, storage):
+                    raise in_use(location, "lies in", owner_file(above, others[0]))
     return bool(found)
+
+
+def _folders_above(location: str, storage: StorageOptions | None) -> list[str]:
+    """The folders that a folder lies in; on a disk, where links lead to."""
+    if protocol_of(location) != "file":
+        return places_above(location)
+    real = PurePath(os.path.realpath(file_system(location, storage)[1]))
+    return [f"file://{above}" for above in real.parents if above.name]
+
+
+def in_use(location: str, how: str, found: str) -> LocationInUse:
+    """The refusal of a folder because of the owner file of another table; ``how`` it is related to that."""
+    return LocationInUse(
+        f"location {location} {how} the folder of another table, or of another installation",
+        hint=f"use another folder; if no table is there, remove {found}",
+        details={"field": "location", "uuid": found.rpartition(_STEM)[2]},
+    )
 
 
 def mark_folder(location: str, uuid: str, storage: StorageOptions | None = None) -> None:
@@ -79,6 +102,11 @@ def give_folder_up(location: str, uuid: str, storage: StorageOptions | None = No
     remove_file(owner_file(location, uuid), storage)
     remove_if_empty(f"{location}/{PRIVATE}")
     remove_if_empty(location)
+
+
+def is_owner_file(path: str) -> bool:
+    """Whether a path is that of a table's owner file."""
+    return f"/{PRIVATE}/{_STEM}" in path
 
 
 def owner_file(location: str, uuid: str) -> str:

@@ -17,6 +17,7 @@ from distop.commit.files.places import OBJECT_STORES, Place
 from distop.commit.files.storage import StorageOptions, file_system, protocol_of
 from distop.commit.layout.evolution import evolution_of, put_on
 from distop.commit.layout.model import Layout
+from distop.commit.layout.owner import in_use, is_owner_file
 from distop.commit.layout.staging import PRIVATE
 from distop.commit.plain.lists import ListedFile, written
 from distop.commit.steps.contract import Contribution, FinishContext, StepPlan, TransactionalStep
@@ -120,20 +121,20 @@ def _rename(root: str, staged: str, arg: OperationArg, file: ListedFile) -> Rena
 
 
 def _replaced(arg: OperationArg, mode: str, files: Iterable[ListedFile]) -> list[DeleteArgument]:
-    """What is to be deleted: the files that are there now, as they are now (C7, C14)."""
-    match mode:
-        case "overwrite":
-            names = visible_files(arg.location, arg.storage)
-        case "overwrite_partitions":
-            written_to = {file.folder for file in files}
-            names = (
-                name
-                for name in visible_files(arg.location, arg.storage)
-                if name.rpartition("/")[0] in written_to
-            )
-        case _:
-            return []
+    """What is to be deleted: the files that are there now, as they are now (C7, C14).
+
+    Raises :class:`~distop.errors.LocationInUse` if some of them are another table's.
+    """
+    if mode not in ("overwrite", "overwrite_partitions"):
+        return []
     root = arg.location.rstrip("/")
+    names = _files(arg.location, arg.storage)
+    if other := next(filter(is_owner_file, names), None):
+        raise in_use(root, "has in it", f"{root}/{other}")
+    names = list(filter(_is_visible, names))
+    if mode == "overwrite_partitions":
+        written_to = {file.folder for file in files}
+        names = [name for name in names if name.rpartition("/")[0] in written_to]
     with ThreadPoolExecutor(LOOKERS, thread_name_prefix="replaced") as pool:
         found = pool.map(lambda name: DeleteArgument.of(Place(f"{root}/{name}", arg.storage)), names)
         return [deletion for deletion in found if deletion is not None]
@@ -142,12 +143,18 @@ def _replaced(arg: OperationArg, mode: str, files: Iterable[ListedFile]) -> list
 def visible_files(location: str, storage: StorageOptions | None = None) -> Iterator[str]:
     """Paths, below a location, of the files that readers of the tree see: nothing in them begins with ``_``
     or ``.``; sorted."""
+    return filter(_is_visible, _files(location, storage))
+
+
+def _files(location: str, storage: StorageOptions | None) -> list[str]:
+    """Paths of all files below a location; sorted. Links to folders are not followed."""
     fs, root = file_system(location, storage)
     root = root.rstrip("/")
-    for path in sorted(fs.find(root)):
-        name = path[len(root) :].lstrip("/")
-        if name and not any(part.startswith(("_", ".")) for part in name.split("/")):
-            yield name
+    return [name for path in sorted(fs.find(root)) if (name := path[len(root) :].lstrip("/"))]
+
+
+def _is_visible(name: str) -> bool:
+    return not any(part.startswith(("_", ".")) for part in name.split("/"))
 
 
 def refuse_files(table: str, location: str, storage: StorageOptions | None = None) -> None:

@@ -9,7 +9,7 @@ import fsspec
 import pytest
 
 from distop.commit.cleanup.purge import check_purge, purge
-from distop.commit.layout.owner import give_folder_up, owners, take_folder
+from distop.commit.layout.owner import give_folder_up, is_free, owners, take_folder
 from distop.errors import LocationInUse, LocationNotOwned
 from distop.metastore.records.table import TableRecord
 
@@ -65,6 +65,19 @@ def test_another_tables_folder_is_known_through_links_and_copies(tmp_path: Path)
         before = names(tmp_path / other)
         assert not purge(f"file://{tmp_path}/{other}", "v")
         assert names(tmp_path / other) == before
+
+
+@pytest.mark.parametrize("inside", ["link", "link/not/yet", "t/data", "t/data/more"])
+def test_a_folder_in_another_tables_is_known_through_links(tmp_path: Path, inside: str) -> None:
+    """S2: also that of another installation, whose claims nobody sees here."""
+    take_folder(f"file://{tmp_path}/t", "u")
+    (tmp_path / "t" / "data").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "t" / "data")
+    for call in (take_folder, is_free):
+        with pytest.raises(LocationInUse, match="lies in the folder of another table"):
+            call(f"file://{tmp_path}/{inside}", "v")
+    assert names(tmp_path) == {"t/_distop/table-u"}
+    assert take_folder(f"file://{tmp_path}/beside", "v")
 
 
 def test_a_folder_that_was_found_empty_is_taken_by_whoever_needs_it(tmp_path: Path) -> None:
@@ -137,4 +150,7 @@ def test_in_an_object_store_names_are_no_patterns() -> None:
     store.pipe_file("/own/t/data/a/x", b"")
     assert purge("memory:///own/t", "u")
     assert sorted(store.find("/own")) == ["/own/a/x", "/own/t2/x"]
+    assert take_folder("memory:///own/t", "u")
+    with pytest.raises(LocationInUse, match="lies in"):
+        take_folder("memory:///own/t/data", "v")
     store.rm("/own", recursive=True)

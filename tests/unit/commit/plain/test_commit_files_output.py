@@ -16,10 +16,11 @@ from distop.commit.files.storage import file_system
 from distop.commit.layout.evolution import evolved
 from distop.commit.layout.hive import PartitionValues, escaped
 from distop.commit.layout.model import Layout
+from distop.commit.layout.owner import take_folder
 from distop.commit.outputs import FilesOutput
 from distop.commit.plain.publish import FilesHead, FilesPublish
 from distop.commit.writing import file_lists
-from distop.errors import CorruptRecord, InvalidArgument, TableNotEmpty
+from distop.errors import CorruptRecord, InvalidArgument, LocationInUse, TableNotEmpty
 from distop.metastore.etcd.txn import KeyValue, Put
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.record import decode
@@ -100,6 +101,29 @@ def test_files_that_turned_up_meanwhile_refuse_modes_for_empty_trees(tmp_path: P
     (tmp_path / "tree" / "theirs.parquet").write_text("x")
     with pytest.raises(TableNotEmpty, match=r"theirs\.parquet"):
         tree.planned(rows(0, 5), mode=mode)
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "overwrite_partitions"])
+def test_files_of_another_table_are_not_replaced(tmp_path: Path, mode: str) -> None:
+    """S2, P5: of a table in the folder that a link leads to, whoever has made it."""
+    (tmp_path / "here").symlink_to(tmp_path / "tree")
+    (tmp_path / "tree").mkdir()
+    tree = PlainTable(f"file://{tmp_path}/here", {})
+    take_folder(f"{tree.location}/other", "of another installation")
+    with pytest.raises(LocationInUse, match="has in it"):
+        tree.planned(rows(0, 3), mode=mode)
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "overwrite_partitions"])
+def test_what_a_link_in_the_tree_leads_to_is_not_replaced(tmp_path: Path, mode: str) -> None:
+    """S2, P5"""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "kind=k0").symlink_to(tmp_path / "other")
+    _, steps = PlainTable(f"file://{tmp_path}/tree", {}).planned(rows(0, 3), mode=mode)
+    assert steps
+    assert not any("kind=k0/file" in str(step.argument) for step in steps)
 
 
 def test_a_list_that_is_too_long_for_a_record_lies_beside_the_files(
