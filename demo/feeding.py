@@ -83,7 +83,7 @@ def _publish_with_a_lost_reply(stage: Stage, landing: Landing) -> str:
     """Publish a day by hand, never hear of it, and do it again."""
     day = "2013-12-31"
     argument = {"paths": [str(landing.folder / day)], **OPTIONS}
-    with LossyProxy(stage.addresses[0]) as proxy, Client(proxy.address, timeout_s=3) as client:
+    with LossyProxy(stage.addresses[0]) as proxy, stage.connect(proxy.address, timeout_s=3) as client:
         client.get_table(TABLE)
         proxy.lose_replies()
         try:

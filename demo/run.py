@@ -1,6 +1,7 @@
 """The demo: a year of real flights into one table, exactly once, in order, with processes killed on the way.
 
     make demo
+    make demo ARGS=--secure     # behind TLS, with tokens and a policy
 
 Starts etcd, two coordinators and two Spark runners as processes of their own, drops the New York flights of
 2013 as 365 daily batches into a landing folder in no order at all, kills the feed, the leading coordinator
@@ -11,6 +12,7 @@ validated, indexed and compacted, and a streaming query copies it, whose driver 
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 import time
@@ -26,6 +28,7 @@ from rich.table import Table
 from stage import COPY, TABLE, Stage
 from streaming import stream
 
+from distop.cli.secure import GRANTS, Security
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 
@@ -42,6 +45,8 @@ def play(stage: Stage, days: Counter[str]) -> bool:
         stage.start_runner(number)
     with stage.timed("two coordinators and two Spark runners are there"):
         stage.wait_for_crew()
+    if stage.security is not None:
+        stage.client.change_grants(GRANTS)
     options = {"partitionBy": ["month(time_hour)"]}
     stage.client.create_table(TABLE, str(FOLDER / "table"), options=options)
     console.print(f"table {TABLE}, partitioned by month(time_hour), fed from a landing folder")
@@ -68,13 +73,20 @@ def prove(stage: Stage, days: Counter[str]) -> bool:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(prog="make demo ARGS=...", description=__doc__.partition("\n")[0])
+    parser.add_argument("--secure", action="store_true", help="behind TLS, with tokens and a policy")
+    secure = parser.parse_args().secure
     began = time.monotonic()
     shutil.rmtree(FOLDER, ignore_errors=True)
     days = write_days(FOLDER / "source")
     console.print(f"{days.total():,} flights of 2013 in {len(days)} daily folders")
-    with EtcdProcess(FOLDER / "etcd") as etcd:
-        console.print(f"etcd {etcd.binary.version} on {etcd.endpoint}")
-        stage = Stage(FOLDER, EtcdConfig(endpoints=(etcd.endpoint,)), console)
+    security = Security(FOLDER / "secure") if secure else None
+    etcd, config = _etcd(security)
+    with etcd:
+        console.print(
+            f"etcd {etcd.binary.version} on {config.endpoints[0]}{', behind TLS' if secure else ''}"
+        )
+        stage = Stage(FOLDER, config, console, security)
         try:
             good = play(stage, days)
         finally:
@@ -88,6 +100,13 @@ def main() -> int:
         return 0
     console.print(f"[bold red]something is wrong: see {FOLDER / 'logs'}[/] ({took:.0f} s)")
     return 1
+
+
+def _etcd(security: Security | None) -> tuple[EtcdProcess, EtcdConfig]:
+    if security is not None:
+        return security.etcd(FOLDER / "etcd")
+    etcd = EtcdProcess(FOLDER / "etcd")
+    return etcd, EtcdConfig(endpoints=(etcd.endpoint,))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from pathlib import Path
 from crew import AT_ONCE_S, Crew, until
 from rich.console import Console
 
-from distop.client import Client, Operation
+from distop.cli.secure import ADMIN, Security
+from distop.client import Client, Credentials, Operation
 from distop.commit.catalog import EtcdCatalog
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
@@ -27,20 +28,38 @@ class Stage:
     ----------
     folder:
         Where everything is.
+    security:
+        Its certificates and tokens; without: in plain text, for anybody.
     """
 
-    def __init__(self, folder: Path, config: EtcdConfig, console: Console) -> None:
-        self.folder, self.config, self.console = folder, config, console
+    def __init__(
+        self, folder: Path, config: EtcdConfig, console: Console, security: Security | None = None
+    ) -> None:
+        self.folder, self.config, self.console, self.security = folder, config, console, security
         self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
         address = ",".join(self.addresses)
-        self.crew = Crew(folder / "logs", {**config.to_env(), "DISTOP_ADDRESS": address})
-        self.client = Client(address, timeout_s=30, connect_timeout_s=30)
-        properties = {"etcd.endpoints": ",".join(config.endpoints), "etcd.prefix": config.prefix}
-        self.catalog = EtcdCatalog("demo", **properties)
+        # The feed and the stream write, and do nothing that needs more.
+        shown = security.credentials("writer").to_env() if security is not None else {}
+        self.crew = Crew(folder / "logs", {**config.to_env(), **shown, "DISTOP_ADDRESS": address})
+        self.client = self.connect(address, timeout_s=30)
+        properties = {
+            "etcd.endpoints": ",".join(config.endpoints),
+            "etcd.prefix": config.prefix,
+            "etcd.ca-cert": config.ca_cert,
+            "etcd.cert": config.cert,
+            "etcd.key": config.key,
+        }
+        self.catalog = EtcdCatalog("demo", **{name: text for name, text in properties.items() if text})
+
+    def connect(self, address: str, timeout_s: float) -> Client:
+        """As who may do everything."""
+        shown = self.security.credentials(ADMIN) if self.security is not None else Credentials()
+        return Client(address, timeout_s=timeout_s, connect_timeout_s=30, credentials=shown)
 
     def start_coordinator(self, number: int) -> None:
-        listen = ("--listen", self.addresses[number], "--lease-ttl", str(LEASE_TTL_S))
-        self.crew.start(f"coordinator-{number}", "coordinator", *listen)
+        options = ["--listen", self.addresses[number], "--lease-ttl", str(LEASE_TTL_S)]
+        options += self.security.coordinator_arguments() if self.security is not None else []
+        self.crew.start(f"coordinator-{number}", "coordinator", *options)
 
     def start_runner(self, number: int) -> None:
         # One slot each: two runners on two cores.
