@@ -78,6 +78,11 @@ fuzz: setup ## bytes, requests and tokens of strangers at every door, for MINUTE
 		$(BIN)/python -m pytest -q --timeout 0 --hypothesis-profile fuzz tests/integration/coordinator/fuzz $(ARGS); \
 	done
 
+.PHONY: prove-security
+prove-security: setup ## the tests of who may do what, of attacks, canaries and rotation, counted (docs/security.md)
+	PYTHONPATH=tests $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+		-p support.proving $(ARGS)
+
 .PHONY: conformance
 conformance: setup ## pyiceberg's own behaviour and table tests against the catalog; downloads them
 	$(BIN)/python tests/conformance/run.py $(ARGS)
@@ -147,6 +152,10 @@ bench-index: setup ## one value looked up in a table of 2,000 files, with and wi
 .PHONY: bench-commit
 bench-commit: setup ## publishing F files, against Spark's FileOutputCommitter, on local disk and on S3
 	$(BIN)/python bench/commit.py $(ARGS)
+
+.PHONY: bench-security
+bench-security: setup ## the same operations with TLS, tokens and a policy, and without, in turns
+	$(BIN)/python bench/security.py $(ARGS)
 
 .PHONY: bench-scale
 bench-scale: setup ## how cost grows with executors, tables, watchers, watermarks and history (docs/scaling.md)

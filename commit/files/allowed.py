@@ -29,6 +29,8 @@ ALL = dict.fromkeys(OPTIONS, EVERYTHING)
 """The environment of services that open whatever callers name."""
 
 _PREFIX = re.compile(r"/.*|\*|[A-Za-z][A-Za-z0-9+.-]*://.*")
+_PASSWORD = re.compile(r"(?<!github)://[^/?#@]*:[^/?#@]*@")
+"""fsspec's URLs of GitHub have a repository in that place."""
 _FILE = re.compile(r"(?:file|local):/*", re.IGNORECASE)
 _WEB = ("http", "https")
 
@@ -73,12 +75,15 @@ def adopt(given: Mapping[str, str]) -> None:
 
 
 def check_source(url: str) -> None:
-    """Raise :class:`~distop.errors.NotAllowed` unless files of this URL or path may be read."""
+    """Raise :class:`~distop.errors.NotAllowed` unless files of this URL or path may be read.
+
+    Raises :class:`~distop.errors.InvalidArgument` for a URL with a password in it, and does not repeat it.
+    """
     _check(SOURCES, url, "paths")
 
 
 def check_location(url: str) -> None:
-    """Raise :class:`~distop.errors.NotAllowed` unless tables may have files there."""
+    """As :func:`check_source`, of where tables have files."""
     _check(LOCATIONS, url, "location")
 
 
@@ -99,6 +104,12 @@ def web_hosts(variable: str) -> set[str] | None:
 
 
 def _check(variable: str, url: str, field: str) -> None:
+    if _PASSWORD.search(url) and not url.startswith("/"):
+        raise InvalidArgument(
+            f"{field} holds a URL with a password, and is kept where operators read it",
+            hint="give the process that opens it the password: in its environment, or fsspec's configuration",
+            details={"field": field},
+        )
     listed = os.environ.get(variable)
     if listed is not None and not is_below(url, listed.split(",")):
         raise NotAllowed(

@@ -50,7 +50,7 @@ NOT_RUN = {
     "docs/schedulers.md": ["a script, which a test of its own runs and kills"],
     "docs/security.md": [
         "it runs until it is stopped",
-        "it needs a coordinator of its own, with certificates",
+        "a test of its own runs it, with certificates and ports of its own",
         "a coordinator runs until it is stopped",
         "it needs a coordinator that knows who calls",
         "it goes on until it is stopped",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest_asyncio
@@ -73,7 +73,9 @@ def agrees(error: DistopError | None, code: str) -> bool:
     )
 
 
-async def test_every_call_by_every_role_with_and_without_a_grant(address: str) -> None:
+async def test_every_call_by_every_role_with_and_without_a_grant(
+    address: str, record_property: Callable[[str, object], None]
+) -> None:
     """S3, U5"""
     wrong: list[str] = []
     cases = 0
@@ -105,5 +107,6 @@ async def test_every_call_by_every_role_with_and_without_a_grant(address: str) -
             none = {Scope.CALLER: "", Scope.TABLE: HIDDEN[0], Scope.OPERATION: HIDDEN[1]}
             code = none.get(RIGHTS[method].scope, "PERMISSION_DENIED")
             await see(method, name_for(method, "reader"), "nobody", code)
+    record_property("cases", cases)
     assert not wrong, "\n".join(wrong)
     assert cases > 600

@@ -140,6 +140,21 @@ def test_everything_else_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -
         check_location(url)
 
 
+@pytest.mark.parametrize("chain", ["", "simplecache::"])
+def test_a_url_with_a_password_is_refused_and_not_repeated(
+    chain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S5: whatever is listed."""
+    url = f"{chain}https://jane:hers@files.example.com/rows.csv"
+    for variable in (SOURCES, LOCATIONS):
+        monkeypatch.setenv(variable, "*")
+    for check in (check_source, check_location):
+        with pytest.raises(InvalidArgument, match="a URL with a password") as refused:
+            check(url)
+        assert "hers" not in f"{refused.value!r} {refused.value.hint}"
+        check("https://jane@files.example.com/a:b@c.csv")
+
+
 def test_links_do_not_lead_out_of_a_folder(folder: Path) -> None:
     """S1: neither one that is named, nor one that is found, nor a folder, nor what a pattern matches."""
     (folder / "1.csv").write_text("id\n1\n")

@@ -1,0 +1,129 @@
+"""What security costs: the same operations with all of it on and with none, in turns.
+
+    make bench-security
+
+Two installations of real processes stand side by side, each with an etcd, a coordinator, a sidecar and an
+executor of its own, as in ``completions.py``. One is what ``distop dev --secure`` makes: TLS to the
+coordinator and to etcd, a token with each call, a policy. The clock runs from the StartOperation call until
+the caller has been told the end. Each operation of one is followed by the same of the other; the one that
+begins changes. The rate is compared round by round: the machine may be busier later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import Processes, one_operation, print_json, print_table, until
+
+from distop.cli.secure import ADMIN, GRANTS, Security
+from distop.client import AsyncClient, Credentials
+from distop.executor.host.loop import event_loop
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import FREQUENT_COMPACTION, EtcdProcess, free_port
+
+JOBS, ROUNDS, ONE_JOB_ROUNDS = 10_000, 15, 300
+CALLER = "operator"
+"""Who starts operations where somebody must be known."""
+TABLE = "bench"
+
+
+@dataclass
+class Installation:
+    """One of the two, ready to work."""
+
+    client: AsyncClient
+    etcd: EtcdClient
+
+    async def run(self, jobs: int) -> float:
+        """Seconds of one operation, once nothing is left of the one before."""
+
+        async def at_rest() -> bool | None:
+            return not (await self.etcd.scan(self.etcd.keyspace.active, keys_only=True)).kvs or None
+
+        await until(at_rest, "the collector")
+        return await one_operation(self.client, TABLE, jobs)
+
+
+async def installed(stack: AsyncExitStack, folder: Path, security: Security | None) -> Installation:
+    """Start one; it ends with the stack."""
+    if security is not None:
+        etcd, config = security.etcd(folder / "etcd")
+        admin, caller = security.credentials(ADMIN), security.credentials(CALLER)
+        options = security.coordinator_arguments()
+    else:
+        etcd = EtcdProcess(folder / "etcd", options=FREQUENT_COMPACTION)
+        config = EtcdConfig(endpoints=(etcd.endpoint,))
+        admin = caller = Credentials()
+        options = []
+    stack.enter_context(etcd)
+    processes = stack.enter_context(Processes(folder, config.to_env()))
+    address = f"127.0.0.1:{free_port()}"
+    processes.start("coordinator", "coordinator", "--listen", address, *options)
+    processes.start("sidecar", "sidecar")
+    script = Path(__file__).with_name("socket_executor.py")
+    processes.start_script("executor", script, str(folder / "marks.jsonl"))
+    async with AsyncClient(address, timeout_s=30, connect_timeout_s=30, credentials=admin) as client:
+        if security is not None:
+            await client.change_grants(GRANTS)
+        await client.create_table(TABLE, "/nowhere")
+
+        async def served() -> bool | None:
+            return any("noop" in member.types for member in await client.members()) or None
+
+        await until(served, "an executor")
+    client = AsyncClient(address, timeout_s=30, connect_timeout_s=30, credentials=caller)
+    found = Installation(await stack.enter_async_context(client), EtcdClient(config))
+    stack.push_async_callback(found.etcd.close)
+    await found.run(1000)  # connections, imports, leadership
+    return found
+
+
+async def in_turns(pair: list[Installation], jobs: int, rounds: int) -> list[list[float]]:
+    """Seconds of each round, of each of them."""
+    taken: list[list[float]] = [[], []]
+    for number in range(rounds):
+        for which in (number % 2, 1 - number % 2):
+            taken[which].append(await pair[which].run(jobs))
+    return taken
+
+
+async def measure(folder: Path) -> dict[str, float]:
+    """The figures, and a table of them."""
+    async with AsyncExitStack() as stack:
+        pair = []
+        for name, security in (("plain", None), ("secure", Security(folder / "keys"))):
+            (folder / name).mkdir()
+            pair.append(await installed(stack, folder / name, security))
+        one_job = await in_turns(pair, 1, ONE_JOB_ROUNDS)
+        many = await in_turns(pair, JOBS, ROUNDS)
+    rows = [
+        (name, f"{statistics.median(one) * 1e3:.1f}", f"{JOBS / statistics.median(long):,.0f}")
+        for name, one, long in zip(("off", "on"), one_job, many, strict=True)
+    ]
+    print_table(
+        f"with security off and on, {ROUNDS} operations of {JOBS:,} jobs and {ONE_JOB_ROUNDS} of one each",
+        ("security", "one job, p50 ms", "jobs/s"),
+        rows,
+    )
+    plain_p50, secure_p50 = map(statistics.median, one_job)
+    ratios = [plain / secure for plain, secure in zip(*many, strict=True)]
+    return {
+        "secure_over_plain_10k": round(statistics.median(ratios), 2),
+        "secure_p50_extra_ms": round((secure_p50 - plain_p50) * 1e3, 2),
+        "plain_p50_ms": round(plain_p50 * 1e3, 2),
+        "plain_jobs_per_s_10k": round(JOBS / statistics.median(many[0])),
+    }
+
+
+if __name__ == "__main__":
+    with (
+        tempfile.TemporaryDirectory(prefix="distop-bench-") as folder,
+        asyncio.Runner(loop_factory=event_loop) as runner,
+    ):
+        print_json(**runner.run(measure(Path(folder))))

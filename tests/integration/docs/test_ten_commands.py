@@ -1,0 +1,61 @@
+"""The set-up of docs/security.md, as it stands there: a coordinator behind TLS, an admin, and a reader."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, STDOUT
+from pathlib import Path
+
+import pytest
+import trustme
+
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import free_port
+from support.pages import blocks, lines
+from support.services.certs import put, put_pair
+
+pytestmark = pytest.mark.process
+
+WAIT = "for i in $(seq 200); do distop grants ls > /dev/null 2>&1 && break; sleep 0.3; done\n"
+
+
+async def test_ten_commands_set_a_coordinator_up(etcd_config: EtcdConfig, tmp_path: Path) -> None:
+    """U5, S3"""
+    commands = list(lines(next(one for one in blocks("docs/security.md") if "openssl rand" in one.code).code))
+    assert len(commands) == 10
+    ca = trustme.CA()
+    put(tmp_path / "ca.crt", ca.cert_pem.bytes())
+    put_pair(tmp_path, "server", ca.issue_cert("127.0.0.1"))
+    address, web = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    script = "set -e\ntrap 'kill $!; wait' EXIT\n"
+    for line in commands:
+        here = line.replace("0.0.0.0:7070", address).replace("0.0.0.0:7071", web)
+        script += here.replace("coordinator.example:7070", address)
+        script += WAIT if line.startswith("export") else ""
+    script += "distop audit -o json > trail\nunset DISTOP_TOKEN\ndistop tables || echo refused: $?\n"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-c", script),
+        cwd=tmp_path,
+        env={**os.environ, **etcd_config.to_env(), "PATH": path},
+        stdout=PIPE,
+        stderr=STDOUT,
+        process_group=0,
+    )
+    try:
+        said, _ = await asyncio.wait_for(process.communicate(), 200)
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, said.decode()
+    assert "refused: " in said.decode()
+    trail = json.loads((tmp_path / "trail").read_text())
+    assert [(entry["by"], entry["target"]) for entry in trail] == [
+        ("root", "jane"),
+        ("root", "group:analysts"),
+        ("--admin", "root"),
+    ]

@@ -1,0 +1,229 @@
+"""A secret of its own in every place that takes one; then everything that anybody may look at is searched."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from distop.client import AsyncClient, Credentials
+from distop.coordinator.web.doors import ASKS
+from distop.errors import DistopError
+from distop.executor.host.sidecar_folder import BASE_VARIABLE
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from support.etcd.etcds import enable_users
+from support.services.executing import Child, place_in, short_folder, sidecar_pid
+from support.services.tokens import token_line
+from support.sources.s3 import S3
+from support.types.work_types import traces
+from support.waiting import eventually
+
+pytestmark = pytest.mark.spark
+
+PLACES = (
+    "etcd's password",
+    "token",
+    "unknown token",
+    "token of the sign-in",
+    "key of the storage, by reference",
+    "secret of the storage, by reference",
+    "secret of the storage",
+    "secret among the properties",
+    "password of Kafka",
+    "password of a source",
+)
+MAY_BE_IN_ETCD = ("secret of the storage",)
+"""docs/operating.md says so: who does not want it refers to it."""
+
+
+class Canaries:
+    """The secrets, and where they have been found."""
+
+    def __init__(self) -> None:
+        self.of = {place: f"canary{secrets.token_hex(12)}" for place in PLACES}
+        self.found: set[str] = set()
+        self.searched = 0
+
+    def search(self, where: str, content: object, *allowed: str) -> None:
+        """Look for all of them, but those that may be there."""
+        self.searched += 1
+        data = content if isinstance(content, bytes) else str(content).encode(errors="replace")
+        for place, canary in self.of.items():
+            if place not in allowed and canary.encode() in data:
+                self.found.add(f"{place}: in {where}")
+
+    @contextlib.contextmanager
+    def refused(self, where: str) -> Iterator[None]:
+        """What is done inside fails, and what it says is searched."""
+        with pytest.raises(DistopError) as caught:
+            yield
+        error = caught.value
+        self.search(f"the error of {where}", [repr(error), error.message, error.hint, error.details])
+
+    def search_processes(self) -> None:
+        """All of this host, whoever has started them."""
+        for process in Path("/proc").glob("[0-9]*"):
+            for name in ("environ", "cmdline"):
+                with contextlib.suppress(OSError):
+                    self.search(f"{name} of {process.name}", (process / name).read_bytes())
+
+    def search_files(self, folder: Path) -> None:
+        """All below a folder."""
+        for path in folder.rglob("*"):
+            if path.is_file():
+                self.search(path.name, path.read_bytes())
+
+
+@asynccontextmanager
+async def live(
+    etcd: EtcdConfig, folder: Path, given: Path, canaries: Canaries, s3: S3, base: Path
+) -> AsyncIterator[dict[str, str]]:
+    """A coordinator with all doors and an executor with Spark, as an operator starts them; the addresses."""
+    doors = {name: f"127.0.0.1:{free_port()}" for name in ("listen", "web", "catalog")}
+    (given / "tokens").write_text(token_line("root", canaries.of["token"]))
+    (given / "key").write_text(canaries.of["key of the storage, by reference"])
+    (given / "secret").write_text(canaries.of["secret of the storage, by reference"])
+    environment = {
+        BASE_VARIABLE: str(base),
+        "DISTOP_SECRETS": str(given),
+        "DISTOP_ALLOW_ENDPOINTS": s3.endpoint,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    addresses = [f"--{name}={address}" for name, address in doors.items()]
+    known = ["--token-file", str(given / "tokens"), "--admin", "root"]
+    logged = ["--log-level", "debug"]
+    service = ("-m", "distop.cli")
+    with (
+        Child(etcd, folder, *service, "coordinator", *logged, *addresses, *known, **environment),
+        Child(etcd, folder, *service, "executor", *logged, "--master", "local[2]", **environment) as executor,
+    ):
+        yield doors
+        executor.terminate()
+        executor.wait(60)
+
+
+async def test_a_secret_is_found_nowhere_but_where_it_was_put(
+    tmp_path: Path, s3: S3, record_property: Callable[[str, object], None]
+) -> None:
+    """S5: logs, environments and command lines of all processes, etcd, page, catalog, errors and files."""
+    canaries, prefix = Canaries(), "secured"
+    work, given = tmp_path / "work", tmp_path / "given"
+    work.mkdir()
+    given.mkdir()
+    with EtcdProcess(tmp_path / "etcd") as etcd, short_folder() as base:
+        password = canaries.of["etcd's password"]
+        enable_users(etcd, user="distop", password=password, prefix=f"{prefix}.")
+        (given / "password").write_text(password)
+        config = EtcdConfig(
+            endpoints=(etcd.endpoint,),
+            prefix=prefix,
+            user="distop",
+            password=password,
+            password_file=str(given / "password"),
+        )
+        place = place_in(base, config)
+        async with live(config, work, given, canaries, s3, base) as doors:
+            await use(doors, work, canaries, s3)
+        if pid := sidecar_pid(place):
+            os.kill(pid, signal.SIGTERM)
+        canaries.search_files(base)
+    stored = (tmp_path / "etcd/data/member/snap/db").read_bytes()
+    canaries.search("etcd", stored, *MAY_BE_IN_ETCD)
+    assert all(canaries.of[place].encode() in stored for place in MAY_BE_IN_ETCD)  # it is where to look
+    canaries.search("etcd's log", (tmp_path / "etcd/etcd.log").read_bytes())
+    canaries.search_files(work)
+    for name in s3.names():
+        canaries.search(f"object {name}", s3.fs.cat(f"{s3.bucket}/{name}"))
+    record_property("canary_searched", canaries.searched)
+    record_property("canary_found", len(canaries.found))
+    assert not canaries.found
+    assert canaries.searched > 100
+
+
+async def use(doors: dict[str, str], work: Path, canaries: Canaries, s3: S3) -> None:
+    """Everything that takes a secret, and everything that may show one."""
+    of = canaries.of
+    storage = {"endpoint_url": s3.endpoint, "client_kwargs": {"region_name": "us-east-1"}}
+    by_name = {**storage, "key": "${file:key}", "secret": "${file:secret}"}
+    plain = {**storage, "key": "known", "secret": of["secret of the storage"]}
+    (work / "rows.csv").write_text("id\n1\n2\n")
+    (work / "bad.csv").write_text("id\nnone\n")
+    shown = Credentials(token=of["token"])
+    async with AsyncClient(
+        doors["listen"], timeout_s=120, connect_timeout_s=120, credentials=shown
+    ) as client:
+        for name, options in (("named", by_name), ("plain", plain)):
+            await client.create_table(
+                name, f"{s3.url}/{name}", options={"storage": options, "schema": ["id: long"]}
+            )
+            for file, good in (("rows.csv", True), ("bad.csv", False)):
+                ended = await client.wait(
+                    (await client.start(name, "ingest", {"paths": str(work / file)})).name, timeout_s=120
+                )
+                assert (ended.state.name == "SUCCEEDED") is good, ended
+                canaries.search(f"the operation on {name}", ended)
+            canaries.search(f"the table {name}", await client.get_table(name))
+        await client.create_table("nowhere", "s3://no-such-bucket/x", options={"storage": plain})
+        with canaries.refused("an ingest into a bucket that is not there"):
+            started = await client.start("nowhere", "ingest", {"paths": str(work / "rows.csv")})
+            (await client.wait(started.name, timeout_s=120)).raise_for_outcome()
+        with canaries.refused("a table with a secret among its properties"):
+            properties = {"s3.secret-access-key": of["secret among the properties"]}
+            await client.create_table(
+                "properties", str(work / "properties"), options={"properties": properties}
+            )
+        kafka = {"topic": "t", "config": {"sasl.password": of["password of Kafka"]}, "brokers": "127.0.0.1:1"}
+        with canaries.refused("a source of Kafka with its password"):
+            await client.start("named", "ingest", {"kafka": kafka})
+        url = f"https://jane:{of['password of a source']}@127.0.0.1:1/rows.csv"
+        with canaries.refused("a source with a password"):
+            started = await client.start("named", "ingest", {"paths": url})
+            (await client.wait(started.name, timeout_s=120)).raise_for_outcome()
+        wrong = Credentials(token=of["unknown token"])
+        async with AsyncClient(doors["listen"], credentials=wrong) as stranger:
+            with canaries.refused("a call with an unknown token"):
+                await stranger.grants()
+
+        held = await client.start(
+            "named", "traced", {"folder": str(work), "hold": ["0", "1"], "partitions": 2}
+        )
+        await eventually(lambda: len(traces(work, "began")) == 2, 60.0)
+        canaries.search_processes()
+        (work / "release").touch()
+        (await client.wait(held.name, timeout_s=60)).raise_for_outcome()
+        operations = [operation.name async for operation in client.list()]
+        canaries.search("the trail", [entry async for entry in client.audit()])
+        canaries.search("the doctor", await client.diagnose(deep=True))
+        for name in operations:
+            canaries.search("stack traces", await client.traces(name))
+    await look(doors, operations, canaries)
+
+
+async def look(doors: dict[str, str], operations: list[str], canaries: Canaries) -> None:
+    """What page and catalog show, to who may see it all and to who is refused."""
+    async with httpx.AsyncClient(base_url=f"http://{doors['web']}", timeout=30) as browser:
+        form = {"token": canaries.of["token of the sign-in"]}
+        canaries.search("the sign-in", (await browser.post("/sign-in", data=form)).text)
+        headers = {"authorization": f"Bearer {canaries.of['token']}"}
+        for path in ASKS:
+            for name in (*operations, "named", "plain"):
+                answer = await browser.get(path, params={"name": name, "table": name}, headers=headers)
+                canaries.search(f"page {path} of {name}", answer.text)
+        signed = await browser.post("/sign-in", data={"token": canaries.of["token"]})
+        canaries.search("the cookie", signed.headers)
+    async with httpx.AsyncClient(base_url=f"http://{doors['catalog']}", timeout=30) as engine:
+        told: dict[str, Any] = (await engine.get("/v1/config", headers=headers)).json()
+        tables = f"/v1/{told['overrides']['prefix']}/namespaces/default/tables"
+        for name in ("named", "plain"):
+            answer = await engine.get(f"{tables}/{name}", headers=headers)
+            assert answer.status_code == 200, answer.text
+            canaries.search(f"the catalog's {name}", answer.text)

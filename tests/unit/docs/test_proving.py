@@ -1,0 +1,59 @@
+"""What ``make prove-security`` runs and counts."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+
+from support.proving import Counts, shows
+
+
+@pytest.mark.parametrize(
+    ("docstring", "shown"),
+    [
+        ("S3: nobody.", True),
+        ("S5", True),
+        ("U3, S1: and so on.", True),
+        ("U5, S3", True),
+        ("U3: rows.", False),
+        ("S3 is a store of objects.", False),
+        ("A store, of S3: or another.", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_a_test_says_first_what_it_shows(docstring: str | None, shown: bool) -> None:
+    assert shows(docstring) is shown
+
+
+def report(
+    outcome: Literal["passed", "failed", "skipped"], when: Literal["setup", "call"] = "call", **figures: Any
+) -> pytest.TestReport:
+    return pytest.TestReport("t", ("t", 0, "t"), {}, outcome, None, when, user_properties=figures.items())
+
+
+def test_what_was_not_counted_is_not_proved() -> None:
+    counts = Counts()
+    for one in (report("passed", "setup"), report("passed", cases=700), report("passed", canary_found=0)):
+        counts.add(one)
+    assert not counts.hold()
+    counts.add(report("passed", rotation_failed_calls=0, rotation_calls=90))
+    assert counts.hold()
+    assert counts.told() == {
+        "cases": 703,
+        "failed": 0,
+        "skipped": 0,
+        "canary_found": 0,
+        "rotation_failed_calls": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    "bad", [report("failed"), report("failed", "setup"), report("passed", canary_found=1)]
+)
+def test_one_failure_disproves_it(bad: pytest.TestReport) -> None:
+    counts = Counts()
+    counts.add(report("passed", canary_found=0, rotation_failed_calls=0))
+    counts.add(bad)
+    assert not counts.hold()
