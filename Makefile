@@ -83,6 +83,15 @@ prove-security: setup ## the tests of who may do what, of attacks, canaries and 
 	PYTHONPATH=tests $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		-p support.proving $(ARGS)
 
+.PHONY: images
+images: ## build the images distop:service and distop:spark; BASE=here: on a Debian made for it (root)
+	@deploy/images.sh
+
+.PHONY: test-helm
+test-helm: setup ## the tests of the Helm chart; builds helm with Go, which takes some minutes
+	@deploy/helm.sh .venv/helm
+	$(BIN)/python -m pytest tests/process/deployed/test_helm_chart.py $(ARGS)
+
 .PHONY: conformance
 conformance: setup ## pyiceberg's own behaviour and table tests against the catalog; downloads them
 	$(BIN)/python tests/conformance/run.py $(ARGS)

@@ -19,6 +19,7 @@ from distop.cli.commands import (
     landing,
     maintenance,
     operations,
+    probe,
     services,
     tables,
     watermarks,
@@ -80,6 +81,7 @@ for part in (
     doctor,
     grants,
     services,
+    probe,
 ):
     app.add_typer(part.app)
 

@@ -42,6 +42,7 @@ from distop.metastore.members.calls import tell_of_calls
 from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
+from distop.metastore.members.notify import tell_manager
 from distop.metastore.records.member import LongCall, MemberRecord
 from distop.metastore.records.record import encode
 from distop.metastore.tables.denials import Denials
@@ -89,6 +90,7 @@ class Coordinator:
         self.catalog_address = ""
         self.ready = asyncio.Event()
         self.member = ""
+        """Of the present incarnation; empty between two of them."""
         self._stop = asyncio.Event()
         self._following: Following | None = None
 
@@ -251,10 +253,12 @@ class Coordinator:
             leading = asyncio.create_task(leadership.run(), name="leadership")
             telling = asyncio.create_task(_tell(client, member.id, planner), name="telling")
             self.ready.set()
+            tell_manager("READY=1")
             log.info("coordinator_ready", extra={"member": member.id, "lease": session.lease_id})
             try:
                 await _either(self._stop.wait(), session.lost.wait(), _finished(leading))
             finally:
+                self.member = ""
                 # First stop acting, then let go: nothing of this epoch runs once another one can begin.
                 leading.cancel()
                 telling.cancel()

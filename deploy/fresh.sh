@@ -9,8 +9,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # Namespaces of its own: what is mounted there is gone, and what runs there is killed, when their first process ends.
 if [ $# = 0 ]; then
-  command -v debootstrap >/dev/null ||
-    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends debootstrap; }
   root=$(mktemp -d "${TMPDIR:-/tmp}/distop-fresh.XXXXXX")
   chmod 755 "$root" # apt fetches as a user of its own
   trap '[ -n "${KEEP:-}" ] || rm -rf --one-file-system "$root"' EXIT
@@ -19,22 +17,7 @@ if [ $# = 0 ]; then
 fi
 root=$1
 
-release=$(. /etc/os-release && echo "$VERSION_CODENAME")
-sources=$(apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
-  sort -u | grep " $release")
-mirror=$(awk -v "release=$release" '$3 == release { print $2; exit }' <<<"$sources")
-echo "fresh: a bare $release in $root"
-debootstrap --variant=minbase --include=python3,python3-venv,make,git,ca-certificates "$release" "$root" "$mirror" \
-  >"$root.log" 2>&1 || { tail -n 20 "$root.log"; exit 1; }
-rm "$root.log"
-
-printf '%s\n' "$sources" >"$root/etc/apt/sources.list"
-apt-config dump --no-empty --format '%F "%v";%n' Acquire | grep -v IndexTargets >"$root/etc/apt/apt.conf.d/90here"
-# The certificates are those that are trusted here: a mirror may have its own.
-for file in /etc/{hosts,resolv.conf,pip.conf} /etc/ssl/certs/ca-certificates.crt ~/.pip/pip.conf ~/.config/pip/pip.conf \
-  /etc/apt/{auth.conf,auth.conf.d,trusted.gpg.d}; do
-  [ ! -e "$file" ] || { mkdir -p "$root${file%/*}" && cp -rL "$file" "$root${file%/*}/"; }
-done
+deploy/debian.sh "$root" python3 python3-venv make git ca-certificates
 mount -t proc proc "$root/proc"
 mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"

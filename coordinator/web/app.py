@@ -1,4 +1,4 @@
-"""The read-only page of a coordinator, its JSON twin under ``/api/``, and ``/metrics``.
+"""The read-only page of a coordinator, its JSON twin under ``/api/``, ``/metrics``, and probes.
 
 It runs in the coordinator's event loop, with a connection to etcd of its own, and can be left out: nothing
 of it is loaded without ``--web``. Each path shows what the caller may see (``doors.py``); where nobody is
@@ -18,7 +18,7 @@ from typing import Any
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from distop.coordinator.access.callers import answer_to
@@ -64,7 +64,7 @@ class WebServer:
     listen:
         ``host:port``; port 0 picks a free one, which :attr:`address` then tells.
     member:
-        Tells the coordinator's present member id.
+        Tells the coordinator's present member id; empty while it has none.
     following:
         The operations that the coordinator follows for those who look.
     gate:
@@ -131,6 +131,7 @@ class WebServer:
         routes = [Route(path, self._page(make)) for path, make in pages.items()]
         routes += [Route(path, self._json(make)) for path, make in api.items()]
         routes += [Route(f"/static/{name}", _static(name, kind)) for name, kind in _STATIC.items()]
+        routes += [Route("/livez", _alive), Route("/readyz", self._ready)]
         routes.append(Route("/metrics", self._json_errors(self._show_metrics)))
         routes.append(Route("/sign-in", self._sign_in, methods=["GET", "POST"]))
         routes.append(Route("/sign-out", self._sign_out, methods=["POST"]))
@@ -200,6 +201,11 @@ class WebServer:
 
     def _not_found(self, request: Request, _: Exception) -> Response:
         return self._problem(NotFound("there is no such page", details={"path": request.scope["path"]}))
+
+    async def _ready(self, _: Request) -> Response:
+        """Whether it stands in etcd under a lease: not while it starts or ends, nor when it is cut off."""
+        ready = bool(self._member())
+        return PlainTextResponse("ready\n" if ready else "no member\n", 200 if ready else 503)
 
     async def _show_metrics(self, request: Request) -> Response:
         encode, kind = choose_encoder(request.headers.get("accept", ""))
@@ -299,6 +305,11 @@ class WebServer:
 
     async def _api_leaders(self, _: Query) -> dict[str, Any]:
         return {"leaders": [plain(leader) for leader in await self._reads.leaders()]}
+
+
+async def _alive(_: Request) -> Response:
+    """Whether the event loop answers. An etcd that is away is no reason to restart a coordinator."""
+    return PlainTextResponse("alive\n")
 
 
 def _static(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:

@@ -22,6 +22,7 @@ from distop.executor.runner.runner import Runner
 from distop.executor.runner.types import ServedTypes
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.notify import tell_manager
 from distop.operations import Registry
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def run(config: ExecutorConfig) -> int:
     """Serve until SIGTERM or SIGINT; the exit code: 0, or 1 when nothing can be launched here any more."""
     types = ServedTypes(Registry(), config.types)
     settle_heap()
-    return _run(config, types, session=None, stop=None)
+    return _run(config, types, session=None, stop=None, ready=lambda _: tell_manager("READY=1"))
 
 
 def run_with(session: SparkSession | None, config: ExecutorConfig, stop: threading.Event | None) -> int:
@@ -70,10 +71,11 @@ def _run(
     *,
     session: SparkSession | None,
     stop: threading.Event | None,
+    ready: Callable[[str], None] = lambda member: None,
 ) -> int:
     with asyncio.Runner(loop_factory=event_loop) as runner:
         try:
-            runner.run(serve_until_told(config, types, session, stop))
+            runner.run(serve_until_told(config, types, session, stop, ready))
         except LauncherBroken as error:
             log.error("executor_broken", extra={"error": str(error)})
             return 1
@@ -88,6 +90,7 @@ async def serve_until_told(
     types: ServedTypes,
     session: SparkSession | None,
     told: threading.Event | None,
+    ready: Callable[[str], None] = lambda member: None,
 ) -> None:
     """Serve until ``told``, or (in the main thread) until a signal comes. Raises as :func:`serve`."""
     stop = asyncio.Event() if told is None else event_of(told)
@@ -96,7 +99,7 @@ async def serve_until_told(
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
     client = EtcdClient(config.etcd)
     try:
-        await serve(client, config, types, stop, session=session)
+        await serve(client, config, types, stop, session=session, ready=ready)
     finally:
         await client.close()
 

@@ -35,6 +35,7 @@ from distop.metastore.etcd.update import settle
 from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
+from distop.metastore.members.notify import tell_manager
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.record import encode
 
@@ -92,6 +93,7 @@ class Sidecar:
         sweep = asyncio.create_task(keep_swept(client, place.scratch), name="sidecar-scratch")
         reached("sidecar.middle")
         place.pid_file.write_text(f"{os.getpid()}\n")
+        tell_manager("READY=1")
         log.info("sidecar_started", extra={"socket": str(place.socket)})
         try:
             await self._until_idle(stop)

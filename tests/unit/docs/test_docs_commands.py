@@ -6,13 +6,11 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
-import typer.main
 
-from distop.cli.main import app
+from support.command_lines import parse
 from support.repository import ROOT
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -48,15 +46,6 @@ def commands(text: str) -> Iterator[tuple[list[str], bool]]:
             if words[:1] == ["distop"] and words != ["distop", "is", "ready"]:
                 end = next((at for at, word in enumerate(words) if _ENDS.fullmatch(word)), len(words))
                 yield words[1:end], whole
-
-
-def parse(words: list[str]) -> None:
-    """Raises ``typer.TyperException`` if ``distop`` does not take these words."""
-    command: Any = typer.main.get_command(app)
-    context = command.make_context("distop", list(words))
-    while hasattr(command, "resolve_command") and (left := [*context._protected_args, *context.args]):
-        name, command, rest = command.resolve_command(context, left)
-        context = command.make_context(name, rest, parent=context)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
