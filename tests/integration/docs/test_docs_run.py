@@ -42,7 +42,7 @@ distop ingest people /tmp/flights.csv --wait
 SPARK = "needs Spark, which is not started here"
 
 NOT_RUN = {
-    "docs/deploying.md": ["it builds images", "it needs root and systemd"],
+    "docs/deploying.md": ["it builds images", "it needs root and systemd", "it needs a cluster"],
     "docs/ingest.md": [SPARK, SPARK],
     "docs/operating.md": [
         "these services run until they are stopped",
