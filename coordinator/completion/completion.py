@@ -14,10 +14,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from distop.coordinator.backlog.applying import share_of
-from distop.coordinator.backlog.policy import failure_of
 from distop.coordinator.completion.collector import Collector
 from distop.coordinator.completion.external import ExternalSteps
+from distop.coordinator.completion.finishing import Finishing
 from distop.coordinator.completion.follow_up import FollowUps
 from distop.coordinator.completion.outside import Interrupted, Outside
 from distop.coordinator.completion.parking import MAX_ERROR_LENGTH, Parking, text_of
@@ -34,17 +33,14 @@ from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.state.memory import Memory
 from distop.coordinator.state.tracker import Tracked
-from distop.coordinator.state.turns import Turn
 from distop.coordinator.work.call import Surroundings
 from distop.coordinator.work.work import Work, is_own
 from distop.errors import (
     OF_THE_WORLD,
     Busy,
     Conflict,
-    DistopError,
     InvalidArgument,
     OperationPaused,
-    OutcomeUnknown,
     PreconditionFailed,
     UnknownOperationType,
     ValidationFailed,
@@ -54,18 +50,13 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.members.election import Epoch
-from distop.metastore.operations import retention
-from distop.metastore.operations.ending import MAX_KEYS_IN_FINISH, Finish, Finished, finish, seal
-from distop.metastore.operations.pausing import is_paused
-from distop.metastore.operations.series import continued
+from distop.metastore.operations.ending import seal
 from distop.metastore.operations.starting import FollowUpStart
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
-    RUNNING,
     ErrorRecord,
-    HistoryRecord,
     OperationArg,
     StepRecord,
 )
@@ -118,20 +109,13 @@ class Completion:
         self.parking = parking or Parking(client, work)
         self._client = client
         self._registry = work.registry
-        self._work = work
         self.outside = Outside(work, self.parking)
-        self._metrics = metrics or Metrics()
         self._wall = wall
         self._follow_ups = FollowUps(client, Planner(work), wall)
         self._external = ExternalSteps(client, self.outside)
         self.collector = Collector(client, work, wall)
         self.memory = memory or Memory()
-
-    def turn(self, keys: TableKeys) -> Turn:
-        """The turns of a table; its driver tells it what it hears."""
-        return self.memory.turns.setdefault(keys.name, Turn(keys))
-
-    # -- finish ----------------------------------------------------------------------------------------
+        self._finishing = Finishing(client, work, metrics or Metrics(), self.memory, wall)
 
     def publishes(self, arg: OperationArg) -> bool:
         """Whether more than a history entry comes of it: outputs, watermarks, or the effect of a hook.
@@ -198,9 +182,9 @@ class Completion:
         outcome = "cancelled" if error.code == "CANCELLED" else "failed"
         facts = error.facts | await self._external.undo(keys, tracked, epoch, check)
         facts |= await self._abort(tracked, epoch, error, check)
-        history = self._history(tracked, outcome, error=error, facts=facts)
-        async with self.turn(keys).lock:
-            await self._send(keys, tracked, epoch, None, history, ())
+        history = self._finishing.history(tracked, outcome, error=error, facts=facts)
+        async with self.memory.turn(keys).lock:
+            await self._finishing.send(keys, tracked, epoch, None, history, ())
 
     async def _abort(
         self, tracked: Tracked, epoch: Epoch, error: ErrorRecord, check: Callable[[], None]
@@ -248,11 +232,11 @@ class Completion:
         if external:
             done = await self._external.run(keys, tracked, epoch, view, steps, check)
             if done is None:
-                await self._look_again(tracked, tracked.state_revision)
+                await self._finishing.look_again(tracked, tracked.state_revision)
                 return
             skipped = done
         for _ in range(MAX_REBASES):
-            async with self.turn(keys).lock:
+            async with self.memory.turn(keys).lock:
                 contributions: list[Contribution] = []
                 run_ops: KeyValue | None = None
                 base: Base | None = None
@@ -275,11 +259,13 @@ class Completion:
                             prepared = self.outside.followed(tracked, epoch, what, prepared)
                         follow_up, said = await prepared
                     except BaseException:
-                        await self._discard(keys, contributions)
+                        await self._finishing.discard(keys, contributions)
                         raise
                     facts.update(said)
-                history = self._history(tracked, "success", facts=facts)
-                if await self._send(keys, tracked, epoch, run_ops, history, contributions, follow_up):
+                history = self._finishing.history(tracked, "success", facts=facts)
+                if await self._finishing.send(
+                    keys, tracked, epoch, run_ops, history, contributions, follow_up
+                ):
                     return
             if not tracked.state or tracked.cancel_requested:
                 return
@@ -292,109 +278,6 @@ class Completion:
             return base
         await make_room(self._client, keys, len(encode_plain(arg.watermarks)))
         return await read_base(self._client, keys, arg)
-
-    async def _send(
-        self,
-        keys: TableKeys,
-        tracked: Tracked,
-        epoch: Epoch,
-        run_ops: KeyValue | None,
-        history: HistoryRecord,
-        contributions: list[Contribution] | tuple[()],
-        follow_up: FollowUpStart | None = None,
-    ) -> bool:
-        """Send the finishing transaction; ``False`` if something it stands on has moved.
-
-        Without a ``run_ops`` that was read with everything else, the one that is remembered will do.
-        """
-        turn = self.turn(keys)
-        failure = None if history.outcome == "success" else failure_of(tracked.error, tracked.jobs.failures)
-        share = await share_of(self._client, keys, tracked.arg, failure=failure, now=self._wall())
-        if tracked.arg.series and failure is None:
-            history, line = await continued(self._client, keys, tracked.arg, history)
-            share += line
-        leave_keys = tracked.arg.stages_files or tracked.total > MAX_KEYS_IN_FINISH
-        fields = {"table": keys.name, "operation": str(tracked.arg.id), "epoch": epoch.revision}
-        try:
-            async with turn.sending:
-                run_ops = run_ops or turn.run_ops or await self._client.get(keys.run_ops)
-                plan = Finish(
-                    sealed=tracked.state,
-                    run_ops=run_ops,
-                    history=history,
-                    arg=tracked.arg,
-                    publication=share + joined(contributions),
-                    follow_up=follow_up,
-                    leave_keys=leave_keys,
-                )
-                became, revision = await finish(self._client, keys, tracked.keys, epoch, plan)
-                if became is Finished.DONE and follow_up is None:
-                    turn.finished(run_ops, tracked.arg.id, revision)
-                else:
-                    turn.forget()
-        except OutcomeUnknown:
-            # In doubt nothing is removed: the files may be those of a commit that has happened.
-            raise
-        except DistopError:
-            await self._discard(keys, contributions)
-            raise
-        if became is Finished.DONE:
-            log.info("operation_finished", extra={**fields, "outcome": history.outcome})
-            self._metrics.operation_finished(tracked, history)
-            if follow_up is not None:
-                self._metrics.operation_started(follow_up.arg.type)
-                log.info("operation_started", extra={**fields, "operation": str(follow_up.arg.id)})
-            tracked.set_state(b"", revision)
-            tracked.gone = not leave_keys
-            if not leave_keys and tracked.arg.instance % retention.EVERY == 0:
-                await retention.prune(self._client, keys, now=self._wall())
-            return True
-        self._metrics.finish_lost_race(tracked.arg.type)
-        log.info("finish_lost_race", extra=fields)
-        await self._discard(keys, contributions)
-        await self._look_again(tracked, revision)
-        return False
-
-    async def _discard(self, keys: TableKeys, contributions: list[Contribution] | tuple[()]) -> None:
-        for contribution in contributions:
-            await self._work.blocking(keys.name, "removing what a lost race has left", contribution.discard)
-
-    async def _look_again(self, tracked: Tracked, revision: int) -> None:
-        """What became of an operation, after a transaction about it was refused."""
-        cancel = await self._client.get(tracked.keys.cancel)
-        state = await self._client.get(tracked.keys.state)
-        tracked.cancel_requested = tracked.cancel_requested or cancel.exists
-        if tracked.state == RUNNING and await is_paused(self._client, tracked.keys):
-            raise OperationPaused(f"operation {tracked.arg.id} is paused, or its table is")
-        # Of a state that somebody has removed by hand: it was missing when the transaction was refused.
-        tracked.set_state(state.value, state.mod_revision or revision)
-
-    def _history(
-        self,
-        tracked: Tracked,
-        outcome: str,
-        *,
-        facts: dict[str, Any] | None = None,
-        error: ErrorRecord | None = None,
-    ) -> HistoryRecord:
-        arg = tracked.arg
-        return HistoryRecord(
-            outcome=outcome,
-            uuid=arg.uuid,
-            request_id=arg.request_id,
-            started_at=arg.started_at,
-            started_by=arg.started_by,
-            finished_at=self._wall(),
-            partition_count=tracked.total,
-            succeeded=tracked.jobs.succeeded,
-            failed=tracked.jobs.failed,
-            error_code=error.code if error else "",
-            error=error.message if error else "",
-            retry_of=arg.retry_of,
-            follows=arg.follows,
-            argument=arg.asked,
-            facts=facts or {},
-        )
 
 
 def _hook(name: str, view: OperationView, surroundings: Surroundings) -> None:

@@ -99,7 +99,7 @@ class TableDriver:
         self._wall = wall
         self._slots: dict[bytes, Slot] = {}
         self._wake = asyncio.Event()
-        self._turn = completion.turn(keys)
+        self._turn = completion.memory.turn(keys)
         self._ends, self._leads = completion.memory.ends, completion.memory.leads
         self._drainer: Drainer | None = None
         if planner is not None:

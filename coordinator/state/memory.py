@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from distop.coordinator.state.ends import Ends
 from distop.coordinator.state.leads import Leads
 from distop.coordinator.state.turns import Turn
+from distop.metastore.records.keyspace import TableKeys
 
 
 @dataclass(frozen=True)
@@ -21,3 +22,7 @@ class Memory:
     leads: Leads = field(default_factory=Leads)
     turns: WeakValueDictionary[str, Turn] = field(default_factory=WeakValueDictionary)
     """Of the tables that are led here, by name."""
+
+    def turn(self, keys: TableKeys) -> Turn:
+        """The turns of a table; its driver tells it what it hears."""
+        return self.turns.setdefault(keys.name, Turn(keys))

@@ -1,0 +1,146 @@
+"""The finishing transaction, which makes the outcome of an operation true; and what is done if it is refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from distop.coordinator.backlog.applying import share_of
+from distop.coordinator.backlog.policy import failure_of
+from distop.coordinator.completion.publication import joined
+from distop.coordinator.metrics.counts import Metrics
+from distop.coordinator.state.memory import Memory
+from distop.coordinator.state.tracker import Tracked
+from distop.coordinator.work.work import Work
+from distop.errors import DistopError, OperationPaused, OutcomeUnknown
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.members.election import Epoch
+from distop.metastore.operations import retention
+from distop.metastore.operations.ending import MAX_KEYS_IN_FINISH, Finish, Finished, finish
+from distop.metastore.operations.pausing import is_paused
+from distop.metastore.operations.series import continued
+from distop.metastore.operations.starting import FollowUpStart
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.operation import RUNNING, ErrorRecord, HistoryRecord
+
+if TYPE_CHECKING:
+    from distop.commit.steps.contract import Contribution
+
+log = logging.getLogger(__name__)
+
+
+class Finishing:
+    """Sends the finishing transactions of one coordinator."""
+
+    def __init__(
+        self, client: EtcdClient, work: Work, metrics: Metrics, memory: Memory, wall: Callable[[], float]
+    ) -> None:
+        self._client, self._work, self._metrics = client, work, metrics
+        self._memory, self._wall = memory, wall
+
+    async def send(
+        self,
+        keys: TableKeys,
+        tracked: Tracked,
+        epoch: Epoch,
+        run_ops: KeyValue | None,
+        history: HistoryRecord,
+        contributions: list[Contribution] | tuple[()],
+        follow_up: FollowUpStart | None = None,
+    ) -> bool:
+        """Send the finishing transaction; ``False`` if something it stands on has moved.
+
+        Without a ``run_ops`` that was read with everything else, the one that is remembered will do.
+        """
+        turn = self._memory.turn(keys)
+        failure = None if history.outcome == "success" else failure_of(tracked.error, tracked.jobs.failures)
+        share = await share_of(self._client, keys, tracked.arg, failure=failure, now=self._wall())
+        if tracked.arg.series and failure is None:
+            history, line = await continued(self._client, keys, tracked.arg, history)
+            share += line
+        leave_keys = tracked.arg.stages_files or tracked.total > MAX_KEYS_IN_FINISH
+        fields = {"table": keys.name, "operation": str(tracked.arg.id), "epoch": epoch.revision}
+        try:
+            async with turn.sending:
+                run_ops = run_ops or turn.run_ops or await self._client.get(keys.run_ops)
+                plan = Finish(
+                    sealed=tracked.state,
+                    run_ops=run_ops,
+                    history=history,
+                    arg=tracked.arg,
+                    publication=share + joined(contributions),
+                    follow_up=follow_up,
+                    leave_keys=leave_keys,
+                )
+                became, revision = await finish(self._client, keys, tracked.keys, epoch, plan)
+                if became is Finished.DONE and follow_up is None:
+                    turn.finished(run_ops, tracked.arg.id, revision)
+                else:
+                    turn.forget()
+        except OutcomeUnknown:
+            # In doubt nothing is removed: the files may be those of a commit that has happened.
+            raise
+        except DistopError:
+            await self.discard(keys, contributions)
+            raise
+        if became is Finished.DONE:
+            log.info("operation_finished", extra={**fields, "outcome": history.outcome})
+            self._metrics.operation_finished(tracked, history)
+            if follow_up is not None:
+                self._metrics.operation_started(follow_up.arg.type)
+                log.info("operation_started", extra={**fields, "operation": str(follow_up.arg.id)})
+            tracked.set_state(b"", revision)
+            tracked.gone = not leave_keys
+            if not leave_keys and tracked.arg.instance % retention.EVERY == 0:
+                await retention.prune(self._client, keys, now=self._wall())
+            return True
+        self._metrics.finish_lost_race(tracked.arg.type)
+        log.info("finish_lost_race", extra=fields)
+        await self.discard(keys, contributions)
+        await self.look_again(tracked, revision)
+        return False
+
+    async def discard(self, keys: TableKeys, contributions: list[Contribution] | tuple[()]) -> None:
+        """Remove the files of a commit that certainly has not happened."""
+        for contribution in contributions:
+            await self._work.blocking(keys.name, "removing what a lost race has left", contribution.discard)
+
+    async def look_again(self, tracked: Tracked, revision: int) -> None:
+        """What became of an operation, after a transaction about it was refused."""
+        cancel = await self._client.get(tracked.keys.cancel)
+        state = await self._client.get(tracked.keys.state)
+        tracked.cancel_requested = tracked.cancel_requested or cancel.exists
+        if tracked.state == RUNNING and await is_paused(self._client, tracked.keys):
+            raise OperationPaused(f"operation {tracked.arg.id} is paused, or its table is")
+        # Of a state that somebody has removed by hand: it was missing when the transaction was refused.
+        tracked.set_state(state.value, state.mod_revision or revision)
+
+    def history(
+        self,
+        tracked: Tracked,
+        outcome: str,
+        *,
+        facts: dict[str, Any] | None = None,
+        error: ErrorRecord | None = None,
+    ) -> HistoryRecord:
+        """What is remembered of an operation that ends now."""
+        arg = tracked.arg
+        return HistoryRecord(
+            outcome=outcome,
+            uuid=arg.uuid,
+            request_id=arg.request_id,
+            started_at=arg.started_at,
+            started_by=arg.started_by,
+            finished_at=self._wall(),
+            partition_count=tracked.total,
+            succeeded=tracked.jobs.succeeded,
+            failed=tracked.jobs.failed,
+            error_code=error.code if error else "",
+            error=error.message if error else "",
+            retry_of=arg.retry_of,
+            follows=arg.follows,
+            argument=arg.asked,
+            facts=facts or {},
+        )
