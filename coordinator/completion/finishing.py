@@ -1,4 +1,4 @@
-"""The finishing transaction, which makes the outcome of an operation true; and what is done if it is refused."""
+"""The finishing transaction: it makes the outcome of an operation true. And what is done if it is refused."""
 
 from __future__ import annotations
 

@@ -1,0 +1,76 @@
+"""The terminal: what is printed to it, and lists that fit into its width."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table as Grid
+from rich.text import Text
+
+from distop.cli.output.style import printable
+
+_WIDE = 10_000
+"""Columns where there is no terminal: readers of a pipe want whole names."""
+
+
+def _console(file: Any) -> Console:
+    if isinstance(file, io.TextIOWrapper):  # a name that the terminal cannot show is no reason to fail
+        file.reconfigure(errors="backslashreplace")
+    width = None if file.isatty() else _WIDE
+    return Console(file=file, width=width, markup=False, highlight=False, emoji=False)
+
+
+def grid_of(*columns: str) -> Grid:
+    """An empty list with these headers."""
+    grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    for index, column in enumerate(columns):
+        grid.add_column(column, no_wrap=index == 0, overflow="fold")
+    return grid
+
+
+class Screen:
+    """The two streams of a command: results go to ``out``, everything else to ``err``."""
+
+    def __init__(self) -> None:
+        self.out = _console(sys.stdout)
+        self.err = _console(sys.stderr)
+
+    def note(self, text: str) -> None:
+        """A remark beside the result."""
+        self.err.print(Text(printable(text), "dim"), soft_wrap=True)
+
+    def pairs(self, pairs: Iterable[tuple[str, str | Text]]) -> None:
+        """Names and values, a line for each that has one."""
+        grid = Grid.grid(padding=(0, 2))
+        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column(overflow="fold")
+        for name, value in pairs:
+            if value:
+                lines = value if isinstance(value, Text) else "\n".join(map(printable, value.split("\n")))
+                grid.add_row(printable(name), lines)
+        self.out.print(grid)
+
+    def list(self, grid: Grid, empty: str, more: bool, spare: Sequence[str] = ()) -> None:
+        """Print a list. Columns in ``spare`` are left out, one after the other, until it fits."""
+        if not grid.rows:
+            self.note(empty)
+            return
+        left_out = []
+        for header in spare:
+            if (
+                Measurement.get(self.out, self.out.options.update(max_width=_WIDE), grid).maximum
+                <= self.out.width
+            ):
+                break
+            grid.columns = [column for column in grid.columns if column.header != header]
+            left_out.append(header)
+        self.out.print(grid)
+        if left_out:
+            self.note(f"left out: {', '.join(left_out)}; --output json, or a wider terminal, has them")
+        if more:
+            self.note("there are more: --limit 0 shows all")

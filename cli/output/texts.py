@@ -1,0 +1,116 @@
+"""Values as text for people: what an operation, a table or an entry of the audit trail says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from distop.cli.output.style import in_bytes, printable
+from distop.client import AuditEntry, Index, Operation, TableContent
+
+_MOST_FAILED = 20
+"""Failed partitions that are shown of an operation."""
+
+
+def failed_partitions(errors: Any, count: int) -> str:
+    """One line for each that is named, and how many more there are."""
+    if not isinstance(errors, Mapping) or not errors:  # none are named of an operation that was aborted
+        return ""
+    lines = [f"{name}: {error}" for name, error in sorted(errors.items())[:_MOST_FAILED]]
+    more = count - len(lines)
+    return "\n".join([*lines, f"and {more:,} more: --output json names up to 100"] if more > 0 else lines)
+
+
+def content_pairs(content: TableContent | None) -> list[tuple[str, str]]:
+    """What a table holds, as names and values."""
+    if content is None:
+        return []
+    columns = [
+        f"{column.name}: {column.type}{' not null' if column.required else ''}" for column in content.columns
+    ]
+    size = "" if content.bytes is None else f"{in_bytes(content.bytes)} in {number_of(content.files)} files"
+    loaded = (
+        f"{when(content.loaded_at)}, {number_of(content.loaded_rows)} rows, by {content.loaded_by}"
+        if content.loaded_by
+        else ""
+    )
+    return [
+        ("columns", "\n".join(columns)),
+        ("partitioned by", ", ".join(content.partition_by)),
+        ("rows", number_of(content.rows)),
+        ("size", size),
+        ("last load", loaded),
+        ("not known", content.missing),
+    ]
+
+
+def became(entry: AuditEntry) -> str:
+    """What an action came to, in the audit trail."""
+    rows = "" if entry.rows is None else f"{number_of(entry.rows)} rows"
+    size = "" if entry.bytes is None else in_bytes(entry.bytes)
+    return ", ".join(filter(None, (entry.outcome, printable(entry.error_code), rows, size)))
+
+
+def number_of(count: int | None) -> str:
+    """``"1,234"``; empty: nobody knows."""
+    return "" if count is None else f"{count:,}"
+
+
+def index_line(index: Index) -> str:
+    """A published index."""
+    behind = index.commits_behind
+    state = "how far behind is unknown" if behind is None else f"{behind} behind" if behind else "up to date"
+    left_out = f", {index.left_out} left out" if index.left_out else ""
+    return f"{index.column}: snapshot {index.snapshot_id}, {state}, {index.files:,} files{left_out}"
+
+
+def series_line(told: Mapping[str, Any]) -> str:
+    """How many operations of a series there were."""
+    if not told:
+        return ""
+    return f"{told['name']}: {told['operations']:,} since {told['since']}, {told['rows']:,} rows"
+
+
+def in_series(operation: Operation) -> str:
+    """Behind the name of a series' last operation."""
+    told = operation.facts.get("series")
+    return f" ({told['operations']:,} of {printable(told['name'])})" if told else ""
+
+
+def text_of(value: Any) -> str:
+    """Any value of JSON, on one line."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={text_of(item)}" for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(text_of, value))
+    if isinstance(value, bool):
+        return str(value).lower()  # as it is written in an argument
+    if isinstance(value, int) and abs(value) < 1 << 53:
+        return f"{value:,}"
+    return str(value)
+
+
+def completion_line(operation: Operation) -> str:
+    """How completing it fails or hangs, if it does."""
+    completion = operation.completion
+    if completion is None or operation.done:
+        return ""
+    skipped = f", {completion.skipped} steps skipped" if completion.skipped else ""
+    if completion.running:
+        return f"{completion.running} takes long{skipped}"
+    if completion.error is None:
+        return f"tried again{skipped}"
+    step = f" at step {completion.step}" if completion.step else ""
+    error = f"{completion.error.code}: {completion.error.message}"
+    return f"{completion.attempts} failed attempts{step}{skipped}: {error}"
+
+
+def when(moment: datetime | None) -> str:
+    """``"2024-05-01 12:00:00Z"``; empty if it was never."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ") if moment else ""
+
+
+def seconds_since(moment: datetime | None) -> float | None:
+    """How long ago it was."""
+    return (datetime.now(UTC) - moment).total_seconds() if moment else None
