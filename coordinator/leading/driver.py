@@ -15,18 +15,16 @@ from contextlib import aclosing, suppress
 
 from distop.coordinator.backlog.drainer import Drainer
 from distop.coordinator.completion.completion import Completion
+from distop.coordinator.leading.acting import FIRST_PAUSE_S, Acting
 from distop.coordinator.leading.slot import Slot
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.planner import Planner
-from distop.coordinator.state.actions import Action, Collect, Finish, Resolve, Seal, Wait, decide
+from distop.coordinator.state.actions import Wait, decide
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import (
     Compacted,
     CorruptRecord,
-    DistopError,
     LeadershipLost,
-    LeaseLost,
-    OperationPaused,
     Unavailable,
 )
 from distop.metastore.backlog.batches import WAITING
@@ -35,7 +33,6 @@ from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.etcd.watch import until_absent, watch
 from distop.metastore.members.election import Epoch
 from distop.metastore.members.lease import LeaseSession, boot_clock
-from distop.metastore.operations.ending import seal
 from distop.metastore.records.keyspace import (
     OperationId,
     OperationKeys,
@@ -43,13 +40,10 @@ from distop.metastore.records.keyspace import (
     escape,
     prefix_end,
 )
-from distop.metastore.records.operation import ErrorRecord, OperationArg
+from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import decode
 
 log = logging.getLogger(__name__)
-
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 30.0
-"""Back-off of an action that fails."""
 
 PAGE = 2000
 """Keys of an operation read at once when a leader begins: the event loop is not held up for long."""
@@ -94,7 +88,7 @@ class TableDriver:
         self._epoch = epoch
         self._session = session
         self._completion = completion
-        self._metrics = metrics or Metrics()
+        self._acting = Acting(client, keys, epoch, session, completion, metrics or Metrics(), wall)
         self._clock = clock
         self._wall = wall
         self._slots: dict[bytes, Slot] = {}
@@ -348,9 +342,9 @@ class TableDriver:
         for slot in list(self._slots.values()):
             slot.say_counts(self._client, self._epoch, now)
             if slot.task is not None and slot.task.done():
-                self._reap(slot, now)
+                self._acting.reap(slot, now)
             if slot.task is not None:
-                self._interrupt(slot)
+                self._acting.interrupt(slot)
             if slot.task is not None or self._winds_down:
                 continue
             if slot.tracked.gone:
@@ -366,69 +360,6 @@ class TableDriver:
             stands_back = slot.not_before > now and action == slot.action
             if not isinstance(action, Wait) and not stands_back:
                 slot.action = action
-                slot.task = asyncio.create_task(self._perform(slot.tracked, action))
+                slot.task = asyncio.create_task(self._acting.perform(slot.tracked, action))
                 slot.task.add_done_callback(lambda _: self._wake.set())
         self._note_idle()
-
-    def _interrupt(self, slot: Slot) -> None:
-        """End what is being called for an operation that somebody has decided not to publish."""
-        if isinstance(slot.action, Finish) and not isinstance(
-            decide(slot.tracked, deadline_passed=False, paused=True), Finish | Wait
-        ):
-            self._completion.outside.interrupt(slot.tracked)
-
-    def _reap(self, slot: Slot, now: float) -> None:
-        """Look at an action that has ended; what it did shows in etcd, only failures matter here."""
-        task, slot.task = slot.task, None
-        error = None if task is None or task.cancelled() else task.exception()
-        if error is None:
-            slot.failures, slot.not_before = 0, 0.0
-        elif isinstance(error, LeadershipLost | LeaseLost):
-            raise error
-        elif isinstance(error, OperationPaused):
-            # etcd knew it before we did. Word of it, and of its end, is on its way.
-            slot.failures, slot.not_before = 0, now + FIRST_PAUSE_S
-        else:
-            slot.failures += 1
-            self._metrics.action_failed(slot.tracked.arg.type, error)
-            pause = min(FIRST_PAUSE_S * 2**slot.failures, LONGEST_PAUSE_S)
-            slot.not_before = now + pause
-            defect = None if isinstance(error, DistopError) else error
-            fields = {"operation": str(slot.tracked.arg.id), "failures": slot.failures, "retry_in_s": pause}
-            log.log(
-                logging.WARNING if defect is None else logging.ERROR,
-                "operation_action_failed",
-                extra={**self._fields, **fields, "error": str(error)},
-                exc_info=defect,
-            )
-
-    async def _perform(self, tracked: Tracked, action: Action) -> None:
-        """One action. Its effect on ``tracked`` is applied at once, and comes again as an event."""
-        self._session.check()
-        match action:
-            case Seal():
-                error = None
-                if action.code:
-                    error = ErrorRecord(code=action.code, message=action.message, at=self._wall())
-                now, revision = await seal(
-                    self._client,
-                    tracked.keys,
-                    self._epoch,
-                    before=action.before,
-                    after=action.after,
-                    error=error,
-                )
-                log.info(
-                    "operation_sealed",
-                    extra={**self._fields, "operation": str(tracked.arg.id), "state": now.decode()},
-                )
-                tracked.set_state(now, revision)
-                tracked.error = error or tracked.error
-            case Finish():
-                await self._completion.finish(self._keys, tracked, self._epoch, check=self._session.check)
-            case Resolve(decision):
-                await self._completion.parking.resolve(tracked, self._epoch, decision)
-            case Collect():
-                await self._completion.collector.collect(self._keys, tracked)
-            case Wait():
-                return

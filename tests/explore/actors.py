@@ -210,7 +210,7 @@ async def _act(env: Env, driver: TableDriver) -> bool:
             return acted
         acted = True
         tracked, action = due[await env.choose(len(due))]
-        await driver._perform(tracked, action)
+        await driver._acting.perform(tracked, action)
 
 
 def _work() -> Work:

@@ -205,7 +205,7 @@ async def test_cancelling_does_not_wait_for_the_next_try(
     service: Service, client: EtcdClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O19: while completion fails, and stands back for half a minute."""
-    monkeypatch.setattr("distop.coordinator.leading.driver.FIRST_PAUSE_S", 30.0)
+    monkeypatch.setattr("distop.coordinator.leading.acting.FIRST_PAUSE_S", 30.0)
     argument = {"partitions": 0, "log": str(tmp_path / "log"), "raises": 100}
     operation = await service.start("t", "hooked", argument)
     await eventually((tmp_path / "log").exists)

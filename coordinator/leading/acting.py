@@ -1,0 +1,105 @@
+"""One action of a leader for an operation: doing it, ending it early, and what its failure means."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from distop.coordinator.completion.completion import Completion
+from distop.coordinator.leading.slot import Slot
+from distop.coordinator.metrics.counts import Metrics
+from distop.coordinator.state.actions import Action, Collect, Finish, Resolve, Seal, Wait, decide
+from distop.coordinator.state.tracker import Tracked
+from distop.errors import DistopError, LeadershipLost, LeaseLost, OperationPaused
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.members.election import Epoch
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.ending import seal
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.operation import ErrorRecord
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 30.0
+"""Back-off of an action that fails."""
+
+
+class Acting:
+    """The actions of one epoch of a table."""
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        keys: TableKeys,
+        epoch: Epoch,
+        session: LeaseSession,
+        completion: Completion,
+        metrics: Metrics,
+        wall: Callable[[], float],
+    ) -> None:
+        self._client, self._keys, self._epoch, self._session = client, keys, epoch, session
+        self._completion, self._metrics, self._wall = completion, metrics, wall
+        self._fields = {"table": keys.name, "epoch": epoch.revision}
+
+    def interrupt(self, slot: Slot) -> None:
+        """End what is being called for an operation that somebody has decided not to publish."""
+        if isinstance(slot.action, Finish) and not isinstance(
+            decide(slot.tracked, deadline_passed=False, paused=True), Finish | Wait
+        ):
+            self._completion.outside.interrupt(slot.tracked)
+
+    def reap(self, slot: Slot, now: float) -> None:
+        """Look at an action that has ended; what it did shows in etcd, only failures matter here."""
+        task, slot.task = slot.task, None
+        error = None if task is None or task.cancelled() else task.exception()
+        if error is None:
+            slot.failures, slot.not_before = 0, 0.0
+        elif isinstance(error, LeadershipLost | LeaseLost):
+            raise error
+        elif isinstance(error, OperationPaused):
+            # etcd knew it before we did. Word of it, and of its end, is on its way.
+            slot.failures, slot.not_before = 0, now + FIRST_PAUSE_S
+        else:
+            slot.failures += 1
+            self._metrics.action_failed(slot.tracked.arg.type, error)
+            pause = min(FIRST_PAUSE_S * 2**slot.failures, LONGEST_PAUSE_S)
+            slot.not_before = now + pause
+            defect = None if isinstance(error, DistopError) else error
+            fields = {"operation": str(slot.tracked.arg.id), "failures": slot.failures, "retry_in_s": pause}
+            log.log(
+                logging.WARNING if defect is None else logging.ERROR,
+                "operation_action_failed",
+                extra={**self._fields, **fields, "error": str(error)},
+                exc_info=defect,
+            )
+
+    async def perform(self, tracked: Tracked, action: Action) -> None:
+        """One action. Its effect on ``tracked`` is applied at once, and comes again as an event."""
+        self._session.check()
+        match action:
+            case Seal():
+                error = None
+                if action.code:
+                    error = ErrorRecord(code=action.code, message=action.message, at=self._wall())
+                now, revision = await seal(
+                    self._client,
+                    tracked.keys,
+                    self._epoch,
+                    before=action.before,
+                    after=action.after,
+                    error=error,
+                )
+                log.info(
+                    "operation_sealed",
+                    extra={**self._fields, "operation": str(tracked.arg.id), "state": now.decode()},
+                )
+                tracked.set_state(now, revision)
+                tracked.error = error or tracked.error
+            case Finish():
+                await self._completion.finish(self._keys, tracked, self._epoch, check=self._session.check)
+            case Resolve(decision):
+                await self._completion.parking.resolve(tracked, self._epoch, decision)
+            case Collect():
+                await self._completion.collector.collect(self._keys, tracked)
+            case Wait():
+                return
