@@ -326,7 +326,7 @@ async def test_types_run_side_by_side_only_if_each_names_the_other(
     await service.start("t", "friendly")
 
 
-@pytest.mark.parametrize("name", ["a.b", "a b", "a%b", "a/b", "größe", "日本🦆", "a%2Eb", "x" * 512, "orders"])
+@pytest.mark.parametrize("name", ["a.b", "a b", "a%b", "a/b", "größe", "日本🦆", "%2Eb", "x" * 512, "orders"])
 async def test_tables_of_any_name(service: Service, client: EtcdClient, name: str) -> None:
     """O29: from creation over an operation to its listing; beside one whose name continues it."""
     beside = f"{name[:500]}2"
