@@ -14,7 +14,8 @@ OPTIONS = ("checks", "partitionBy", "properties", "schema", "storage")
 
 
 def check_options(record: TableRecord, registry: Registry) -> None:
-    """Check all options of a table. Blocking.
+    """Check all options of a table. A schema is a list from here on: the keys of an object have no order
+    in etcd, and columns have one. Blocking.
 
     Raises
     ------
@@ -38,6 +39,8 @@ def check_options(record: TableRecord, registry: Registry) -> None:
     _as_option("storage", lambda: opened_with(options.get("storage")))
     _as_option("properties", lambda: check_properties(options.get("properties", {}), record.location))
     schema = _checked_columns(record)
+    if isinstance(columns := options.get("schema"), dict):
+        options["schema"] = [f"{name}: {kind}" for name, kind in columns.items()]
     if "checks" in options and "ingest" in registry.names():
         _as_option("checks", lambda: registry.get("ingest").check_table(record, schema))
 

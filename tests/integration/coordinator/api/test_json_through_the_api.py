@@ -31,6 +31,8 @@ async def test_large_integers_survive_from_the_start_to_every_reader(
         started = await sdk.start("t", "friend", NUMBERS)
         kv = await client.get(client.keyspace.operation(OperationId.parse(started.name)).arg)
         assert same(decode(kv.value, OperationArg, kv.key).argument)
+        # What was asked for is shown as it was written, its keys in their order.
+        assert repr((await sdk.get(started.name)).argument) == repr(NUMBERS)
         again = await sdk.start("t", "friend", NUMBERS, request_id=started.request_id)
         assert again.name == started.name
         await sdk.set_ordering("t", gate="closed")

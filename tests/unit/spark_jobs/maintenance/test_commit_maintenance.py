@@ -291,6 +291,16 @@ def test_orphans_go_and_nothing_else(tmp_path: Path) -> None:
     assert Run.of(table, RemoveOrphans(), older_than="1d", dry_run=False).finish()["orphans"] == 0
 
 
+@pytest.mark.parametrize("older_than", ["0s", "23h", "2999-01-01T00:00:00Z"])
+def test_young_files_are_never_asked_for(tmp_path: Path, older_than: str) -> None:
+    """P13, S2: a day is the least age, whether or not anything is to be removed."""
+    table, _ = littered(tmp_path)
+    for dry_run in (True, False):
+        with pytest.raises(InvalidArgument, match="at least 24h") as caught:
+            Run.of(table, RemoveOrphans(), older_than=older_than, dry_run=dry_run)
+        assert caught.value.details["field"] == "older_than"
+
+
 def test_a_dry_run_says_what_would_go(tmp_path: Path) -> None:
     """It is what one gets without asking."""
     table, litter = littered(tmp_path)
