@@ -55,10 +55,12 @@ from distop.commit.catalog.namespaces import (
     table_identifier,
     table_name,
 )
+from distop.commit.catalog.naming import Naming
 from distop.commit.catalog.numbering import renumbered
 from distop.commit.catalog.options import etcd_config
 from distop.commit.catalog.places import Folder, new_location
-from distop.commit.catalog.pointers import FOREIGN, Move, Pointer, Pointers, Swap
+from distop.commit.catalog.pointer import FOREIGN, Move, Pointer, Swap
+from distop.commit.catalog.pointers import Pointers
 from distop.commit.cleanup.reachable import files_of_table
 from distop.commit.files.allowed import ENDPOINTS, allow
 from distop.commit.files.storage import StorageOptions, storage_of
@@ -213,7 +215,7 @@ class EtcdCatalog(StagingCatalog):
             if record is None:
                 self._pointers.finish(name)
                 raise NoSuchTableError(f"Table does not exist: {'.'.join(table_identifier(name))}")
-            outcome = self._pointers.drop(pointer, record, Folder(record, self.properties).leave)
+            outcome = Naming(self._pointers).drop(pointer, record, Folder(record, self.properties).leave)
             if outcome is Swap.DONE:
                 return
             if outcome is Swap.UNKNOWN:
@@ -253,7 +255,7 @@ class EtcdCatalog(StagingCatalog):
             if self._pointers.read(new).record is not None:
                 raise _exists(to_identifier)
             record.name = new
-            outcome = self._pointers.rename(pointer, record)
+            outcome = Naming(self._pointers).rename(pointer, record)
             if outcome is Swap.DONE:
                 return
             if outcome is Swap.UNKNOWN:

@@ -1,4 +1,4 @@
-"""A table as the catalog sees it in etcd: its record and its head, and the transactions that move them.
+"""The tables of the catalog in etcd: reading their records and heads, and the transactions that move them.
 
 Every change is one transaction that compares what it was based on. A lost reply is answered by sending the
 same transaction again, which can happen only once, and by looking whose work stands there (P8).
@@ -6,27 +6,21 @@ same transaction again, which can happen only once, and by looking whose work st
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from itertools import islice
 from typing import Any
 
+from distop.commit.catalog.pointer import FOREIGN, Move, Pointer, Swap, check_idle, pointer_of, reads
 from distop.commit.cleanup.purge import leave_files
-from distop.commit.files.storage import storage_of
 from distop.errors import (
     ArgumentTooLarge,
-    BacklogInUse,
     CorruptRecord,
     DistopError,
     EtcdOutOfSpace,
-    IncompatibleOperation,
     OutcomeUnknown,
-    TablePaused,
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient, RangePage
@@ -34,11 +28,8 @@ from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import (
     MAX_OPS,
     MAX_REQUEST_BYTES,
-    Compare,
-    Delete,
     Get,
     KeyValue,
-    Op,
     Put,
     Txn,
     TxnResult,
@@ -46,80 +37,20 @@ from distop.metastore.etcd.txn import (
     unchanged,
 )
 from distop.metastore.etcd.update import Settled, settle
-from distop.metastore.records.keyspace import Keyspace, OperationId, TableKeys, escape, prefix_end
+from distop.metastore.records.keyspace import Keyspace, TableKeys, escape, prefix_end
 from distop.metastore.records.names import check_new_name
 from distop.metastore.records.record import decode, encode
-from distop.metastore.records.table import DropRecord, Head, TableRecord, decode_run_ops
+from distop.metastore.records.table import DropRecord, Head, TableRecord
 from distop.metastore.tables.answers import Note
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.dropping import Leave, finish_drop
-from distop.metastore.tables.listing import table_deletes, table_of_entry, table_puts
+from distop.metastore.tables.listing import table_of_entry, table_puts
 from distop.metastore.tables.locations import Claim
-from distop.metastore.tables.watermarks import watermark_chunks
-
-log = logging.getLogger(__name__)
-
-FOREIGN = "foreign"
-"""What ``Head.operation`` says when a program other than distop has moved the head."""
 
 PAGE = 1000
 """Keys read at a time."""
 READ_BITE = 1000
 """Tables read at a time."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pointer:
-    """What stands in etcd of a table, read at one revision."""
-
-    record_kv: KeyValue
-    head_kv: KeyValue
-    run_ops_kv: KeyValue
-    leftovers: bool = False
-    """Whether an operation that has ended still has keys or staged files to be collected."""
-
-    @property
-    def record(self) -> TableRecord | None:
-        kv = self.record_kv
-        return decode(kv.value, TableRecord, kv.key) if kv.exists else None
-
-    @property
-    def head(self) -> Head | None:
-        kv = self.head_kv
-        return decode(kv.value, Head, kv.key) if kv.exists else None
-
-
-@dataclass(frozen=True)
-class Move:
-    """What makes a table, or moves its head, as part of a transaction."""
-
-    keys: TableKeys
-    txn: Txn
-    head: Head
-    ours: Callable[[Pointer], bool | None]
-    """Whether what stands there now came of it; ``None`` if that cannot be told."""
-    claim: Claim | None = None
-    """To the place where the table will be, if that is a new one."""
-    new: bool = False
-
-    def found(self, read: TxnResult, at: int) -> Pointer:
-        """Record and head, of what a transaction has read."""
-        keys = self.keys
-        return Pointer(
-            record_kv=read.one(at, keys.table),
-            head_kv=read.one(at + 1, keys.head),
-            run_ops_kv=KeyValue.missing(keys.run_ops),
-        )
-
-
-class Swap(Enum):
-    """What became of an attempt to move the head."""
-
-    DONE = "done"
-    LOST = "lost"
-    """It did not happen and never will: something it was based on has moved."""
-    UNKNOWN = "unknown"
-    """etcd gives no answer: nothing may be concluded, and no file may be deleted."""
 
 
 class Pointers:
@@ -128,21 +59,21 @@ class Pointers:
     def __init__(self, etcd: SyncEtcd, by: str = FOREIGN, note: Note | None = None) -> None:
         self.etcd = etcd
         self.keyspace: Keyspace = etcd.keyspace
-        self._by = by
+        self.by = by
         """Who does what is done, for the audit trail."""
         self._note = note
 
     def acting(self, by: str, note: Note | None = None) -> Pointers:
         """The same, for one request of somebody; whatever is changed takes the note along."""
-        return Pointers(self.etcd, by or self._by, note)
+        return Pointers(self.etcd, by or self.by, note)
 
     # -- reading ---------------------------------------------------------------------------------------
 
     def read(self, table: str) -> Pointer:
         """What stands of a table now."""
         keys = self.keyspace.table(table)
-        result = self.etcd.txn(Txn(then=_reads(keys)))
-        return _pointer(keys, result)
+        result = self.etcd.txn(Txn(then=reads(keys)))
+        return pointer_of(keys, result)
 
     def tables(self, namespace: str = "", after: str = "") -> Iterator[str]:
         """Names of all tables from behind ``after`` on, in key order; with a namespace, those that begin with
@@ -247,15 +178,11 @@ class Pointers:
         txn = Txn((unchanged(base.head_kv), unchanged(base.record_kv)), (Put(keys.head, encode(head)),))
         txn, claim = txn + besides, None
         if record is not None:
-            _check_idle(keys, base)  # operations write where the table was when they began
+            check_idle(keys, base)  # operations write where the table was when they began
             txn += Txn((unchanged(base.run_ops_kv),), (Put(keys.table, encode(record)),))
-            txn += self._passed_on(base, record)
+            txn += self.passed_on(base, record)
             claim = Claim.of(self.keyspace, record)
         return Move(keys, txn, head, lambda found: landed(found.head), claim)
-
-    def move_head(self, base: Pointer, head: Head, landed: Callable[[Head | None], bool | None]) -> Swap:
-        """The one move of :meth:`moved`."""
-        return self.send([self.moved(base, head, landed)])
 
     def check_fits(self, moves: Sequence[Move]) -> None:
         """Raises :class:`~distop.errors.ArgumentTooLarge` if they are more than one transaction holds."""
@@ -284,7 +211,7 @@ class Pointers:
 
         reached("catalog.swap.before")
         location = moves[0].head.metadata_location if len(moves) == 1 else ""
-        outcome = self._settle(txn, ours, lambda: reached("catalog.swap.after"), location)
+        outcome = self.settled(txn, ours, lambda: reached("catalog.swap.after"), location)
         if outcome is Swap.LOST:
             for move in moves:
                 if move.claim is not None and not (move.new and self._read_record(move)):
@@ -294,7 +221,7 @@ class Pointers:
     def _read_record(self, move: Move) -> bool:
         return self.read(move.keys.name).record is not None
 
-    def _passed_on(self, base: Pointer, record: TableRecord) -> Txn:
+    def passed_on(self, base: Pointer, record: TableRecord) -> Txn:
         """The claim of a table becomes that of what it is to be."""
         assert base.record is not None
         claim = Claim.of(self.keyspace, base.record)
@@ -303,117 +230,7 @@ class Pointers:
             self.check_free(claim)
         return claim.passed_on(standing, Claim.of(self.keyspace, record))
 
-    def drop(self, base: Pointer, record: TableRecord, leave: Leave) -> Swap:
-        """Remove a table and everything etcd knows of it, unless it has moved since ``base`` was read.
-
-        Parameters
-        ----------
-        record:
-            As in ``base``.
-        leave:
-            Does what is to be done about its files.
-
-        Raises :class:`~distop.errors.IncompatibleOperation` while an operation runs.
-        """
-        keys = self.keyspace.table(record.name)
-        _check_idle(keys, base)
-        indexes = (keys.keyspace.paused_table(keys.name), keys.backlog_index)
-        own = (keys.head, keys.watermarks, keys.run_ops)
-        chunks = watermark_chunks(self.keyspace, record)
-        gone = (*(Delete(key) for key in (*own, *indexes)), Delete(chunks, prefix_end(chunks)))
-        txn = Txn(_same(base), (*gone, *self.audit("drop-table", keys.name)), _reads(keys))
-        txn += self._buried(keys, record)
-        reached("catalog.drop.before")
-        outcome = self._settle(
-            txn, lambda read: _pointer(keys, read).record is None, lambda: reached("catalog.drop.after")
-        )
-        if outcome is Swap.DONE:
-            self._tidy(keys, leave)
-        return outcome
-
-    def _buried(self, keys: TableKeys, record: TableRecord, renamed_to: str = "") -> Txn:
-        """A name has no table any more, and a tombstone until nothing else is left there."""
-        tombstone = DropRecord(
-            name=keys.name,
-            location=record.location,
-            uuid=record.uuid,
-            storage=dict(storage_of(record)),
-            renamed_to=renamed_to,
-            by=self._by,
-            at=time.time(),
-        )
-        key = self.keyspace.dropped(keys.name)
-        return Txn((absent(key),), (*table_deletes(keys), Put(key, encode(tombstone))))
-
-    def _tidy(self, keys: TableKeys, leave: Leave = leave_files) -> None:
-        """Do what follows a change that has happened. It may fail: others do it then."""
-        try:
-            self.finish(keys.name, leave)
-        except DistopError as error:
-            log.warning("table_leftovers", extra={"table": keys.name, "error": str(error)})
-
-    def rename(self, base: Pointer, record: TableRecord) -> Swap:
-        """Move a table to the name in ``record``, unless it has moved since, or that name is taken.
-
-        Record, head, watermarks, settings, indexes and instance counters move in one transaction; history and
-        audit trail after it. Request ids stay behind: they were given for the old name.
-
-        Raises
-        ------
-        IncompatibleOperation
-            An operation runs.
-        BacklogInUse
-            Batches wait, or were applied. Their publishers know the old name, and under a new one, which
-            remembers none of them, they would be applied twice.
-        TablePaused
-            Somebody holds it under this name.
-        """
-        old = self.keyspace.table(self.keyspace.table_of(base.record_kv.key))
-        new = self.keyspace.table(check_new_name(record.name, "name"))
-        _check_idle(old, base)
-        self.finish(new.name)
-        self._finish_renames_to(old.name)
-        # Written with every batch: one that comes after this look makes the transaction lose.
-        looked_at = self.etcd.get(old.backlog_index)
-        details = {"table": old.name}
-        for prefix in (old.backlog_prefix, old.applied_prefix, old.unordered_prefix):
-            if self.etcd.get_range(prefix, prefix_end(prefix), keys_only=True, limit=1).kvs:
-                raise BacklogInUse(f"table {old.name!r} has batches in its backlog", details=details)
-        if self.etcd.get(old.pause).exists:
-            raise TablePaused(
-                f"table {old.name!r} is paused", hint=f"resume it: distop resume {old.name}", details=details
-            )
-        moving = [kv for kv in self._settings(old) if kv.key not in (old.table, old.coordinator, old.run_ops)]
-        free = (
-            absent(new.table),
-            absent(self.keyspace.dropped(new.name)),
-            absent(old.pause),
-            unchanged(looked_at),
-        )
-        compares = (*_same(base), *free, *(unchanged(kv) for kv in moving))
-        ops: list[Op] = [*table_puts(new, record), Delete(old.run_ops), Delete(old.backlog_index)]
-        ops += self.audit("rename-table", new.name, new, reason=f"it was {old.name}")
-        for kv in moving:
-            ops += [Put(new.prefix + kv.key[len(old.prefix) :], kv.value), Delete(kv.key)]
-        txn = Txn(compares, tuple(ops), _reads(new)) + self._passed_on(base, record)
-        txn += self._buried(old, record, new.name)
-
-        def ours(read: TxnResult) -> bool:
-            return _pointer(new, read).record == record
-
-        reached("catalog.rename.before")
-        outcome = self._settle(txn, ours, lambda: reached("catalog.rename.after"))
-        if outcome is Swap.DONE:
-            self._tidy(old)
-        return outcome
-
-    def _finish_renames_to(self, table: str) -> None:
-        """What a table has left under earlier names comes before it is renamed again: it could not follow."""
-        for kv in self.etcd.scan(self.keyspace.tombstones).kvs:
-            if (before := decode(kv.value, DropRecord, kv.key)).renamed_to == table:
-                self.finish(before.name)
-
-    def _settle(
+    def settled(
         self,
         txn: Txn,
         ours: Callable[[TxnResult], bool | None],
@@ -455,26 +272,11 @@ class Pointers:
         """The entries of an action, for the transaction that does it: in the trail of the installation, and
         of the tables."""
         trails: tuple[Keyspace | TableKeys, ...] = (self.keyspace, *tables)
-        who: dict[str, Any] = {"by": self._by, "reason": reason, "at": time.time()}
+        who: dict[str, Any] = {"by": self.by, "reason": reason, "at": time.time()}
         return [audit_put(trail, action, target=target, **who) for trail in trails]
 
     def _send(self, txn: Txn, replied: Callable[[], None] | None = None) -> Settled:
         return self.etcd.run(lambda client: settle(client, txn, replied=replied))
-
-    # -- what else a table has -------------------------------------------------------------------------
-
-    def _settings(self, keys: TableKeys) -> list[KeyValue]:
-        """All keys of an idle table but those that may be many: batches that are done with, audit trail,
-        history, requests and series, which begin anew."""
-        requests = keys.prefix + b"request.", keys.request_expiry_prefix
-        many = (keys.applied_prefix, keys.audit_prefix, keys.history_prefix, *requests, keys.series_prefix)
-        found: list[KeyValue] = []
-        start = keys.prefix
-        for skipped in (*many, None):
-            end = skipped if skipped is not None else prefix_end(keys.prefix)
-            found += self.etcd.get_range(start, end, limit=PAGE).kvs
-            start = prefix_end(end)
-        return found
 
 
 def _together(moves: Sequence[Move]) -> Txn:
@@ -494,45 +296,3 @@ def _is_iceberg(kv: KeyValue) -> bool:
         return kv.exists and decode(kv.value, TableRecord, kv.key).format == "iceberg"
     except CorruptRecord:
         return True  # whoever loads it is told
-
-
-def _reads(keys: TableKeys) -> tuple[Get, ...]:
-    collecting = keys.keyspace.active + escape(keys.name).encode() + b"."
-    return (
-        Get(keys.table),
-        Get(keys.head),
-        Get(keys.run_ops),
-        Get(collecting, prefix_end(collecting), keys_only=True, limit=1),
-    )
-
-
-def _pointer(keys: TableKeys, result: TxnResult) -> Pointer:
-    return Pointer(
-        record_kv=result.one(0, keys.table),
-        head_kv=result.one(1, keys.head),
-        run_ops_kv=result.one(2, keys.run_ops),
-        leftovers=bool(result.got(3)),
-    )
-
-
-def _same(base: Pointer) -> tuple[Compare, ...]:
-    return unchanged(base.record_kv), unchanged(base.head_kv), unchanged(base.run_ops_kv)
-
-
-def _check_idle(keys: TableKeys, base: Pointer) -> None:
-    running = [
-        str(OperationId.from_slot(keys.name, kind, slot))
-        for kind, slots in decode_run_ops(base.run_ops_kv.value).items()
-        for slot in slots
-    ]
-    if running:
-        raise IncompatibleOperation(
-            f"table {keys.name!r} has running operations: {', '.join(running)}",
-            details={"table": keys.name, "operation": running[0]},
-        )
-    if base.leftovers:
-        raise IncompatibleOperation(
-            f"the files of an operation of table {keys.name!r} that has ended are being collected",
-            hint="try again in a moment; a coordinator must be running",
-            details={"table": keys.name},
-        )

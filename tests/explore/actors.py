@@ -10,7 +10,8 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-from distop.commit.catalog.pointers import FOREIGN, Pointers, Swap
+from distop.commit.catalog.pointer import FOREIGN, Swap
+from distop.commit.catalog.pointers import Pointers
 from distop.coordinator.api.operations import OperationService
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.completion.parking import Parking
@@ -20,6 +21,7 @@ from distop.coordinator.state.actions import Wait, decide
 from distop.coordinator.work.work import Work
 from distop.errors import DistopError, LeadershipLost, LeaseLost, OutcomeUnknown, Unavailable
 from distop.executor.ledger.batcher import MarkBatcher
+from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.members.election import Epoch, campaign
 from distop.metastore.operations.claims import Claimed, Occupied, claim
@@ -347,7 +349,11 @@ async def commits(env: Env, name: str, tries: int = 3) -> Any:
     def landed(found: Head | None) -> bool:
         return found is not None and entry in found.metadata_location.split()
 
-    swap = await env.blocking(lambda etcd: Pointers(etcd).move_head(base, head, landed))
+    def move(etcd: SyncEtcd) -> Swap:
+        pointers = Pointers(etcd)
+        return pointers.send([pointers.moved(base, head, landed)])
+
+    swap = await env.blocking(move)
     if swap is Swap.LOST and tries > 1:
         return Next(commits, (name, tries - 1))
     return swap.value

@@ -25,7 +25,7 @@ from pyiceberg.types import LongType, StringType
 
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.catalog.namespaces import table_identifier, table_name
-from distop.commit.catalog.pointers import Pointers
+from distop.commit.catalog.naming import Naming
 from distop.errors import (
     BacklogInUse,
     EtcdOutOfSpace,
@@ -368,14 +368,14 @@ def test_a_batch_queued_during_a_rename_is_not_lost(
     """B5: the rename has found no batch, and then one comes: the rename loses, looks again and is refused."""
     catalog.create_table("flights", SCHEMA)
     old = keys_of(store, "flights")
-    listed = Pointers._settings
+    listed = Naming._settings
 
-    def list_and_be_too_slow(self: Pointers, keys: TableKeys) -> list[KeyValue]:
+    def list_and_be_too_slow(self: Naming, keys: TableKeys) -> list[KeyValue]:
         found = listed(self, keys)
         store.run(lambda client: enqueue(client, old, "a", BatchRecord(type="noop", uid="u")))
         return found
 
-    monkeypatch.setattr(Pointers, "_settings", list_and_be_too_slow)
+    monkeypatch.setattr(Naming, "_settings", list_and_be_too_slow)
     with pytest.raises(BacklogInUse):
         catalog.rename_table("flights", "departures")
     assert store.get(old.backlog("a")).exists

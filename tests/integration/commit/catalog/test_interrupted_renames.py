@@ -10,7 +10,7 @@ from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
 
 from distop.client import AsyncClient
 from distop.commit.catalog.catalog import EtcdCatalog
-from distop.commit.catalog.pointers import Pointers
+from distop.commit.catalog.naming import Naming
 from distop.errors import TableNotFound
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
@@ -27,7 +27,7 @@ OPERATIONS = 120
 def dies(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """Programs die right after their transaction; until this is called."""
     with monkeypatch.context() as patched:
-        patched.setattr(Pointers, "_tidy", lambda *args: None)
+        patched.setattr(Naming, "_tidy", lambda *args: None)
         yield patched.undo
 
 

@@ -1,0 +1,154 @@
+"""A table loses its name and all that etcd knows of it, or gets another name and keeps what it may keep."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from distop.commit.catalog.pointer import Pointer, Swap, check_idle, pointer_of, reads, same
+from distop.commit.catalog.pointers import PAGE, Pointers
+from distop.commit.cleanup.purge import leave_files
+from distop.commit.files.storage import storage_of
+from distop.errors import BacklogInUse, DistopError, TablePaused
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.txn import Delete, KeyValue, Op, Put, Txn, TxnResult, absent, unchanged
+from distop.metastore.records.keyspace import TableKeys, prefix_end
+from distop.metastore.records.names import check_new_name
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import DropRecord, TableRecord
+from distop.metastore.tables.dropping import Leave
+from distop.metastore.tables.listing import table_deletes, table_puts
+from distop.metastore.tables.watermarks import watermark_chunks
+
+log = logging.getLogger(__name__)
+
+
+class Naming:
+    """Drops and renames tables of one installation."""
+
+    def __init__(self, pointers: Pointers) -> None:
+        self._pointers = pointers
+        self._etcd, self._keyspace = pointers.etcd, pointers.keyspace
+
+    def drop(self, base: Pointer, record: TableRecord, leave: Leave) -> Swap:
+        """Remove a table and everything etcd knows of it, unless it has moved since ``base`` was read.
+
+        Parameters
+        ----------
+        record:
+            As in ``base``.
+        leave:
+            Does what is to be done about its files.
+
+        Raises :class:`~distop.errors.IncompatibleOperation` while an operation runs.
+        """
+        keys = self._keyspace.table(record.name)
+        check_idle(keys, base)
+        indexes = (keys.keyspace.paused_table(keys.name), keys.backlog_index)
+        own = (keys.head, keys.watermarks, keys.run_ops)
+        chunks = watermark_chunks(self._keyspace, record)
+        gone = (*(Delete(key) for key in (*own, *indexes)), Delete(chunks, prefix_end(chunks)))
+        txn = Txn(same(base), (*gone, *self._pointers.audit("drop-table", keys.name)), reads(keys))
+        txn += self._buried(keys, record)
+        reached("catalog.drop.before")
+        outcome = self._pointers.settled(
+            txn, lambda read: pointer_of(keys, read).record is None, lambda: reached("catalog.drop.after")
+        )
+        if outcome is Swap.DONE:
+            self._tidy(keys, leave)
+        return outcome
+
+    def _buried(self, keys: TableKeys, record: TableRecord, renamed_to: str = "") -> Txn:
+        """A name has no table any more, and a tombstone until nothing else is left there."""
+        tombstone = DropRecord(
+            name=keys.name,
+            location=record.location,
+            uuid=record.uuid,
+            storage=dict(storage_of(record)),
+            renamed_to=renamed_to,
+            by=self._pointers.by,
+            at=time.time(),
+        )
+        key = self._keyspace.dropped(keys.name)
+        return Txn((absent(key),), (*table_deletes(keys), Put(key, encode(tombstone))))
+
+    def _tidy(self, keys: TableKeys, leave: Leave = leave_files) -> None:
+        """Do what follows a change that has happened. It may fail: others do it then."""
+        try:
+            self._pointers.finish(keys.name, leave)
+        except DistopError as error:
+            log.warning("table_leftovers", extra={"table": keys.name, "error": str(error)})
+
+    def rename(self, base: Pointer, record: TableRecord) -> Swap:
+        """Move a table to the name in ``record``, unless it has moved since, or that name is taken.
+
+        Record, head, watermarks, settings, indexes and instance counters move in one transaction; history and
+        audit trail after it. Request ids stay behind: they were given for the old name.
+
+        Raises
+        ------
+        IncompatibleOperation
+            An operation runs.
+        BacklogInUse
+            Batches wait, or were applied. Their publishers know the old name, and under a new one, which
+            remembers none of them, they would be applied twice.
+        TablePaused
+            Somebody holds it under this name.
+        """
+        old = self._keyspace.table(self._keyspace.table_of(base.record_kv.key))
+        new = self._keyspace.table(check_new_name(record.name, "name"))
+        check_idle(old, base)
+        self._pointers.finish(new.name)
+        self._finish_renames_to(old.name)
+        # Written with every batch: one that comes after this look makes the transaction lose.
+        looked_at = self._etcd.get(old.backlog_index)
+        details = {"table": old.name}
+        for prefix in (old.backlog_prefix, old.applied_prefix, old.unordered_prefix):
+            if self._etcd.get_range(prefix, prefix_end(prefix), keys_only=True, limit=1).kvs:
+                raise BacklogInUse(f"table {old.name!r} has batches in its backlog", details=details)
+        if self._etcd.get(old.pause).exists:
+            raise TablePaused(
+                f"table {old.name!r} is paused", hint=f"resume it: distop resume {old.name}", details=details
+            )
+        moving = [kv for kv in self._settings(old) if kv.key not in (old.table, old.coordinator, old.run_ops)]
+        free = (
+            absent(new.table),
+            absent(self._keyspace.dropped(new.name)),
+            absent(old.pause),
+            unchanged(looked_at),
+        )
+        compares = (*same(base), *free, *(unchanged(kv) for kv in moving))
+        ops: list[Op] = [*table_puts(new, record), Delete(old.run_ops), Delete(old.backlog_index)]
+        ops += self._pointers.audit("rename-table", new.name, new, reason=f"it was {old.name}")
+        for kv in moving:
+            ops += [Put(new.prefix + kv.key[len(old.prefix) :], kv.value), Delete(kv.key)]
+        txn = Txn(compares, tuple(ops), reads(new)) + self._pointers.passed_on(base, record)
+        txn += self._buried(old, record, new.name)
+
+        def ours(read: TxnResult) -> bool:
+            return pointer_of(new, read).record == record
+
+        reached("catalog.rename.before")
+        outcome = self._pointers.settled(txn, ours, lambda: reached("catalog.rename.after"))
+        if outcome is Swap.DONE:
+            self._tidy(old)
+        return outcome
+
+    def _finish_renames_to(self, table: str) -> None:
+        """What a table has left under earlier names comes before it is renamed again: it could not follow."""
+        for kv in self._etcd.scan(self._keyspace.tombstones).kvs:
+            if (before := decode(kv.value, DropRecord, kv.key)).renamed_to == table:
+                self._pointers.finish(before.name)
+
+    def _settings(self, keys: TableKeys) -> list[KeyValue]:
+        """All keys of an idle table but those that may be many: batches that are done with, audit trail,
+        history, requests and series, which begin anew."""
+        requests = keys.prefix + b"request.", keys.request_expiry_prefix
+        many = (keys.applied_prefix, keys.audit_prefix, keys.history_prefix, *requests, keys.series_prefix)
+        found: list[KeyValue] = []
+        start = keys.prefix
+        for skipped in (*many, None):
+            end = skipped if skipped is not None else prefix_end(keys.prefix)
+            found += self._etcd.get_range(start, end, limit=PAGE).kvs
+            start = prefix_end(end)
+        return found
