@@ -235,6 +235,24 @@ def test_moving_a_table_elsewhere_moves_its_record(
     assert catalog.load_table("flights").scan().to_arrow().num_rows == 3
 
 
+def test_the_folder_of_another_table_is_refused_however_one_gets_there(catalog: EtcdCatalog) -> None:
+    """S2: the claim follows a table that is renamed, and one that moves."""
+    place = catalog.create_table("flights", SCHEMA).location()
+    other = catalog.create_table("other", SCHEMA)
+    for wanted in (place, f"{place}/kind", place.rpartition("/")[0]):
+        with pytest.raises(LocationInUse):
+            catalog.create_table("more", SCHEMA, location=wanted)
+        with pytest.raises(LocationInUse):
+            catalog.commit_table(other, (), (SetLocationUpdate(location=wanted),))
+    moved = f"{place}-moved"
+    flights = catalog.rename_table("flights", "departures")
+    with pytest.raises(LocationInUse, match="'departures'"):
+        catalog.create_table("flights", SCHEMA, location=place)
+    catalog.commit_table(flights, (), (SetLocationUpdate(location=moved),))
+    with pytest.raises(LocationInUse, match="'departures'"):
+        catalog.create_table("flights", SCHEMA, location=moved)
+
+
 # -- dropping and renaming ---------------------------------------------------------------------------
 
 
