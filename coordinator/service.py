@@ -54,8 +54,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ANSWERING_THREADS, WORKING_THREADS = 16, 128
-"""Threads for calls that look into storage; and for planning and publishing, each with places for half."""
+ANSWERING_THREADS, WORKING_THREADS = 64, 128
+"""Threads for calls that look into storage, as many as there are places; and for planning and publishing,
+each with places for half."""
 
 ANSWERING, WORKING, CATALOG = "distop-answering", "distop-working", "distop-catalog"
 """What these threads are called, and those of the catalog."""
@@ -137,7 +138,7 @@ class Coordinator:
             self.config.listen,
             client,
             planner,
-            answering,
+            Work(registry, answering),
             metrics,
             self._stop,
             memory,

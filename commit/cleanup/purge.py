@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from distop.commit.files.listing import entries, remove_file
 from distop.commit.files.places import OBJECT_STORES
@@ -54,17 +56,18 @@ def purge(location: str, uuid: str, storage: StorageOptions | None = None) -> bo
     return True
 
 
-async def leave_files(record: DropRecord, threads: Executor | None = None) -> None:
+async def leave_files(
+    record: DropRecord, in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread
+) -> None:
     """Remove the files of a dropped table if they are to go, else what says that all of them are its own."""
     place = record.location, record.uuid, record.storage
-    loop = asyncio.get_running_loop()
     if record.purge:
-        if not await loop.run_in_executor(threads, purge, *place):
+        if not await in_thread(purge, *place):
             log.warning("nothing_purged", extra={"table": record.name, "location": record.location})
         return
     try:
         async with asyncio.timeout(LEAVING_S):
-            await loop.run_in_executor(threads, give_folder_up, *place)
+            await in_thread(give_folder_up, *place)
     except Exception as error:  # the table is gone, and its files stay, whether this can be done or not
         log.warning("owner_file_left", extra={"table": record.name, "error": str(error)})
 

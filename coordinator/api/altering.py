@@ -6,13 +6,11 @@ and then it runs and is looked at here, or after.
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -49,12 +47,12 @@ class Altering:
 
     Parameters
     ----------
-    threads:
-        Where files are read and written.
+    in_thread:
+        Runs what reads and writes files, given the table and what it is called.
     """
 
     client: EtcdClient
-    threads: Executor
+    in_thread: Callable[..., Awaitable[Any]]
     registry: Registry
 
     async def alter(self, keys: TableKeys, request: pb.AlterTableRequest) -> bool:
@@ -75,7 +73,7 @@ class Altering:
 
         async def discard() -> None:
             while written:
-                await self._blocking(written.pop().discard)
+                await self._blocking(keys.name, written.pop().discard)
 
         async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
             table, head, run_ops = (read.one(index, get.key) for index, get in enumerate(reads))
@@ -87,7 +85,7 @@ class Altering:
             await discard()
             running = await self._running(keys, run_ops.value)
             standing = decode(head.value, Head, head.key) if head.exists else None
-            made = await self._blocking(self._made, record, standing, changes, running)
+            made = await self._blocking(keys.name, self._made, record, standing, changes, running)
             written.append(made)
             new = msgspec.structs.replace(made.record, altered=[*record.altered, request_id][-REMEMBERED:])
             told = "; ".join(change.told for change in changes)[:MAX_TOLD]
@@ -147,5 +145,6 @@ class Altering:
             raise
         return made
 
-    async def _blocking(self, call: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self.threads, call, *args)
+    async def _blocking(self, table: str, call: Callable[..., T], *args: object) -> T:
+        made: T = await self.in_thread(table, "altering", call, *args)
+        return made

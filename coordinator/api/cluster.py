@@ -7,7 +7,6 @@ import logging
 import re
 import time
 from collections.abc import AsyncGenerator
-from concurrent.futures import Executor
 from contextlib import aclosing
 from typing import Any
 
@@ -20,6 +19,8 @@ from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.coordinator.views.audits import audit_updates, entry_message
 from distop.coordinator.views.listing import PageToken, check_table, continued_listing, no_token, page_of
 from distop.coordinator.views.operations import member_message
+from distop.coordinator.views.trail import Trail
+from distop.coordinator.work.work import Work
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, Put
 from distop.metastore.members.draining import set_draining
@@ -27,7 +28,7 @@ from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.names import check_table_name
 from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import audit_put, prune_softly, read_audit
-from distop.metastore.tables.audit_feed import Cursor
+from distop.metastore.tables.audit_feed import Cursor, follow_audit
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 
@@ -40,9 +41,10 @@ _ENTRY = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
 class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
     """The handlers; stateless."""
 
-    def __init__(self, client: EtcdClient, threads: Executor, stopping: asyncio.Event | None = None) -> None:
+    def __init__(self, client: EtcdClient, work: Work, stopping: asyncio.Event | None = None) -> None:
         self._client = client
-        self._threads = threads
+        self._work = work
+        self._trail = Trail(client)
         self._stopping = stopping or asyncio.Event()
 
     async def ListMembers(  # noqa: N802 - the name of the RPC
@@ -100,7 +102,8 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
             keys = self._client.keyspace.table(check_table_name(request.table))
             await check_table(self._client, keys.name)
         after = Cursor.parse(request.after) if request.after else None
-        async with aclosing(audit_updates(self._client, keys, after, self._stopping)) as updates:
+        changes = self._trail.follow(after) if keys is None else follow_audit(self._client, keys, after)
+        async with aclosing(audit_updates(changes, self._stopping)) as updates:
             async for update in updates:
                 yield update
 
@@ -138,7 +141,7 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         what = Examination(
             table=table, deep=request.deep, fix=request.fix, patience=patience, by=request.requested_by
         )
-        doctor = Doctor(self._client, self._threads)
+        doctor = Doctor(self._client, self._work)
         async with aclosing(doctor.examine(what)) as examined:
             async for progress in examined:
                 yield pb.DiagnoseResponse(

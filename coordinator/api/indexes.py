@@ -12,7 +12,7 @@ import grpc.aio
 from distop.commit.files.storage import StorageOptions, storage_of
 from distop.coordinator.api.stored import StoredCalls
 from distop.coordinator.views.operations import timestamp
-from distop.errors import PreconditionFailed
+from distop.errors import Busy, PreconditionFailed
 from distop.metastore.tables.indexes import read_indexes
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
@@ -31,7 +31,7 @@ class IndexService(StoredCalls, distop_pb2_grpc.IndexServiceServicer):
         present = None
         if indexes and head is not None:
             read = partial(_sequence_number, head.metadata_location, storage_of(table))
-            with suppress(PreconditionFailed):
+            with suppress(PreconditionFailed, Busy):
                 present = await self._from_storage(table, read)
         response = pb.ListIndexesResponse()
         for index in indexes:

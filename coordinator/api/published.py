@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from datetime import datetime
-from functools import reduce
+from functools import partial, reduce
 from itertools import islice
 from typing import Any
 
@@ -129,7 +129,7 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
                     return
                 response.watermarks.add(source=name, partition=partition, value=value)
 
-        await self._in_thread(read)
+        await self._in_thread(keys.name, "reading watermarks", read)
         return response
 
     async def ChangeWatermarks(  # noqa: N802
@@ -148,7 +148,8 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
         )
 
         async def change(before: Marks, table: TableRecord, head: Head | None) -> tuple[Marks, Txn]:
-            return await self._in_thread(lambda: self._changed(request, before, table, head))
+            changed = partial(self._changed, request, before, table, head)
+            return await self._in_thread(keys.name, "changing watermarks", changed)
 
         await change_watermarks(self._client, keys, change, audit)
         log.info("watermarks_changed", extra={"table": keys.name, "how": request.action, "what": place})

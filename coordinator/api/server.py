@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Executor
 
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -26,6 +25,7 @@ from distop.coordinator.starting.admission import Admission
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.state.memory import Memory
 from distop.coordinator.views.following import Following
+from distop.coordinator.work.work import Work
 from distop.errors import Unavailable
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.operations.requests import REMEMBER_S
@@ -41,7 +41,7 @@ async def start_server(
     listen: str,
     client: EtcdClient,
     planner: Planner,
-    threads: Executor,
+    answers: Work,
     metrics: Metrics | None = None,
     stopping: asyncio.Event | None = None,
     memory: Memory | None = None,
@@ -54,9 +54,9 @@ async def start_server(
 ) -> tuple[grpc.aio.Server, int]:
     """Bind and start the server; returns it and its port.
 
-    ``stopping`` ends the streams of those who watch, so that a stop need not wait for them; ``memory`` is
-    that of the leaders of this coordinator; ``remember_s`` is how long request ids are remembered;
-    ``admission`` decides which starts are let in;
+    ``answers`` is where calls look into storage; ``stopping`` ends the streams of those who watch, so that a
+    stop need not wait for them; ``memory`` is that of the leaders of this coordinator; ``remember_s`` is how
+    long request ids are remembered; ``admission`` decides which starts are let in;
     ``following`` are the operations that are followed for this server and others; ``gate`` lets calls in;
     ``tls`` is the certificate to serve with, in plain text without it; ``limits`` are those of callers.
 
@@ -72,11 +72,11 @@ async def start_server(
         server,
     )
     distop_pb2_grpc.add_TableServiceServicer_to_server(
-        TableService(client, threads, planner.registry), server
+        TableService(client, answers, planner.registry), server
     )
     distop_pb2_grpc.add_BacklogServiceServicer_to_server(BacklogService(client, planner.registry), server)
-    distop_pb2_grpc.add_IndexServiceServicer_to_server(IndexService(client, threads), server)
-    distop_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterService(client, threads, stopping), server)
+    distop_pb2_grpc.add_IndexServiceServicer_to_server(IndexService(client, answers), server)
+    distop_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterService(client, answers, stopping), server)
     distop_pb2_grpc.add_AccessServiceServicer_to_server(AccessService(client, gate), server)
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor
 from typing import TypeVar
 
-from distop.errors import PreconditionFailed, TableNotFound
+from distop.coordinator.work.work import LIMIT_S, Work
+from distop.errors import Busy, CallTimeout, PreconditionFailed, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.deadline import deadline
 from distop.metastore.etcd.txn import Get
@@ -29,13 +29,13 @@ class StoredCalls:
 
     Parameters
     ----------
-    threads:
-        Where metadata of tables is read.
+    work:
+        Where metadata of tables is read: what hangs in the storage of one keeps no others from being read.
     """
 
-    def __init__(self, client: EtcdClient, threads: Executor) -> None:
+    def __init__(self, client: EtcdClient, work: Work) -> None:
         self._client = client
-        self._threads = threads
+        self._work = work
 
     async def _published(self, name: str) -> tuple[TableRecord, Head | None]:
         """Record and head of a table. Raises :class:`~distop.errors.TableNotFound`."""
@@ -50,14 +50,26 @@ class StoredCalls:
     async def _from_storage(self, table: TableRecord, read: Callable[[], T]) -> T:
         """What is read from a table's storage.
 
-        Raises :class:`~distop.errors.PreconditionFailed` if it does not answer, while the caller still waits;
-        the thread goes on.
+        Raises, while the caller still waits, :class:`~distop.errors.PreconditionFailed` if it does not
+        answer; the thread goes on. :class:`~distop.errors.Busy` if its turn has not come, since others hang.
         """
-        limit_s = min(STORAGE_S, _PART * (deadline() - asyncio.get_running_loop().time()))
+        limit_s = min(STORAGE_S, _PART * _left_s())
+        begun = False
+
+        def reading() -> T:
+            nonlocal begun
+            begun = True
+            return read()
+
         try:
-            async with asyncio.timeout(limit_s):
-                return await self._in_thread(read)
-        except TimeoutError:
+            return await self._work.blocking(table.name, "a look into storage", reading, limit_s=limit_s)
+        except CallTimeout:
+            if not begun:
+                raise Busy(
+                    f"looks into storage that have not ended kept this one, of table {table.name!r}, waiting "
+                    f"for {max(limit_s, 0):.1f} s",
+                    details={"table": table.name},
+                ) from None
             raise PreconditionFailed(
                 f"the storage of table {table.name!r} has not answered for {max(limit_s, 0):.1f} s",
                 hint=f"see whether {table.location} can be reached from the coordinators",
@@ -68,5 +80,11 @@ class StoredCalls:
                 f"the storage of table {table.name!r} cannot be read: {error}", details={"table": table.name}
             ) from error
 
-    async def _in_thread(self, read: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, read)
+    async def _in_thread(self, table: str, what: str, call: Callable[..., T], *args: object) -> T:
+        """Run what blocks for a table, as long as the caller waits."""
+        return await self._work.blocking(table, what, call, *args, limit_s=min(LIMIT_S, _left_s()))
+
+
+def _left_s() -> float:
+    """Seconds that the caller still waits."""
+    return deadline() - asyncio.get_running_loop().time()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 import uuid
-from concurrent.futures import Executor
+from functools import partial
 from typing import Any
 
 import grpc.aio
@@ -17,6 +16,7 @@ from distop.coordinator.api.new_table import check_options
 from distop.coordinator.api.published import PublishedCalls
 from distop.coordinator.views.listing import PageToken, continued_listing, first_tables, page_of
 from distop.coordinator.views.tables import explain, read_table_message, read_table_messages
+from distop.coordinator.work.work import Work
 from distop.errors import (
     ArgumentTooLarge,
     InvalidArgument,
@@ -50,15 +50,15 @@ FORMATS = ("iceberg", "files", "delta")
 class TableService(PublishedCalls):
     """The handlers; stateless."""
 
-    def __init__(self, client: EtcdClient, threads: Executor, registry: Registry | None = None) -> None:
-        super().__init__(client, threads)
+    def __init__(self, client: EtcdClient, work: Work, registry: Registry | None = None) -> None:
+        super().__init__(client, work)
         self._registry = registry or Registry()
 
     async def CreateTable(  # noqa: N802 - the name of the RPC
         self, request: pb.CreateTableRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Table:
         record = _checked(request)
-        await asyncio.get_running_loop().run_in_executor(self._threads, check_options, record, self._registry)
+        await self._in_thread(record.name, "checking options", check_options, record, self._registry)
         keys = self._client.keyspace.table(record.name)
         by, at = record.created_by, record.created_at
         trails = (keys, keys.keyspace)
@@ -139,7 +139,7 @@ class TableService(PublishedCalls):
         self, request: pb.AlterTableRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Table:
         keys = self._client.keyspace.table(check_table_name(request.name))
-        first = await Altering(self._client, self._threads, self._registry).alter(keys, request)
+        first = await Altering(self._client, self._in_thread, self._registry).alter(keys, request)
         log.info(
             "table_altered", extra={"table": keys.name, "changes": len(request.changes_json), "first": first}
         )
@@ -187,10 +187,10 @@ class TableService(PublishedCalls):
                 hint="see distop doctor, or drop it without purging",
                 details={"table": table.name},
             )
-        await asyncio.get_running_loop().run_in_executor(self._threads, check_purge, table)
+        await self._in_thread(table.name, "checking a purge", check_purge, table)
 
     async def _leave(self, record: DropRecord) -> None:
-        await leave_files(record, self._threads)
+        await leave_files(record, partial(self._in_thread, record.name, "leaving files"))
 
     async def _hold(self, request: pb.PauseTableRequest | pb.ResumeTableRequest, action: str) -> pb.Table:
         keys = self._client.keyspace.table(check_table_name(request.name))

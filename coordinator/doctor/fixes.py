@@ -5,11 +5,10 @@ Each may be done twice, by two doctors at once, or with its reply lost: the seco
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from distop.coordinator.doctor.findings import Change, CollectKeys, Finding, RemoveFiles, Reported
 from distop.errors import DistopError
@@ -34,7 +33,7 @@ class Fixing:
     """What fixes need, and who wants them."""
 
     client: EtcdClient
-    threads: Executor
+    in_thread: Callable[..., Awaitable[Any]]
     remove: Remove
     by: str
     at: float
@@ -90,5 +89,4 @@ async def _removed(fixing: Fixing, fix: RemoveFiles, entry: Put) -> bool:
     if outcome not in ("failed", "cancelled") and not fix.passing:
         return False
     await fixing.record(entry)
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(fixing.threads, fixing.remove, fix) > 0
+    return bool(await fixing.in_thread(fix.operation.table, fixing.remove, fix) > 0)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -31,6 +30,7 @@ from distop.coordinator.doctor.reading import (
     read_tables,
 )
 from distop.coordinator.doctor.seen import TableSeen
+from distop.coordinator.work.work import LIMIT_S, Work
 from distop.errors import CorruptRecord, DistopError, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.health import read_health
@@ -53,6 +53,9 @@ READ_TOGETHER = 16
 """Tables that are read in the same requests."""
 LOOK_EVERY_S = 0.5
 """Pause between two looks at a table where something is suspected."""
+
+LOOK_S = 60.0
+"""Longest look into the storage of a table, with the wait for its turn; a deep one may take longer."""
 
 HEARTBEAT_S = 1.0
 """How often at least the caller hears how far it is."""
@@ -77,17 +80,15 @@ class Doctor:
 
     Parameters
     ----------
-    threads:
-        Where files are listed and read.
+    work:
+        Where files are listed and read, table by table in turn.
     wall:
         Seconds since the Unix epoch.
     """
 
-    def __init__(
-        self, client: EtcdClient, threads: Executor, *, wall: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, client: EtcdClient, work: Work, *, wall: Callable[[], float] = time.time) -> None:
         self._client = client
-        self._threads = threads
+        self._looks = work
         self._wall = wall
 
     async def examine(self, what: Examination) -> AsyncGenerator[Progress, None]:
@@ -190,7 +191,7 @@ class Doctor:
         told = worst(list(confirmed.values()))
         if not what.fix:
             return [Reported(one) for one in told]
-        fixing = Fixing(self._client, self._threads, _remove, by=what.by, at=self._wall())
+        fixing = Fixing(self._client, self._blocking, _remove, by=what.by, at=self._wall())
         reported = [await apply(fixing, one) for one in told]
         await prune_softly(self._client, self._client.keyspace.audit_prefix)
         return reported
@@ -233,7 +234,7 @@ class Doctor:
         from distop.commit.cleanup.inspection import staged_folders
 
         try:
-            return await self._blocking(staged_folders, table)
+            return await self._blocking(table.name, staged_folders, table)
         except Exception:  # a place that this coordinator cannot read shows in what is said of the head
             return []
 
@@ -250,12 +251,12 @@ class Doctor:
             findings += [failed] if failed is not None else []
             if view is not None:
                 chunks = ChunkReader(self._client, table, seen.revision)
-                findings += await self._blocking(check_head, seen, head, view, chunks)
+                findings += await self._blocking(seen.name, check_head, seen, head, view, chunks)
         unowned = unowned_folders(seen, folders)
         files: dict[str, list[Entry]] = {}
         for folder, operation in unowned.items():
             if operation is not None or what.deep:
-                files[folder] = await self._blocking(staged_files, table, folder)
+                files[folder] = await self._blocking(seen.name, staged_files, table, folder)
         return findings + check_staged(seen, table, unowned, files, view, self._wall())
 
     async def _view(
@@ -269,7 +270,7 @@ class Doctor:
             return view_table(head.metadata_location, deep=deep, storage=storage_of(table))
 
         try:
-            return await self._blocking(view), None
+            return await self._blocking(seen.name, view, limit_s=LIMIT_S if deep else LOOK_S), None
         except CorruptRecord as error:
             return None, head_unreadable(seen, head, error.message, missing=True)
         except DistopError as error:
@@ -278,8 +279,8 @@ class Doctor:
             why = f"{type(error).__name__}: {error}"
             return None, head_unreadable(seen, head, why, missing=False)
 
-    async def _blocking(self, call: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+    async def _blocking(self, table: str, call: Callable[..., T], *args: Any, limit_s: float = LOOK_S) -> T:
+        return await self._looks.blocking(table, "a look of the doctor", call, *args, limit_s=limit_s)
 
 
 def _record_of(kv: KeyValue) -> TableRecord | None:

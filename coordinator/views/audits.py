@@ -7,10 +7,8 @@ from collections.abc import AsyncGenerator, Iterator
 
 from distop.coordinator.views.operations import timestamp
 from distop.errors import Unavailable
-from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.tables.audit import Entry
-from distop.metastore.tables.audit_feed import Cursor, follow_audit
+from distop.metastore.tables.audit_feed import Cursor
 from distop.proto import distop_pb2 as pb
 
 HEARTBEAT_S = 5.0
@@ -18,14 +16,13 @@ HEARTBEAT_S = 5.0
 
 
 async def audit_updates(
-    client: EtcdClient, table: TableKeys | None, after: Cursor | None, stopping: asyncio.Event
+    changes: AsyncGenerator[tuple[list[Entry], Cursor], None], stopping: asyncio.Event
 ) -> AsyncGenerator[pb.AuditUpdate, None]:
-    """New entries of one trail, or of all; never ends by itself.
+    """The entries that are followed; never ends by itself.
 
     Raises :class:`~distop.errors.Unavailable` when this coordinator is about to end.
     """
     clock = asyncio.get_running_loop().time
-    changes = follow_audit(client, table, after)
     over = asyncio.create_task(stopping.wait())
     news: asyncio.Task[tuple[list[Entry], Cursor]] | None = None
     at: Cursor | None = None

@@ -21,12 +21,14 @@ from distop.coordinator.views.listing import first_tables
 from distop.coordinator.views.operations import from_history, not_found, read_finished
 from distop.coordinator.views.why import Mood, Reason, short_name, why
 from distop.coordinator.web.cache import Answers
+from distop.coordinator.work.work import Work
 from distop.errors import DistopError, Unavailable
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.records.keyspace import OperationId, prefix_end
 from distop.metastore.records.names import check_name
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode
+from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 
 TABLES = 25
@@ -48,9 +50,8 @@ MAX_ACTIVE = 1000
 SELDOM_S = 3.0
 """Seconds that names of tables, history and watermarks are kept."""
 
-# Services and handlers take what some calls need; reads use neither a gRPC context nor threads.
+# Services and handlers take what some calls need; reads use no gRPC context.
 NO_CONTEXT: Any = None
-_NO_THREADS: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +105,9 @@ class Reads:
         self, client: EtcdClient, following: Following, *, wall: Callable[[], float] = time.time
     ) -> None:
         self.client = client
-        self.tables = TableService(client, _NO_THREADS)
-        self.cluster = ClusterService(client, _NO_THREADS)
+        work = Work(Registry(), None)
+        self.tables = TableService(client, work)
+        self.cluster = ClusterService(client, work)
         self.following = following
         self.wall = wall
         self._answers = Answers()

@@ -60,7 +60,7 @@ class Work:
     Parameters
     ----------
     threads:
-        As many as there are places, or more.
+        As many as there are places, or more; ``None``: those of the event loop.
     processes:
         ``None`` runs everything in the threads, where nothing can be ended.
     limit_s:
@@ -70,7 +70,7 @@ class Work:
     def __init__(
         self,
         registry: Registry,
-        threads: Executor,
+        threads: Executor | None,
         processes: Processes | None = None,
         *,
         places: Callable[[], Places] = Places,
@@ -174,7 +174,7 @@ class Work:
         """Load libraries here, too, the first time that a process does: the commit will need them."""
         if not self._loaded and len(modules) > 1:
             self._loaded = True
-            self._threads.submit(load, modules)
+            _ = asyncio.get_running_loop().run_in_executor(self._threads, load, modules)
 
     @contextmanager
     def _begun(self, table: str, what: str) -> Iterator[None]:

@@ -60,12 +60,7 @@ async def follow_audit(
     Raises :class:`~distop.errors.InvalidArgument` for a place that has not been reached yet.
     """
     keyspace = client.keyspace
-    if after is not None and after.revision > await client.revision():
-        raise InvalidArgument(
-            f"revision {after.revision} is yet to come",
-            hint="give the cursor of an entry of this installation",
-            details={"field": "after"},
-        )
+    await check_reached(client, after)
     prefix = table.audit_prefix if table is not None else keyspace.prefix
     at = after
     while True:
@@ -75,9 +70,9 @@ async def follow_audit(
             changes = watch(client, prefix, prefix_end(prefix), from_revision=begin, deletes=False)
             async with aclosing(changes):
                 async for batch in changes:
-                    found = _entries(client, (event.kv for event in batch.events))
+                    found = entries_of(client, (event.kv for event in batch.events))
                     entries = at.rest(found) if at is not None else found
-                    at = Cursor(batch.revision) if at is None else max(at, Cursor(batch.revision), key=_place)
+                    at = Cursor(batch.revision) if at is None else later(at, Cursor(batch.revision))
                     yield entries, at
         except Compacted:
             at = at or Cursor(0)
@@ -90,8 +85,19 @@ async def follow_audit(
             yield [], at
 
 
-def _place(cursor: Cursor) -> tuple[int, bool, str]:
-    return cursor.revision, not cursor.id, cursor.id
+async def check_reached(client: EtcdClient, place: Cursor | None) -> None:
+    """Raises :class:`~distop.errors.InvalidArgument` for a place that has not been reached yet."""
+    if place is not None and place.revision > await client.revision():
+        raise InvalidArgument(
+            f"revision {place.revision} is yet to come",
+            hint="give the cursor of an entry of this installation",
+            details={"field": "after"},
+        )
+
+
+def later(one: Cursor, other: Cursor) -> Cursor:
+    """The one of two places that is further on."""
+    return max(one, other, key=lambda cursor: (cursor.revision, not cursor.id, cursor.id))
 
 
 async def _standing(
@@ -116,9 +122,9 @@ async def _trail(client: EtcdClient, prefix: bytes, revision: int) -> AsyncGener
     pages = client.pages(prefix, prefix_end(prefix), limit=PAGE, revision=revision)
     async with aclosing(pages):
         async for page in pages:
-            yield _entries(client, page.kvs)
+            yield entries_of(client, page.kvs)
 
 
-def _entries(client: EtcdClient, kvs: Iterable[KeyValue]) -> list[Entry]:
+def entries_of(client: EtcdClient, kvs: Iterable[KeyValue]) -> list[Entry]:
     """Those of the keys that are entries of a trail."""
     return [entry for kv in kvs if (entry := entry_of(client.keyspace, kv)) is not None]

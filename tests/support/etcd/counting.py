@@ -1,17 +1,38 @@
-"""A client of etcd that counts its requests."""
+"""A client of etcd that counts its requests, the watches it opens, and the keys that ranges go over."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from aetcd.rpc import rpc_pb2
+
 from distop.metastore.etcd.client import EtcdClient
 
 
 class Counting(EtcdClient):
-    """Counts its requests."""
+    """Counts its requests, its watches, and the keys of the ranges it reads, which is what etcd counts for
+    each, however few it is asked for."""
 
     requests = 0
+    watches = 0
+    keys = 0
 
     async def _call(self, *args: Any, **kwargs: Any) -> Any:
         self.requests += 1
-        return await super()._call(*args, **kwargs)
+        reply = await super()._call(*args, **kwargs)
+        self.keys += _keys(reply)
+        return reply
+
+    async def open_watch(self, request: Any) -> Any:
+        self.watches += 1
+        return await super().open_watch(request)
+
+
+def _keys(reply: Any) -> int:
+    """Keys of the ranges of a reply; those of a transaction say how many, too."""
+    if isinstance(reply, rpc_pb2.RangeResponse):
+        return int(reply.count)
+    if isinstance(reply, rpc_pb2.TxnResponse):
+        parts = (getattr(one, one.WhichOneof("response")) for one in reply.responses)
+        return sum(map(_keys, parts))
+    return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,14 @@ import pytest
 
 from distop.client import AsyncClient
 from distop.commit.catalog.catalog import EtcdCatalog
-from distop.errors import PreconditionFailed
+from distop.coordinator.service import ANSWERING_THREADS
+from distop.coordinator.views.contents import load_metadata
+from distop.errors import Busy, PreconditionFailed
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from support.services.coordinators import config_of, running
 from support.tables.catalogs import SCHEMA, make_catalog
+from support.waiting import eventually
 
 READS = "distop.coordinator.views.contents.load_metadata"
 
@@ -32,6 +36,22 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("distop.coordinator.api.stored.STORAGE_S", 0.1)
     monkeypatch.setattr(READS, lambda *args, **kwargs: answers.wait())
     yield
+    answers.set()
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Storage of some tables, by their names, does not answer until this is set."""
+    answers = threading.Event()
+
+    def reads(location: str, *args: object, **options: object) -> object:
+        if "/hangs" in location:
+            answers.wait()
+        return load_metadata(location, *args, **options)
+
+    monkeypatch.setattr("distop.coordinator.api.stored.STORAGE_S", 0.5)
+    monkeypatch.setattr(READS, reads)
+    yield answers
     answers.set()
 
 
@@ -64,3 +84,42 @@ async def test_metadata_that_cannot_be_read_is_said_to_be_missing(
         assert "it is gone" in (await sdk.describe_table("t")).missing
         with pytest.raises(PreconditionFailed, match="it is gone"):
             _ = [one async for one in sdk.snapshots("t")]
+
+
+async def test_storage_of_one_table_that_hangs_leaves_room_for_the_others(
+    catalog: EtcdCatalog, etcd_config: EtcdConfig, hanging: threading.Event
+) -> None:
+    """U4: however many ask about it."""
+    catalog.create_table("hangs", SCHEMA)
+    catalog.create_table("t", SCHEMA)
+    async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
+        asked = [asyncio.create_task(sdk.describe_table("hangs")) for _ in range(3 * ANSWERING_THREADS)]
+        async with asyncio.timeout(30):
+            assert (await sdk.describe_table("t")).missing == ""
+            told = await asyncio.gather(*asked)
+        assert all("table 'hangs'" in one.missing for one in told)
+        hanging.set()
+        assert (await sdk.describe_table("hangs")).missing == ""
+
+
+async def test_who_gets_no_turn_since_all_threads_hang_is_told_so(
+    catalog: EtcdCatalog, etcd_config: EtcdConfig, hanging: threading.Event
+) -> None:
+    """U4: it is not the storage of the table that is asked for, and what etcd knows is told."""
+    tables = [f"hangs{number}" for number in range(ANSWERING_THREADS // 4)]
+    for name in (*tables, "t"):
+        catalog.create_table(name, SCHEMA)
+    async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
+        async with asyncio.timeout(30):
+            while "kept this one" not in (found := await sdk.describe_table("t")).missing:
+                await asyncio.gather(*(sdk.describe_table(name) for name in tables for _ in range(4)))
+            assert found.table == "t"
+        async with AsyncClient(coordinator.address, timeout_s=1.5) as hurried:
+            with pytest.raises(Busy, match="have not ended"):
+                _ = [one async for one in hurried.snapshots("t")]
+        hanging.set()
+        assert await eventually(lambda: described(sdk, "t"))
+
+
+async def described(sdk: AsyncClient, table: str) -> bool:
+    return (await sdk.describe_table(table)).missing == ""

@@ -27,6 +27,7 @@ from distop.coordinator.doctor import rounds as doctor_rounds
 from distop.coordinator.doctor.findings import Reported, Severity
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.rounds import Doctor, Examination
+from distop.coordinator.work.work import Work
 from distop.errors import TableNotFound
 from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord
 from distop.metastore.etcd.client import EtcdClient
@@ -40,6 +41,7 @@ from distop.metastore.records.operation import ClaimRecord, CompletionRecord, Hi
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head
 from distop.metastore.tables.audit import read_audit
+from distop.operations.registry import Registry
 from support.etcd.jobs import mark
 from support.etcd.starts import begin, make_table
 from support.services.coordinators import config_of, running
@@ -64,7 +66,7 @@ class Practice:
 
     def __init__(self, client: EtcdClient, threads: ThreadPoolExecutor) -> None:
         self.client = client
-        self.doctor = Doctor(client, threads)
+        self.doctor = Doctor(client, Work(Registry(), threads))
 
     async def examine(
         self, table: str = "t", *, patience: Patience = SOON, fix: bool = False, deep: bool = False
@@ -387,8 +389,8 @@ async def test_a_fix_does_nothing_when_things_have_moved(practice: Practice, led
     [told] = await practice.examine()
     other = b'{"friend":["3"]}'
     await practice.client.put(practice.client.keyspace.table("t").run_ops, other)
-    with ThreadPoolExecutor(1) as threads:
-        tried = await apply(Fixing(practice.client, threads, lambda fix: 0, by="ann", at=0.0), told.finding)
+    fixing = Fixing(practice.client, asyncio.to_thread, lambda fix: 0, by="ann", at=0.0)
+    tried = await apply(fixing, told.finding)
     assert (tried.fixed, tried.outcome) == (False, MOVED)
     assert not await practice.recorded()
     assert (await practice.client.get(practice.client.keyspace.table("t").run_ops)).value == other

@@ -10,12 +10,14 @@ import pytest_asyncio
 
 from distop.coordinator.doctor.findings import Reported
 from distop.coordinator.doctor.rounds import Doctor, Examination
+from distop.coordinator.work.work import Work
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Txn
 from distop.metastore.records.record import encode
 from distop.metastore.records.table import DropRecord, TableRecord
 from distop.metastore.tables.listing import table_puts
 from distop.metastore.tables.locations import Claim
+from distop.operations.registry import Registry
 from support.etcd.lossy import LossyClient
 
 CODES = ("LOCATION_SHARED", "LOCATION_NOT_CLAIMED", "CLAIM_WITHOUT_TABLE")
@@ -24,7 +26,7 @@ CODES = ("LOCATION_SHARED", "LOCATION_NOT_CLAIMED", "CLAIM_WITHOUT_TABLE")
 @pytest_asyncio.fixture
 async def doctor(client: LossyClient) -> AsyncIterator[Doctor]:
     with ThreadPoolExecutor(2) as threads:
-        yield Doctor(client, threads)
+        yield Doctor(client, Work(Registry(), threads))
 
 
 def record_of(name: str, location: str) -> TableRecord:
