@@ -26,6 +26,7 @@ from distop.metastore.backlog.batches import (
 from distop.metastore.backlog.decisions import approve, open_gate, set_ordering, take_back, unblock
 from distop.metastore.backlog.queue import enqueue
 from distop.metastore.backlog.unordered import add
+from distop.metastore.etcd.beginnings import first_of
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue, Put
 from distop.metastore.operations.starting import digest_of
@@ -92,13 +93,13 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
     ) -> pb.ListBacklogResponse:
         keys = self._keys(request.table)
         size, token = await page_of(self._client, request)
-        prefix, first = _range_of(keys, request)
-        start = prefix + token.after.encode() + b"\0" if token.after else first
+        prefix, begin = _range_of(keys, request)
+        start = prefix + token.after.encode() + b"\0" if token.after else begin
         with continued_listing():
             await check_table(self._client, keys.name, token.revision)
             ordering = await self._client.get(keys.ordering, revision=token.revision)
-            page = await self._client.get_range(
-                start, prefix_end(prefix), revision=token.revision, limit=size
+            page = await first_of(
+                self._client, start, prefix_end(prefix), revision=token.revision, limit=size
             )
         batches = [_batch(kv.key[len(prefix) :].decode(), kv, request) for kv in page.kvs]
         response = pb.ListBacklogResponse(

@@ -66,13 +66,13 @@ def _applied(
 ) -> tuple[OrderingRecord, list[Op]]:
     ops: list[Op] = []
     for batch, kv, record in entries:
-        done = AppliedRecord(
+        applied = AppliedRecord(
             outcome="applied", operation=str(arg.id), digest=record.digest, uid=record.uid, at=now
         )
-        ops += [Delete(kv.key), Put(keys.applied(batch), encode(done))]
-    last = max([ordering.last, *(batch for batch, _, _ in entries)], key=str.encode)
+        ops += [Delete(kv.key), Put(keys.applied(batch), encode(applied))]
     awaiting = arg.batches[-1] if ordering.validation else ""
-    return msgspec.structs.replace(ordering, running="", last=last, awaiting=awaiting), ops
+    done = ordering.done_with(*(batch for batch, _, _ in entries))
+    return msgspec.structs.replace(done, running="", awaiting=awaiting), ops
 
 
 def _failed(

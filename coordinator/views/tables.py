@@ -15,8 +15,9 @@ from distop.coordinator.views.operations import (
 from distop.coordinator.views.why import Reason, why
 from distop.errors import CorruptRecord, OperationNotFound, TableNotFound
 from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord, ordering_of
+from distop.metastore.etcd.beginnings import beginning, first_of, was_enough
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Get, KeyValue, Txn
+from distop.metastore.etcd.txn import Get, KeyValue, Txn, TxnResult
 from distop.metastore.records.keyspace import OperationId, TableKeys, prefix_end
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.operation import HistoryRecord, PauseRecord
@@ -32,9 +33,9 @@ EXPLAINED = 3
 async def read_table_message(client: EtcdClient, name: str) -> pb.Table:
     """A table as it stands. Raises :class:`~distop.errors.TableNotFound`."""
     keys = client.keyspace.table(name)
-    gets = _gets(keys)
+    gets = _gets(client, keys)
     read = await client.txn(Txn(then=gets))
-    message = _message(keys, [read.one(index, get.key) for index, get in enumerate(gets)], read.revision)
+    message = _message(keys, await _read(client, gets, [keys], read), read.revision)
     if message is None:
         raise TableNotFound(f"table {name!r} does not exist", details={"table": name})
     return message
@@ -43,20 +44,33 @@ async def read_table_message(client: EtcdClient, name: str) -> pb.Table:
 async def read_table_messages(client: EtcdClient, names: Sequence[str], revision: int) -> list[pb.Table]:
     """Those of the tables that exist, as of ``revision``."""
     tables = [client.keyspace.table(name) for name in names]
-    gets = [get for keys in tables for get in _gets(keys)]
-    read = await client.read_many(gets, revision=revision)
-    kvs = [read.one(index, get.key) for index, get in enumerate(gets)]
+    gets = [get for keys in tables for get in _gets(client, keys)]
+    kvs = await _read(client, gets, tables, await client.read_many(gets, revision=revision))
     each = len(gets) // max(1, len(tables))
     parts = (kvs[first : first + each] for first in range(0, len(kvs), each or 1))
     found = (_message(keys, part, revision) for keys, part in zip(tables, parts, strict=True))
     return [message for message in found if message is not None]
 
 
-def _gets(keys: TableKeys) -> tuple[Get, ...]:
+def _gets(client: EtcdClient, keys: TableKeys) -> tuple[Get, ...]:
     """What a message is made of: some keys, and the batch that is next."""
     wanted = (keys.table, keys.head, keys.run_ops, keys.coordinator, keys.pause, keys.ordering)
-    waiting = Get(keys.backlog_prefix, prefix_end(keys.backlog_prefix), limit=1)
+    waiting = beginning(client, keys.backlog_prefix, prefix_end(keys.backlog_prefix), 1)
     return *(Get(key) for key in wanted), waiting
+
+
+async def _read(
+    client: EtcdClient, gets: Sequence[Get], tables: Sequence[TableKeys], read: TxnResult
+) -> list[KeyValue]:
+    """What was found of some tables; the next batch of those where it was not to be had at once is read."""
+    kvs = [read.one(index, get.key) for index, get in enumerate(gets)]
+    for number, keys in enumerate(tables, 1):
+        at = number * len(gets) // len(tables) - 1
+        end = prefix_end(keys.backlog_prefix)
+        if not was_enough(gets[at], end, len(read.got(at)), read.counts[at]):
+            page = await first_of(client, keys.backlog_prefix, end, limit=1, revision=read.revision)
+            kvs[at] = page.kvs[0] if page.kvs else KeyValue.missing(keys.backlog_prefix)
+    return kvs
 
 
 def _message(keys: TableKeys, kvs: Sequence[KeyValue], seen: int) -> pb.Table | None:

@@ -58,10 +58,14 @@ class OrderingRecord(Record, kw_only=True):
     max_attempts: int = 3
     """Attempts at a batch whose failures may pass, before the table is blocked (B9)."""
     remember: int = 10_000
-    """Batches that are done with and still known by name: the highest so many. Of others it is not known
-    whether they were applied, only that they are late."""
+    """Batches that are done with and still known by name: the highest so many, and up to an eighth more. Of
+    others it is not known whether they were applied, only that they are late."""
     forgotten: str = ""
     """The highest batch that is no longer known."""
+    applied: int = 0
+    """How often a batch has been done with."""
+    forget_at: int = 0
+    """With so many there may be more that are known by name than are to be."""
     last: str = ""
     """The highest batch that was applied or skipped."""
     running: str = ""
@@ -98,6 +102,11 @@ class OrderingRecord(Record, kw_only=True):
             raise InvalidArgument(
                 f"remember must lie between 1 and {MAX_REMEMBERED:,}", details={"field": "remember"}
             )
+
+    def done_with(self, *batches: str) -> OrderingRecord:
+        """As it is once these are applied, or left out for good."""
+        last = max([self.last, *batches], key=str.encode)
+        return msgspec.structs.replace(self, last=last, applied=self.applied + len(batches))
 
     def is_late(self, batch: str) -> bool:
         """Whether it sorts before one that is done with, or may be done with itself."""

@@ -95,6 +95,8 @@ async def set_ordering(
 
     async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
         changed = msgspec.structs.replace(now, **settings)
+        if changed.remember != now.remember:
+            changed = msgspec.structs.replace(changed, forget_at=0)
         return None if changed == now else (changed, Txn())
 
     return await change_ordering(client, keys, change, request=request, beside=beside)
@@ -210,7 +212,7 @@ async def unblock(
                 again = msgspec.structs.replace(queued, attempts=0, code="", error="", anyway=anyway)
                 ops = (Put(entry.key, encode(again)),)
         if skip:
-            record = msgspec.structs.replace(record, last=max(record.last, block.batch, key=str.encode))
+            record = record.done_with(block.batch)
         return record, Txn((unchanged(entry),), ops)
 
     return await change_ordering(client, keys, change, request=request, beside=beside)

@@ -26,7 +26,7 @@ from distop.metastore.etcd.deadline import deadline
 from distop.metastore.etcd.failures import is_transient, says_token_is_old, translated, was_never_sent
 from distop.metastore.etcd.together import Together
 from distop.metastore.etcd.txn import MAX_OPS, Delete, Get, KeyValue, Put, Txn, TxnResult
-from distop.metastore.etcd.windows import Windows
+from distop.metastore.etcd.windows import Beginnings, Windows
 from distop.metastore.records.keyspace import prefix_end
 
 END_OF_STREAM: Any = grpc.aio.EOF  # type: ignore[attr-defined]
@@ -67,6 +67,7 @@ class EtcdClient:
         self._token: str | None = None
         self._authenticating = asyncio.Lock()
         self._together = Together(self._send_txn)
+        self.beginnings = Beginnings()
 
     async def close(self) -> None:
         """Close all connections; calls under way fail, and so do later ones."""
@@ -191,8 +192,8 @@ class EtcdClient:
         return await self._send_txn(txn, timeout_s)
 
     async def _send_txn(self, txn: Txn, timeout_s: float | None) -> TxnResult:
-        writes = _writes(txn)
-        reply = await self._call(lambda c: c.kv.Txn, txn_message(txn), writes=writes, timeout_s=timeout_s)
+        message = txn_message(txn)
+        reply = await self._call(lambda c: c.kv.Txn, message, writes=txn.writes(), timeout_s=timeout_s)
         return txn_result(reply, reply.header.revision)
 
     async def _read_together(
@@ -219,7 +220,9 @@ class EtcdClient:
                 if last_try or revision:
                     raise
             else:
-                return TxnResult(True, at, (first.kvs, *(page.kvs for page in others)))
+                pages = (first, *others)
+                counts = tuple(page.count for page in pages)
+                return TxnResult(True, at, tuple(page.kvs for page in pages), counts)
         raise AssertionError("unreachable: the last try returns or raises")
 
     async def read_at_once(self, gets: Sequence[Get], *, revision: int = 0) -> TxnResult:
@@ -244,7 +247,7 @@ class EtcdClient:
         """
         bites = [gets[first : first + MAX_OPS] for first in range(0, len(gets), MAX_OPS)] or [()]
         first = await self.read_at_once(bites[0], revision=revision)
-        results = list(first.results)
+        results, counts = list(first.results), list(first.counts)
         for group in range(1, len(bites), READS_AT_ONCE):
             reads = (
                 self.read_at_once(one, revision=first.revision)
@@ -252,7 +255,8 @@ class EtcdClient:
             )
             for read in await asyncio.gather(*reads):
                 results += read.results
-        return TxnResult(True, first.revision, tuple(results))
+                counts += read.counts
+        return TxnResult(True, first.revision, tuple(results), tuple(counts))
 
     async def put(self, key: bytes, value: bytes, *, lease: int = 0) -> int:
         """Write one key; the revision of the write. Errors as of :meth:`txn`."""
@@ -397,9 +401,3 @@ class EtcdClient:
     async def _authenticated(self) -> str:
         request = rpc_pb2.AuthenticateRequest(name=self.config.user, password=self.config.password)
         return str((await self._stubs().auth.Authenticate(request, timeout=self.config.timeout_s)).token)
-
-
-def _writes(txn: Txn) -> bool:
-    return any(
-        _writes(op) if isinstance(op, Txn) else not isinstance(op, Get) for op in (*txn.then, *txn.otherwise)
-    )

@@ -72,9 +72,9 @@ def key_value(message: kv_pb2.KeyValue) -> KeyValue:
 
 def txn_result(response: Any, revision: int) -> TxnResult:
     """``revision`` is that of the outermost header; nested responses carry none of their own."""
-    return TxnResult(
-        response.succeeded, revision, tuple([_op_result(item, revision) for item in response.responses])
-    )
+    results = tuple([_op_result(item, revision) for item in response.responses])
+    counts = tuple([item.response_range.count for item in response.responses])
+    return TxnResult(response.succeeded, revision, results, counts)
 
 
 def _op_result(item: Any, revision: int) -> OpResult:

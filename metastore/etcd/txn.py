@@ -107,6 +107,11 @@ class Txn(msgspec.Struct, frozen=True):
         nested = [op.weight() for op in (*self.then, *self.otherwise) if isinstance(op, Txn)]
         return width + max(nested, default=0)
 
+    def writes(self) -> bool:
+        """Whether it may change anything."""
+        ops = (*self.then, *self.otherwise)
+        return any(op.writes() if isinstance(op, Txn) else not isinstance(op, Get) for op in ops)
+
     def size(self) -> int:
         """Bytes of keys and values in it, for the limit of a request."""
         total = sum(
@@ -138,6 +143,8 @@ class TxnResult(msgspec.Struct, frozen=True):
     succeeded: bool
     revision: int
     results: tuple[OpResult, ...] = ()
+    counts: tuple[int, ...] = ()
+    """Of the range that each :class:`Get` has read, how many keys it has, which is what it costs etcd."""
 
     def got(self, index: int) -> list[KeyValue]:
         """The keys found by the ``index``-th operation, which was a :class:`Get`."""

@@ -100,7 +100,7 @@ async def settle(
                 replied()
         except EtcdOutOfSpace:
             doubt = True
-            if any(isinstance(op, Txn) for op in current.then):
+            if any(isinstance(op, Txn) and op.writes() for op in current.then):
                 raise  # whether a nested one happened does not show in the compares of the outer one
             found = await _read_back(client, current)
             if found is not None:
@@ -110,7 +110,7 @@ async def settle(
         except OutcomeUnknown:
             doubt = True
             raise
-        return Settled(result.succeeded, result.revision, result.results, doubt)
+        return Settled(result.succeeded, result.revision, result.results, doubt=doubt)
 
     def goes_on(error: BaseException) -> bool:
         return isinstance(error, DistopError) and (doubt or (patience_s is not None and _may_pass(error)))

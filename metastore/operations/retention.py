@@ -29,6 +29,9 @@ EVERY = 64
 FORGET_BITE = 1000
 """Batches forgotten by one transaction, as one range of keys."""
 
+SLACK = 8
+"""A table remembers at most this part more of its batches than it is to."""
+
 _BITE = 100
 """Operations forgotten by one transaction, under etcd's 128."""
 
@@ -69,16 +72,31 @@ async def prune(client: EtcdClient, keys: TableKeys, *, now: float, keep: int = 
 async def forget_batches(client: EtcdClient, keys: TableKeys) -> int:
     """Forget the lowest batches that are done with, beyond as many as the table is to remember.
 
-    Each bite goes in the transaction that says how far the memory reaches from then on: a batch that is
-    published again later is known as applied, or it is known that nobody knows. Returns how many.
+    They are listed only when there may be an eighth more than that: so what a batch costs does not grow with
+    how many are remembered. Each bite goes in the transaction that says how far the memory reaches from then
+    on: a batch that is published again later is known as applied, or it is known that nobody knows.
+
+    Returns how many.
     """
-    kv = await client.get(keys.ordering)
-    keep = ordering_of(kv).remember
+    ordering = ordering_of(await client.get(keys.ordering))
+    keep = ordering.remember
+    if ordering.applied < ordering.forget_at:
+        return await _forget_unordered(client, keys, keep)
     listing = await client.scan(keys.applied_prefix, keys_only=True)
     victims = [one.key for one in listing.kvs[: max(0, len(listing.kvs) - keep)]]
     for start in range(0, len(victims), FORGET_BITE):
         bite = victims[start : start + FORGET_BITE]
         await _forget(client, keys, bite[0], bite[-1])
+    room = keep + keep // SLACK - (len(listing.kvs) - len(victims))
+
+    async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
+        if now.remember != keep or not room:
+            return None
+        # Counted from before the listing: what was applied meanwhile may count twice, and never not at all.
+        return msgspec.structs.replace(now, forget_at=ordering.applied + room), Txn()
+
+    if ordering.applied:
+        await change_ordering(client, keys, change, request="")
     return len(victims) + await _forget_unordered(client, keys, keep)
 
 

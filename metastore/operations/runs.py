@@ -22,6 +22,7 @@ from distop.metastore.etcd.txn import (
     Op,
     Put,
     Txn,
+    TxnResult,
     absent,
     created_at,
     equals,
@@ -111,7 +112,12 @@ async def take_runner(
     """
     txn = Txn(
         (equals(keys.state, RUNNING), absent(keys.runner), *not_paused(keys)),
-        (Put(keys.runner, encode(record), lease), *_reads_of_taken(keys), Delete(keys.waiting)),
+        (
+            Put(keys.runner, encode(record), lease),
+            *_reads_of_taken(keys),
+            _few_jobs(keys),
+            Delete(keys.waiting),
+        ),
         (Get(keys.state), *_reads_of_taken(keys), Get(keys.waiting)),
         lane=keys.table_prefix,
     )
@@ -120,26 +126,34 @@ async def take_runner(
     runner = result.one(1, keys.runner)
     if not result.succeeded:
         running = result.one(0, keys.state).value == RUNNING
-        if not running and result.got(4):
+        if not running and result.got(3):
             # Its keys were removed by hand. It never runs again, so nobody waits for anything there.
             await settle(client, Txn(then=(Delete(keys.waiting),)), patience_s=PATIENCE_S)
         ours = running and runner.exists and runner.lease == lease
         if not ours or decode(runner.value, RunnerRecord, runner.key).member != record.member:
             return None
-    run, value, listed = Run(keys, runner.create_revision), result.one(2, keys.arg).value, result.got(3)
+    run, value = Run(keys, runner.create_revision), result.one(2, keys.arg).value
+    jobs = result.results[3] if result.succeeded else None
+    listed = jobs.got(0) if isinstance(jobs, TxnResult) and jobs.succeeded else None
     try:
         arg = decode(value, OperationArg, keys.arg)
     except CorruptRecord:
         await release_runner(client, run, again=True)  # a runner of another version may understand it
         raise
-    if len(listed) == _LISTED_AT_ONCE:
+    if listed is None or len(listed) == _LISTED_AT_ONCE:
         listed = (await client.scan(keys.prefix, keys_only=True)).kvs
     return Taken(run, value, arg, without_result(keys, arg, listed), result.revision, listed)
 
 
-def _reads_of_taken(keys: OperationKeys) -> tuple[Get, Get, Get]:
+def _reads_of_taken(keys: OperationKeys) -> tuple[Get, Get]:
+    return Get(keys.runner), Get(keys.arg)
+
+
+def _few_jobs(keys: OperationKeys) -> Txn:
+    """Reads the keys of jobs, unless the leader has written down a count: then there are many, and etcd would
+    go over all of them while nobody can write."""
     jobs = Get(keys.prefix, prefix_end(keys.prefix), keys_only=True, limit=_LISTED_AT_ONCE)
-    return Get(keys.runner), Get(keys.arg), jobs
+    return Txn((absent(keys.job_counts),), (jobs,))
 
 
 def without_result(keys: OperationKeys, arg: OperationArg, kvs: Iterable[KeyValue]) -> list[str]:

@@ -16,11 +16,15 @@ class Counting(EtcdClient):
     requests = 0
     watches = 0
     keys = 0
+    in_txns = 0
+    """Of those keys the ones of transactions, which keep others waiting."""
 
     async def _call(self, *args: Any, **kwargs: Any) -> Any:
         self.requests += 1
         reply = await super()._call(*args, **kwargs)
-        self.keys += _keys(reply)
+        keys = _keys(reply)
+        self.keys += keys
+        self.in_txns += keys if isinstance(reply, rpc_pb2.TxnResponse) else 0
         return reply
 
     async def open_watch(self, request: Any) -> Any:
