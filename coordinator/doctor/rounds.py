@@ -48,8 +48,8 @@ T = TypeVar("T")
 Results: TypeAlias = asyncio.Queue[tuple[int, list[Reported]]]
 """How many operations a table has (-1: it is the cluster), and what was found there."""
 
-TABLES_AT_ONCE = 4
-READ_TOGETHER = 16
+TABLES_AT_ONCE = 2
+READ_TOGETHER = 48
 """Tables that are read in the same requests."""
 LOOK_EVERY_S = 0.5
 """Pause between two looks at a table where something is suspected."""
