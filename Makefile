@@ -87,6 +87,16 @@ prove-security: setup ## the tests of who may do what, of attacks, canaries and 
 images: ## build the images distop:service and distop:spark; BASE=here: on a Debian made for it (root)
 	@deploy/images.sh
 
+.PHONY: cluster-up
+cluster-up: ## a whole cluster in containers, on this machine: docs/deploying.md
+	@deploy/compose/secrets.sh
+	@TAGS="service spark etcd s3 prometheus" deploy/images.sh
+	docker compose -f deploy/compose.yaml up --detach --wait
+
+.PHONY: cluster-down
+cluster-down: ## end it; its data stay
+	docker compose -f deploy/compose.yaml down
+
 .PHONY: test-helm
 test-helm: setup ## the tests of the Helm chart; builds helm with Go, which takes some minutes
 	@deploy/helm.sh .venv/helm

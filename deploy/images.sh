@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds the images distop:service and distop:spark; `make images` runs it.
+# Builds the images distop:service and distop:spark, or those that are named; `make images` runs it.
 #
 #   BASE   the image to build on (default: debian:bookworm-slim). "here": a bare Debian of this machine's release, which
 #          is made first where there is none; for that it has to be root
-#   TAGS   which of the images, default: "service spark"
+#   TAGS   which of the images, default: "service spark"; deploy/compose.yaml needs etcd, s3 and prometheus, too
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 base=${BASE:-debian:bookworm-slim}
@@ -18,6 +18,7 @@ if [ "$base" = here ]; then
   fi
 fi
 for target in ${TAGS:-service spark}; do
+  case $target in service | spark) file=deploy/Dockerfile ;; *) file=deploy/compose/Dockerfile ;; esac
   docker build --quiet --network host --build-arg "BASE=$base" --target "$target" --tag "distop:$target" \
-    --file deploy/Dockerfile .
+    --file "$file" .
 done
