@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -13,20 +11,12 @@ from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.layout.model import file_io
 from distop.commit.steps.contract import FinishContext
 from distop.errors import TableNotEmpty
-from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head
 
 IGNORE = "ignore"
 MAX_REPLACEMENTS = 1000
 """Snapshots in a row that are looked through."""
-
-
-def recorded_properties(arg: OperationArg) -> dict[str, str]:
-    """The table's properties as the operation recorded them: how its files are reached."""
-    layout = arg.argument.get("layout")
-    properties = layout.get("properties") if isinstance(layout, Mapping) else None
-    return dict(properties or {})
 
 
 def is_live(manifest: ManifestFile) -> bool:
