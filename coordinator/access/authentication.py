@@ -37,7 +37,7 @@ class IdentityConfig:
 class Proof:
     """What comes with a call."""
 
-    token: str = ""
+    token: str = field(default="", repr=False)
     """Counts before the certificate: programs that share one may have tokens of their own."""
     address: str = ""
     """Where the call comes from, without a port."""
