@@ -64,6 +64,7 @@ def reached(etcd: EtcdConfig, folder: Path) -> Iterator[Reached]:
         "--warehouse": f"file://{folder}/warehouse",
         "--token-file": token_file(folder, [ADMIN]),
         "--admin": ADMIN,
+        "--lease-ttl": "15",  # a busy machine costs no lease, a request that holds up the process does
         "--allow-source": str(folder),
         "--allow-location": str(folder),
     }
