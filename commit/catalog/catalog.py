@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -55,6 +55,8 @@ from distop.commit.catalog.options import etcd_config
 from distop.commit.catalog.places import Folder, new_location
 from distop.commit.catalog.pointer import FOREIGN, Move, Pointer, Swap
 from distop.commit.catalog.pointers import Pointers
+from distop.commit.catalog.requests import is_done, noting, request_of
+from distop.commit.catalog.unchecked import refuse_unchecked
 from distop.commit.cleanup.reachable import files_of_table
 from distop.commit.files.allowed import ENDPOINTS, allow
 from distop.commit.files.storage import StorageOptions, storage_of
@@ -312,19 +314,27 @@ class EtcdCatalog(NamespaceCatalog):
             if not any(isinstance(one, AssertCreate) for one in requirements):
                 raise
             current, pointer = None, self._pointers.read(table_name(identifier))
+        keys = self._pointers.keyspace.table(table_name(identifier))
+        request = request_of(updates)
+        if request and current is not None and is_done(self._etcd, keys, request):
+            return current
         for update in updates:
             if isinstance(update, SetPropertiesUpdate):
                 check_properties(update.updates)
             if isinstance(update, AddSnapshotUpdate) and current is not None:
                 _check_fresh(update.snapshot, current.metadata)
         besides = self._marks_moved(pointer, updates)
+        if request:
+            besides += noting(self._etcd, keys, request)
         if current is not None:
+            assert pointer.record is not None
+            refuse_unchecked(pointer.record, current.metadata, updates)
             updates = renumbered(updates, current.metadata)
         staged = self.stage_update(current, identifier, requirements, updates)
         check_properties(staged.metadata.properties, staged.metadata.location)
         if current is None:
             self._check_namespace_of(identifier)
-            return self._making(identifier, staged)
+            return self._making(identifier, staged, besides=besides)
         if staged.metadata == current.metadata:
             return current
         return self._moving(current, pointer, staged, besides)
@@ -389,8 +399,16 @@ class EtcdCatalog(NamespaceCatalog):
             storage = self._storage.get(folder)
         return file_io(location, storage, self.properties)
 
-    def _making(self, identifier: str | Identifier, staged: StagedTable, *, written: bool = False) -> _Step:
-        """A table that is to be. ``written``: its metadata file is there already."""
+    def _making(
+        self,
+        identifier: str | Identifier,
+        staged: StagedTable,
+        *,
+        written: bool = False,
+        besides: Txn = Txn(),
+    ) -> _Step:
+        """A table that is to be. ``written``: its metadata file is there already; ``besides``: what else
+        happens then."""
         name, metadata = table_name(identifier), staged.metadata
         check_properties(metadata.properties, metadata.location)
         record = TableRecord(
@@ -406,6 +424,7 @@ class EtcdCatalog(NamespaceCatalog):
         record.found_empty = Folder(record, self.properties).is_free() and not written
         action = "register-table" if written else "create-table"
         move = self._pointers.created(record, _foreign_head(staged), action)
+        move = replace(move, txn=move.txn + besides)
         return _Step(table_identifier(name), staged, move, record, written=written)
 
     def _moving(self, current: Table, pointer: Pointer, staged: StagedTable, besides: Txn) -> _Step:

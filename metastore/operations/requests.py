@@ -9,9 +9,9 @@ from __future__ import annotations
 from distop.errors import OutcomeUnknown
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Op, Put, Txn, unchanged
-from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.operation import OperationArg, RequestRecord
+from distop.metastore.etcd.txn import Delete, Op, Put, Txn, absent, unchanged
+from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.operation import SUCCESS, OperationArg, RequestRecord
 from distop.metastore.records.record import encode
 
 REMEMBER_S = 7 * 86_400.0
@@ -49,6 +49,22 @@ def remembered(keys: TableKeys, arg: OperationArg, before: RequestRecord | None)
 def answered(keys: TableKeys, arg: OperationArg, outcome: str, now: float) -> tuple[Op, ...]:
     """What a finish writes of the request of its operation; nothing, if it may be forgotten by then."""
     return (_put(keys, arg, outcome),) if arg.request_id and now < arg.request_note.forget_at else ()
+
+
+def done_otherwise(keys: TableKeys, request_id: str, what: OperationId, digest: str, now: float) -> Txn:
+    """What notes a request that is no operation's, with what it does, unless its id was used before.
+
+    Parameters
+    ----------
+    what:
+        Stands for it where an operation would.
+    """
+    record = RequestRecord(
+        operation=str(what), digest=digest, at=now, forget_at=now + REMEMBER_S, outcome=SUCCESS
+    )
+    own = keys.request(request_id)
+    noted = Put(own, encode(record)), Put(_expiry(keys, request_id, record.forget_at), b"{}")
+    return Txn((absent(own),), noted)
 
 
 def forgotten(keys: TableKeys, request_id: str, record: RequestRecord) -> tuple[Op, ...]:
