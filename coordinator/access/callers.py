@@ -45,6 +45,10 @@ class Caller:
         """Whether the table exists for it."""
         return self.may(Role.READER, table)
 
+    def sees_below(self, prefix: str) -> bool:
+        """Whether tables whose names begin so may exist for it."""
+        return self.held.may_be_below(prefix)
+
 
 _ITSELF = Caller()
 

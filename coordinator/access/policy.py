@@ -58,6 +58,13 @@ class Held:
             return Role.ADMIN
         return max((role for role, pattern in self.grants if matches(pattern, table)), default=0)
 
+    def may_be_below(self, prefix: str) -> bool:
+        """Whether a table whose name begins so could be one of those."""
+        starts = (pattern.partition(ALL) for _, pattern in self.grants)
+        return any(
+            first.startswith(prefix) or (bool(star) and prefix.startswith(first)) for first, star, _ in starts
+        )
+
 
 EVERYTHING = Held(frozenset({(Role.ADMIN, ALL)}))
 

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, quote
 from starlette.types import Receive, Scope, Send
 
 from distop.commit.catalog.catalog import EtcdCatalog
+from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.gate import Gate
 from distop.coordinator.access.tls import Tls
 from distop.coordinator.api.limits import Callers, Limits, caller_of
@@ -136,7 +137,7 @@ class RestCatalog:
         if (route := routes.get(method)) is None:
             return told(405, "MethodNotAllowedException", f"{method} is not among {', '.join(routes)}")
         try:
-            call = await self._call(scope, route, {**parts}, receive, who.subject)
+            call = await self._call(scope, route, {**parts}, receive, who)
             await admit(self._gate, who, route, call)
             if route.makes:
                 self._callers.start(who.subject or _address(scope))
@@ -150,14 +151,14 @@ class RestCatalog:
             return reply
 
     async def _call(
-        self, scope: Scope, route: Route, parts: dict[str, str], receive: Receive, by: str
+        self, scope: Scope, route: Route, parts: dict[str, str], receive: Receive, who: Caller
     ) -> Call:
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
         }
         query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         if (model := route.body) is None:
-            return Call(parts=parts, query=query, headers=headers, by=by)
+            return Call(parts=parts, query=query, headers=headers, who=who)
         if not headers.get("content-type", "").lower().startswith("application/json"):
             # Any web site can have a browser send a form or a text here, and no JSON.
             raise _Refused(415, "BadRequestException", "the content type must be application/json")
@@ -165,7 +166,7 @@ class RestCatalog:
         # A long one would keep all others waiting.
         parsing = asyncio.to_thread(model.model_validate_json, text) if len(text) > LARGE else None
         body = model.model_validate_json(text) if parsing is None else await parsing
-        return Call(parts=parts, query=query, headers=headers, body=body, text=text, by=by)
+        return Call(parts=parts, query=query, headers=headers, body=body, text=text, who=who)
 
     async def _do(self, route: Route, call: Call) -> Reply:
         named = route.tables(call)

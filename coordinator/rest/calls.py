@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from pyiceberg.typedef import Identifier
 
+from distop.coordinator.access.callers import Caller
 from distop.errors import InvalidArgument
 
 MAX_PAGE = 1000
@@ -30,8 +31,8 @@ class Call:
     """As the model of the route."""
     text: bytes = b""
     """The same as it came."""
-    by: str = ""
-    """Who was verified to ask; empty: nobody is told apart."""
+    who: Caller = field(default_factory=Caller)
+    """Who asks, and what it may see."""
 
     @property
     def namespace(self) -> Identifier:

@@ -5,15 +5,24 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from pyiceberg.exceptions import NoSuchNamespaceError
+from pyiceberg.typedef import Identifier
 
 from distop.commit.catalog.catalog import EtcdCatalog
+from distop.commit.catalog.namespaces import DEFAULT, namespace_name
+from distop.coordinator.access.callers import Caller
 from distop.coordinator.rest.calls import NOTHING, SEPARATOR, Call, Reply, json_reply
 from distop.coordinator.rest.problems import told
 
 
+def shown(who: Caller, namespace: Identifier) -> bool:
+    """Whether a namespace exists for a caller: it may see tables there, or below."""
+    name = namespace_name(namespace)
+    return who.sees_below("" if name == DEFAULT else f"{name}.")
+
+
 def find(catalog: EtcdCatalog, call: Call) -> Reply:
     """Those right below one, or the topmost."""
-    found = catalog.list_namespaces(call.parent)
+    found = [one for one in catalog.list_namespaces(call.parent) if shown(call.who, one)]
     start = bisect_right(found, tuple(call.page_token.split(SEPARATOR))) if call.page_token else 0
     page, rest = found[start : start + call.page_size], found[start + call.page_size :]
     return json_reply({"namespaces": page, "next-page-token": SEPARATOR.join(page[-1]) if rest else None})

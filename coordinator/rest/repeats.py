@@ -39,12 +39,12 @@ class Repeats:
         """
         key = call.headers.get(HEADER, "")
         if not key or not route.changes or not route.tables(call):
-            return route.handle(self._catalog.acting(call.by), call)
+            return route.handle(self._catalog.acting(call.who.subject), call)
         key, digest = _checked(key), _digest(route, call)
         if (before := self._answers.find(key, digest)) is not None:
             return tables.answered(self._catalog, before)
         try:
-            return route.handle(self._catalog.acting(call.by, self._answers.note(key, digest)), call)
+            return route.handle(self._catalog.acting(call.who.subject, self._answers.note(key, digest)), call)
         except LeaseLost:
             self._answers.forget_lease()
             raise
@@ -63,5 +63,5 @@ def _checked(key: str) -> str:
 
 
 def _digest(route: Route, call: Call) -> str:
-    parts = (str(route), call.by, sorted(call.parts.items()), sorted(call.query.items()))
+    parts = (str(route), call.who.subject, sorted(call.parts.items()), sorted(call.query.items()))
     return blake2b(repr(parts).encode() + call.text, digest_size=16).hexdigest()

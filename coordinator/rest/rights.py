@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from distop.commit.catalog.namespaces import table_name
+from pyiceberg.exceptions import NoSuchNamespaceError
+
+from distop.commit.catalog.namespaces import namespace_name, table_name
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.gate import REFUSALS, Gate, denied
 from distop.coordinator.rest.calls import Call
+from distop.coordinator.rest.namespaces import shown
 from distop.coordinator.rest.routes import Route
 from distop.errors import TableNotFound
 
@@ -26,11 +29,16 @@ async def admit(gate: Gate, who: Caller, route: Route, call: Call) -> None:
 def check(who: Caller, route: Route, call: Call) -> None:
     """Raise an error unless the caller may do it.
 
-    A table that the caller may not see does not exist for it. What names no table, such as a list of them or
-    a namespace, needs the role everywhere.
+    A table that the caller may not see does not exist for it, and neither does a namespace in which it may
+    see none; lists leave both out. What else names no table, such as to make a namespace, needs the role
+    everywhere.
     """
     role, named = route.effect.value, route.tables(call)
-    if not named and who.held.everywhere < role:
+    if route.shows:
+        space = call.namespace if "namespace" in call.parts else call.parent
+        if space and not shown(who, space):
+            raise NoSuchNamespaceError(f"Namespace does not exist: {namespace_name(space)}")
+    elif not named and who.held.everywhere < role:
         raise denied(who, role, "all tables")
     for identifier in named:
         table = table_name(identifier)

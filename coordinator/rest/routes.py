@@ -71,6 +71,8 @@ class Route:
     body: type[Body] | None = None
     tables: Callable[[Call], tuple[Identifier, ...]] = _none
     """Those that it reads or changes."""
+    shows: bool = False
+    """Whether it tells of namespaces, or lists: what the caller may not see is left out."""
 
     @property
     def makes(self) -> bool:
@@ -90,13 +92,13 @@ _SPACES, _SPACE = f"{_ROOT}/namespaces", f"{_ROOT}/namespaces/{{namespace}}"
 _TABLES, _TABLE = f"{_SPACE}/tables", f"{_SPACE}/tables/{{table}}"
 
 ROUTES = (
-    Route("GET", _SPACES, namespaces.find),
+    Route("GET", _SPACES, namespaces.find, shows=True),
     Route("POST", _SPACES, namespaces.create, Effect.CHANGE, NewNamespace),
-    Route("GET", _SPACE, namespaces.load),
-    Route("HEAD", _SPACE, namespaces.exists),
+    Route("GET", _SPACE, namespaces.load, shows=True),
+    Route("HEAD", _SPACE, namespaces.exists, shows=True),
     Route("POST", f"{_SPACE}/properties", namespaces.change, Effect.CHANGE, NamespaceChange),
     Route("DELETE", _SPACE, namespaces.drop, Effect.DROP),
-    Route("GET", _TABLES, tables.find),
+    Route("GET", _TABLES, tables.find, shows=True),
     Route("POST", _TABLES, tables.create, Effect.CHANGE, NewTable, _of_body),
     Route("POST", f"{_SPACE}/register", tables.register, Effect.CHANGE, Registration, _of_body),
     Route("GET", _TABLE, tables.load, tables=_of_path),

@@ -14,6 +14,7 @@ from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from distop.commit.catalog.catalog import EtcdCatalog
+from distop.commit.catalog.namespaces import table_name
 from distop.coordinator.rest.calls import NOTHING, Call, Reply, json_reply
 from distop.errors import InvalidArgument
 from distop.metastore.records.table import AnswerRecord
@@ -25,7 +26,8 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 def find(catalog: EtcdCatalog, call: Call) -> Reply:
     """Those right in a namespace."""
     last = (*call.namespace, call.page_token) if call.page_token else ()
-    found = list(islice(catalog.tables_after(call.namespace, last), call.page_size + 1))
+    seen = (one for one in catalog.tables_after(call.namespace, last) if call.who.sees(table_name(one)))
+    found = list(islice(seen, call.page_size + 1))
     page, more = found[: call.page_size], len(found) > call.page_size
     named = [{"namespace": identifier[:-1], "name": identifier[-1]} for identifier in page]
     return json_reply({"identifiers": named, "next-page-token": page[-1][-1] if more else None})

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from distop.commit.catalog.catalog import EtcdCatalog
 from distop.coordinator.access.authentication import IdentityConfig
 from distop.coordinator.access.policy import changed
 from distop.metastore.etcd.config import EtcdConfig
@@ -56,7 +57,7 @@ def test_the_roles_of_the_policy_hold(etcd_config: EtcdConfig, store: SyncEtcd, 
             ("POST", TABLES, NEW, {NOBODY: 403, READER: 403, WRITER: 200}),
             ("GET", table, None, {NOBODY: 404, READER: 200, WRITER: 200}),
             ("POST", table, SETTING, {NOBODY: 404, READER: 403, WRITER: 200}),
-            ("GET", "namespaces", None, {NOBODY: 403, READER: 403, WRITER: 403, ROOT: 200}),
+            ("GET", "namespaces/hidden", None, {NOBODY: 404, READER: 404, WRITER: 404, ROOT: 404}),
             ("POST", "namespaces", {"namespace": ["n"]}, {WRITER: 403, ROOT: 200}),
             ("DELETE", table, None, {NOBODY: 404, READER: 403, WRITER: 403, ROOT: 204}),
         ]
@@ -70,3 +71,38 @@ def test_the_roles_of_the_policy_hold(etcd_config: EtcdConfig, store: SyncEtcd, 
     trail = store.scan(store.keyspace.audit_prefix).kvs
     by = {decode(kv.value, AuditRecord).action: decode(kv.value, AuditRecord).by for kv in trail}
     assert (by["create-table"], by["drop-table"]) == (WRITER, ROOT)
+
+
+def test_lists_leave_out_what_the_caller_may_not_see(
+    etcd_config: EtcdConfig, store: SyncEtcd, python: EtcdCatalog, tmp_path: Path
+) -> None:
+    """S3: and a namespace exists for those who may see tables in it, also where there are none yet."""
+    identity = IdentityConfig(admins=(ROOT,), token_file=token_file(tmp_path, [READER, ROOT, NOBODY]))
+    for namespace in ("empty", "hidden", "hidden.deep", "sales", "sales.eu"):
+        python.create_namespace(namespace)
+    for name in ("default.mine", "default.theirs", "sales.a", "sales.b1", "sales.b2", "hidden.x"):
+        python.create_table(name, SCHEMA)
+    allow(store, ROOT, "admin", "*")
+    allow(store, READER, "reader", "mine", "sales.b*", "sales.eu.*", "empty.*")
+    with rest_door(etcd_config, tmp_path, identity) as door:
+
+        def asked(who: str, path: str) -> Any:
+            answer = door.ask("GET", path, authorization=f"Bearer {token_of(who)}")
+            return answer.json if answer.status == 200 else answer.status
+
+        def spaces(who: str, query: str = "") -> list[str]:
+            return [".".join(one) for one in asked(who, f"namespaces{query}")["namespaces"]]
+
+        def tables(who: str, namespace: str) -> list[str]:
+            found = asked(who, f"namespaces/{namespace}/tables?pageSize=2")
+            return [one["name"] for one in found["identifiers"]]
+
+        assert spaces(READER) == ["default", "empty", "sales"]
+        assert spaces(ROOT) == ["default", "empty", "hidden", "sales"]
+        assert spaces(READER, "?parent=sales") == ["sales.eu"]
+        assert spaces(NOBODY) == []
+        assert (tables(READER, "default"), tables(READER, "sales")) == (["mine"], ["b1", "b2"])
+        assert tables(ROOT, "sales") == ["a", "b1"]
+        for path in ("namespaces/hidden", "namespaces/hidden/tables", "namespaces?parent=hidden"):
+            assert asked(READER, path) == asked(NOBODY, path) == 404
+            assert asked(ROOT, path) != 404
