@@ -103,7 +103,7 @@ test-helm: setup ## the tests of the Helm chart; builds helm with Go, which take
 	$(BIN)/python -m pytest tests/process/deployed/test_helm_chart.py $(ARGS)
 
 .PHONY: conformance
-conformance: setup ## pyiceberg's own behaviour and table tests against the catalog; downloads them
+conformance: setup ## pyiceberg's and Iceberg's own tests and engines against the catalog; downloads them
 	$(BIN)/python tests/conformance/run.py $(ARGS)
 
 .PHONY: lint

@@ -2,7 +2,8 @@
 
 The id is the property ``distop.request-id`` of the snapshot. It stands in etcd beside those of operations,
 and is written in the transaction that moves the head. Who has not heard of a commit writes the rows again,
-commits them under the same id, and is told that it is done; the files of the second time belong to no snapshot.
+commits them under the same id, and is told that it is done: the files of the second time belong to no
+snapshot.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""pyiceberg's own tests, with the catalog of distop in place of its in-memory one: a plugin of pytest.
+"""pyiceberg's own tests, with a catalog of distop in place of its in-memory one: a plugin of pytest.
 
 ``make conformance`` runs it, by ``run.py``. Each ``InMemoryCatalog`` that these tests make is a catalog
-in etcd here, with a keyspace of its own. Tests of other catalogs are left out.
+in etcd here, with a keyspace of its own; or, with ``CONFORMANCE_DOOR=rest``, pyiceberg's ``RestCatalog`` with
+a REST service for it. Tests of other catalogs are left out.
 """
 
 from __future__ import annotations
@@ -9,28 +10,57 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pyiceberg.catalog.memory
 import pytest
+from pyiceberg.catalog.rest import RestCatalog
 
 from distop.commit.catalog.catalog import EtcdCatalog
+from distop.metastore.etcd.config import EtcdConfig
+from support.services.rest import rest_door
+
+
+def _given(warehouse: str) -> tuple[str, str]:
+    """Where tables lie, and a keyspace that is empty."""
+    if warehouse and "://" not in warehouse:
+        warehouse = f"file://{warehouse}"
+    return warehouse or os.environ["CONFORMANCE_WAREHOUSE"], f"c{secrets.token_hex(6)}"
 
 
 class CatalogInEtcd(EtcdCatalog):
     """Empty, as an in-memory catalog is when it is made."""
 
     def __init__(self, name: str, warehouse: str = "", **properties: str) -> None:
-        if warehouse and "://" not in warehouse:
-            warehouse = f"file://{warehouse}"
-        given = {"etcd.endpoints": os.environ["CONFORMANCE_ETCD"], "etcd.prefix": f"c{secrets.token_hex(6)}"}
-        super().__init__(
-            name, **{"warehouse": warehouse or os.environ["CONFORMANCE_WAREHOUSE"], **given, **properties}
-        )
+        place, prefix = _given(warehouse)
+        given = {"etcd.endpoints": os.environ["CONFORMANCE_ETCD"], "etcd.prefix": prefix}
+        super().__init__(name, **{"warehouse": place, **given, **properties})
 
 
-pyiceberg.catalog.memory.InMemoryCatalog = CatalogInEtcd  # type: ignore[misc,assignment]
+class CatalogOverHttp(RestCatalog):
+    """The same, behind a REST service of its own, which ends with the test."""
+
+    def __init__(self, name: str, warehouse: str = "", **properties: str) -> None:
+        place, prefix = _given(warehouse)
+        etcd = EtcdConfig(endpoints=(os.environ["CONFORMANCE_ETCD"],), prefix=prefix)
+        door = _doors.enter_context(rest_door(etcd, Path(place.removeprefix("file://"))))
+        super().__init__(name, **{"uri": f"http://{door.address}", **properties})
+
+
+_doors = ExitStack()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    yield  # what fixtures do at their end needs it
+    _doors.pop_all().close()
+
+
+_DOOR = {"etcd": CatalogInEtcd, "rest": CatalogOverHttp}[os.environ["CONFORMANCE_DOOR"]]
+pyiceberg.catalog.memory.InMemoryCatalog = _DOOR  # type: ignore[misc,assignment]
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,0 +1,61 @@
+"""Spark with Java Iceberg writes and reads back: ``with_spark.py URL``."""
+
+import sys
+
+from pyspark.sql import SparkSession
+
+RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+CATALOG = "spark.sql.catalog.distop"
+
+spark = (
+    SparkSession.builder.master("local[2]")
+    .config("spark.jars.packages", RUNTIME)
+    .config("spark.ui.enabled", "false")
+    .config("spark.sql.shuffle.partitions", "2")
+    .config("spark.sql.extensions", "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions")
+    .config(CATALOG, "org.apache.iceberg.spark.SparkCatalog")
+    .config(f"{CATALOG}.type", "rest")
+    .config(f"{CATALOG}.uri", sys.argv[1])
+    .getOrCreate()
+)
+
+
+def ids(of: str) -> list[int]:
+    return [row.id for row in spark.sql(f"SELECT id FROM {of} ORDER BY id").collect()]
+
+
+def run(*statements: str) -> None:
+    for statement in statements:
+        spark.sql(statement).collect()
+
+
+run(
+    "CREATE NAMESPACE distop.spark",
+    "CREATE TABLE distop.spark.t (id BIGINT, kind STRING) USING iceberg PARTITIONED BY (kind)",
+    "INSERT INTO distop.spark.t VALUES (1, 'a'), (2, 'b'), (3, 'b')",
+)
+spark.createDataFrame([(4, "c")], "id bigint, kind string").writeTo("distop.spark.t").append()
+[first] = spark.sql(
+    "SELECT snapshot_id FROM distop.spark.t.snapshots ORDER BY committed_at LIMIT 1"
+).collect()
+run(
+    "MERGE INTO distop.spark.t USING (SELECT 4L AS id, 'd' AS kind UNION ALL SELECT 5L, 'e') AS n "
+    "ON t.id = n.id WHEN MATCHED THEN UPDATE SET kind = n.kind WHEN NOT MATCHED THEN INSERT *",
+    "UPDATE distop.spark.t SET kind = 'z' WHERE id = 1",
+    "DELETE FROM distop.spark.t WHERE id = 2",
+)
+assert ids("distop.spark.t") == [1, 3, 4, 5]
+assert ids(f"distop.spark.t VERSION AS OF {first.snapshot_id}") == [1, 2, 3]
+run(
+    "INSERT OVERWRITE distop.spark.t SELECT * FROM distop.spark.t WHERE id > 3",
+    "ALTER TABLE distop.spark.t ADD COLUMN more INT",
+    "CALL distop.system.rewrite_data_files('spark.t')",
+    "CALL distop.system.expire_snapshots(table => 'spark.t', retain_last => 1)",
+)
+assert ids("distop.spark.t") == [4, 5]
+for number in (1, 2):
+    run(f"CREATE OR REPLACE TABLE distop.spark.u USING iceberg AS SELECT {number}L AS id")
+run("ALTER TABLE distop.spark.u RENAME TO spark.w")
+assert ids("distop.spark.w") == [2]
+run("DROP TABLE distop.spark.w PURGE")
+assert [row.tableName for row in spark.sql("SHOW TABLES IN distop.spark").collect()] == ["t"]

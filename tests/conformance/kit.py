@@ -1,0 +1,40 @@
+"""Iceberg's own REST compatibility kit, in Java, from its published test jars."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+LIMIT_S = 900
+# Namespaces must exist before their tables; and of a place that is asked for, another spelling may be used.
+PROPERTIES = {
+    "rck.local": "false",
+    "rck.requires-namespace-create": "true",
+    "rck.overrides-requested-location": "true",
+}
+
+
+def run(url: str, folder: Path) -> dict[str, str]:
+    """The outcome of each of its tests, by ``rck::NAME``."""
+    shutil.copy(HERE / "kit/pom.xml", folder / "pom.xml")
+    given = [f"-D{name}={value}" for name, value in PROPERTIES.items()]
+    subprocess.run(
+        ["mvn", "--quiet", "--batch-mode", "test", *given],
+        cwd=folder,
+        env={**os.environ, "CATALOG_URI": url, "CATALOG_WAREHOUSE": "rck"},
+        check=False,
+        timeout=LIMIT_S,
+        stdout=(folder / "log").open("wb"),
+    )
+    outcomes: dict[str, str] = {}
+    for report in (folder / "target/surefire-reports").glob("*.xml"):
+        for case in ET.parse(report).getroot().iter("testcase"):
+            children = {child.tag for child in case}
+            failed, skipped = children & {"failure", "error"}, "skipped" in children
+            outcome = "failed" if failed else "skipped" if skipped else "passed"
+            outcomes[f"rck::{case.get('name')}"] = outcome
+    return outcomes
