@@ -216,7 +216,7 @@ async def _act(env: Env, driver: TableDriver) -> bool:
 
 
 def _work() -> Work:
-    return Work(registry(), None)  # type: ignore[arg-type]  # the loop of the model needs no threads
+    return Work(registry(), None)  # the loop of the model needs no threads
 
 
 def _of_interest(store: Store) -> int:

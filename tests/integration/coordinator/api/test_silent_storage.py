@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyiceberg.table.metadata import TableMetadata
 
 from distop.client import AsyncClient
 from distop.commit.catalog.catalog import EtcdCatalog
+from distop.commit.files.storage import StorageOptions
+from distop.commit.layout.model import load_metadata
 from distop.coordinator.service import ANSWERING_THREADS
-from distop.coordinator.views.contents import load_metadata
 from distop.errors import Busy, PreconditionFailed
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
@@ -44,10 +46,10 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Storage of some tables, by their names, does not answer until this is set."""
     answers = threading.Event()
 
-    def reads(location: str, *args: object, **options: object) -> object:
+    def reads(location: str, storage: StorageOptions | None = None) -> TableMetadata:
         if "/hangs" in location:
             answers.wait()
-        return load_metadata(location, *args, **options)
+        return load_metadata(location, storage)
 
     monkeypatch.setattr("distop.coordinator.api.stored.STORAGE_S", 0.5)
     monkeypatch.setattr(READS, reads)
