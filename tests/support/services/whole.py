@@ -56,6 +56,8 @@ class Whole:
     def table(self, name: str = "t") -> pyiceberg.table.Table:
         """The table as any pyiceberg program sees it. Blocking."""
         properties = {"etcd.endpoints": ",".join(self.etcd.endpoints), "etcd.prefix": self.etcd.prefix}
+        if self.etcd.user:
+            properties |= {"etcd.user": self.etcd.user, "etcd.password": self.etcd.password}
         return EtcdCatalog("test", **properties).load_table(f"default.{name}")
 
     def rows(self, name: str = "t") -> pa.Table:
