@@ -191,13 +191,14 @@ class Lab:
         return []
 
     async def quiet(self) -> None:
-        """Wait until no operation has keys any more."""
+        """Wait until no operation has keys any more, and no leader is to look at a backlog."""
         store = self.cluster.store
+        going_on = (store.keyspace.active, store.keyspace.backlog_tables)
 
         async def nothing() -> bool:
-            return not (await store.scan(store.keyspace.active, keys_only=True)).kvs
+            return not any([(await store.scan(prefix, keys_only=True)).kvs for prefix in going_on])
 
-        await self.until(nothing, "keys of operations are not collected")
+        await self.until(nothing, "keys of operations or marks of backlogs are not collected")
 
     # -- looking -------------------------------------------------------------------------------------
 

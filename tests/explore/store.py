@@ -163,8 +163,10 @@ def _chosen(txn: Txn, store: Store) -> tuple[_Taken, list[tuple[bytes, bytes]]]:
 def _done(txn: Txn, taken: _Taken, after: Store, revision: int) -> tuple[TxnResult, bool]:
     """Its answer, and whether it has written; ``after`` is written in place."""
     results: list[OpResult] = []
+    counts: list[int] = []
     changed = False
     for op in txn.then if taken[id(txn)] else txn.otherwise:
+        count = 0
         match op:
             case Txn():
                 inner, wrote = _done(op, taken, after, revision)
@@ -182,14 +184,17 @@ def _done(txn: Txn, taken: _Taken, after: Store, revision: int) -> tuple[TxnResu
                 results.append(len(victims))
                 changed |= bool(victims)
             case Get():
-                results.append(after.page(op).kvs)
+                page = after.page(op)
+                results.append(page.kvs)
+                count = page.count
+        counts.append(count)
         after.__dict__.pop("_sorted", None)
-    return TxnResult(taken[id(txn)], revision, tuple(results)), changed
+    return TxnResult(taken[id(txn)], revision, tuple(results), tuple(counts)), changed
 
 
 def _at(result: TxnResult, revision: int) -> TxnResult:
     results = tuple(_at(one, revision) if isinstance(one, TxnResult) else one for one in result.results)
-    return TxnResult(result.succeeded, revision, results)
+    return TxnResult(result.succeeded, revision, results, result.counts)
 
 
 def _key_value(key: bytes, entry: Entry) -> KeyValue:

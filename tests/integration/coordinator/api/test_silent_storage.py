@@ -18,7 +18,8 @@ from distop.coordinator.service import ANSWERING_THREADS
 from distop.errors import Busy, PreconditionFailed
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
-from support.services.coordinators import config_of, running
+from distop.proto import distop_pb2 as pb
+from support.services.coordinators import Service, config_of, raising, running
 from support.tables.catalogs import SCHEMA, make_catalog
 from support.waiting import eventually
 
@@ -116,9 +117,9 @@ async def test_who_gets_no_turn_since_all_threads_hang_is_told_so(
             while "kept this one" not in (found := await sdk.describe_table("t")).missing:
                 await asyncio.gather(*(sdk.describe_table(name) for name in tables for _ in range(4)))
             assert found.table == "t"
-        async with AsyncClient(coordinator.address, timeout_s=1.5) as hurried:
-            with pytest.raises(Busy, match="have not ended"):
-                _ = [one async for one in hurried.snapshots("t")]
+        async with Service(coordinator.address) as service:
+            with pytest.raises(Busy, match="have not ended"), raising():
+                await service.tables.ListSnapshots(pb.ListSnapshotsRequest(table="t"), timeout=10)
         hanging.set()
         assert await eventually(lambda: described(sdk, "t"))
 
