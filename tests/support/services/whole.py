@@ -23,6 +23,9 @@ from support.waiting import eventually
 
 HEADER = "id,kind,day\n"
 
+LEASE_S = 10
+"""Nobody dies here, and a busy machine may hold a process up for longer than the shortest lease lives."""
+
 
 def write_csv(folder: Path, name: str, start: int, rows: int, *, kinds: int = 3) -> Path:
     """A file of ``rows`` rows with ids from ``start`` on; returns its folder."""
@@ -109,7 +112,7 @@ async def coordinated(
     ``more``: types that the coordinator knows, as ``module:Class``. ``options``: of the table.
     """
     async with (
-        running(config_of(etcd, operations=[*PROBES, *more])) as coordinator,
+        running(config_of(etcd, operations=[*PROBES, *more], lease_ttl_s=LEASE_S)) as coordinator,
         AsyncClient(coordinator.address, timeout_s=20) as client,
     ):
         await client.create_table("t", str(folder / "table"), options={"partitionBy": ["kind"], **options})
@@ -119,5 +122,5 @@ async def coordinated(
 @asynccontextmanager
 async def whole(etcd: EtcdConfig, folder: Path, store: EtcdClient) -> AsyncIterator[Whole]:
     """The same with an executor."""
-    async with coordinated(etcd, folder, store) as service, runner(store):
+    async with coordinated(etcd, folder, store) as service, runner(store, lease_ttl_s=LEASE_S):
         yield service
