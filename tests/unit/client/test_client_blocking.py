@@ -85,6 +85,15 @@ def test_closing_ends_calls_of_other_threads(service: tuple[FakeService, str]) -
             waiting.result(10)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C interrupts, also where these tests run in the background of a shell that has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("of_main", [True, False])
 def test_an_interrupted_call_is_over_and_the_client_goes_on(
     service: tuple[FakeService, str], of_main: bool
