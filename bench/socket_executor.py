@@ -1,7 +1,9 @@
 """An executor without Spark whose jobs go the way of Spark's workers: over the Unix socket to the sidecar.
 
-Started by ``completions.py``. Everything but the launcher is the product's own; each launch writes one line
-of JSON with the latencies of its marks.
+    socket_executor.py RESULTS [HELD]
+
+Started by ``completions.py`` and others. Everything but the launcher is the product's own; each launch writes
+one line of JSON with the latencies of its marks to RESULTS. No job begins while the file HELD is there.
 """
 
 from __future__ import annotations
@@ -52,10 +54,10 @@ _latencies: list[float] = []
 class SocketTasks:
     """The threads of one launch."""
 
-    def __init__(self, client: SidecarClient, launch: Launch, results: Path) -> None:
+    def __init__(self, client: SidecarClient, launch: Launch, results: Path, held: Path | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[TaskSummary] = self._loop.create_future()
-        self._client, self._launch, self._results = client, launch, results
+        self._client, self._launch, self._results, self._held = client, launch, results, held
         threading.Thread(target=self._run, daemon=True).start()
 
     def cancel(self, reason: str) -> None:
@@ -65,6 +67,8 @@ class SocketTasks:
         return await self._ended
 
     def _run(self) -> None:
+        while self._held is not None and self._held.exists():
+            time.sleep(0.005)
         packs = pack(self._launch.partitions, slots=SLOTS, small=True)
         summaries: list[TaskSummary] = []
         threads = [
@@ -101,15 +105,15 @@ class SocketTasks:
 class SocketLauncher:
     """Launches :class:`SocketTasks`."""
 
-    def __init__(self, config: EtcdConfig, results: Path) -> None:
-        self._config, self._results = config, results
+    def __init__(self, config: EtcdConfig, results: Path, held: Path | None) -> None:
+        self._config, self._results, self._held = config, results, held
 
     async def start(self) -> None:
         place = SidecarFolder.of(self._config.endpoints, self._config.prefix)
         self._client = await asyncio.to_thread(SidecarClient, place, self._config.to_env())
 
     def launch(self, launch: Launch) -> SocketTasks:
-        return SocketTasks(self._client, launch, self._results)
+        return SocketTasks(self._client, launch, self._results, self._held)
 
     def launch_frame(self, launch: Launch) -> LaunchedFrame:
         raise NeedsSpark(launch.work.operation.type)
@@ -118,12 +122,12 @@ class SocketLauncher:
         self._client.close()
 
 
-async def serve(results: Path) -> None:
+async def serve(results: Path, held: Path | None = None) -> None:
     """Serve until SIGTERM."""
     config, stop = EtcdConfig.from_env(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     client = EtcdClient(config)
-    ledger, launcher = Ledger(client), SocketLauncher(config, results)
+    ledger, launcher = Ledger(client), SocketLauncher(config, results, held)
     await launcher.start()
     await Runner(ledger, launcher, ServedTypes(Registry(), ["noop"]), RunnerOptions()).serve(stop)
     await ledger.close()
@@ -133,4 +137,4 @@ async def serve(results: Path) -> None:
 
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(serve(Path(sys.argv[1])))
+        runner.run(serve(*map(Path, sys.argv[1:])))

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from distop.cli.commands import (
     backlog,
+    backup,
     control,
     doctor,
     grants,
@@ -35,6 +36,7 @@ from distop.cli.options.session import (
 from distop.cli.output import Format, make_output
 from distop.cli.output.exits import EPILOG, INTERRUPTED, UsageFault, exit_code
 from distop.errors import DistopError
+from distop.proto.identity import own_version
 
 
 class _Distop(TyperGroup):
@@ -79,6 +81,7 @@ for part in (
     tables,
     watermarks,
     doctor,
+    backup,
     grants,
     services,
     probe,
@@ -107,7 +110,7 @@ def distop(
     """
     remember(ctx, address=address, output=output, timeout_s=timeout)
     if version:
-        make_output(output).facts("distop", {"version": _version()})
+        make_output(output).facts("distop", {"version": own_version()})
     elif ctx.invoked_subcommand is None:
         print(ctx.get_help(), end="")
 
@@ -115,15 +118,6 @@ def distop(
 def main() -> None:
     """The entry point of the console script."""
     app(prog_name="distop")
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("distop")
-    except PackageNotFoundError:  # run from a source tree
-        return "unknown"
 
 
 def _wants_json(words: Sequence[str]) -> bool:

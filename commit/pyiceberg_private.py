@@ -12,7 +12,6 @@ import fsspec
 from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
 from pyiceberg.io import FileIO
 from pyiceberg.table import FileScanTask, StagedTable, Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 
@@ -92,12 +91,12 @@ class StagingCatalog(MetastoreCatalog):
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
     ) -> StagedTable:
-        """The table after the updates. Raises ``CommitFailedException`` if a requirement does not hold."""
-        return self._update_and_stage_table(current, identifier, requirements, updates)
-
-    def write_metadata(self, metadata: TableMetadata, io: FileIO, location: str) -> None:
-        """Write a metadata file."""
-        self._write_metadata(metadata, io, location)
+        """The table after the updates. Raises ``CommitFailedException`` if a requirement does not hold, and
+        ``ValueError`` for updates that make no sense."""
+        try:
+            return self._update_and_stage_table(current, identifier, requirements, updates)
+        except (LookupError, StopIteration) as error:  # what they name is looked for without further ado
+            raise ValueError(f"an update names what the table does not have: {error}") from error
 
     def changed_properties(
         self, properties: Properties, removals: set[str] | None, updates: Properties

@@ -35,18 +35,21 @@ from distop.coordinator.views.following import Following
 from distop.coordinator.work.lease import SharedLease
 from distop.coordinator.work.processes import Processes
 from distop.coordinator.work.work import Work
-from distop.errors import DistopError, EtcdDenied, InvalidArgument, OtherLayout
+from distop.errors import DistopError, EtcdDenied, InvalidArgument, OtherLayout, Restored
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.calls import tell_of_calls
+from distop.metastore.members.heap import settle_heap
 from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
 from distop.metastore.members.notify import tell_manager
+from distop.metastore.members.versions import tell_if_apart
 from distop.metastore.records.member import LongCall, MemberRecord
 from distop.metastore.records.record import encode
 from distop.metastore.tables.denials import Denials
 from distop.operations.registry import Registry
+from distop.proto.identity import own_version
 
 if TYPE_CHECKING:
     from distop.coordinator.rest.app import RestCatalog
@@ -108,7 +111,7 @@ class Coordinator:
         client = metrics.etcd_client(self.config.etcd)
         try:
             await enter(client)  # before anybody can call
-        except (EtcdDenied, OtherLayout):
+        except (EtcdDenied, OtherLayout, Restored):
             await client.close()
             raise
         except DistopError as error:  # an etcd that is away: callers hear of it
@@ -171,7 +174,7 @@ class Coordinator:
             while not self._stop.is_set():
                 try:
                     await self._incarnation(client, completion, planner, metrics, processes.lease)
-                except (EtcdDenied, OtherLayout):
+                except (EtcdDenied, OtherLayout, Restored):
                     if not self.ready.is_set():
                         raise  # it will not pass by itself
                     await _either(self._stop.wait(), asyncio.sleep(RETRY_S))
@@ -236,8 +239,10 @@ class Coordinator:
                 address=self.address,
                 host=socket.gethostname(),
                 pid=os.getpid(),
+                distop=own_version(),
                 started_at=time.time(),
             )
+            await tell_if_apart(client)
             await client.put(client.keyspace.coordinator(member.id), encode(member), lease=session.lease_id)
             reached("coordinator.register.after")
             self.member = member.id
@@ -347,6 +352,7 @@ def run(config: CoordinatorConfig) -> int:
         import uvloop
 
         runner = uvloop.run
+    settle_heap()
     code = 0
     try:
         runner(serve(config))

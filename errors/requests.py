@@ -161,3 +161,11 @@ class OtherLayout(PreconditionFailed):
 
     code = "OTHER_LAYOUT"
     default_hint = "use the version that made it, or another prefix: distop 0.1 moves nothing over"
+
+
+class Restored(PreconditionFailed):
+    """etcd was restored from a backup, and the tables are ahead of it."""
+
+    code = "ETCD_RESTORED"
+    retryable = True
+    default_hint = "see that no service runs, then: distop doctor --after-restore --fix"

@@ -94,6 +94,13 @@ class OperationView:
     error: ErrorRecord | None = None
     """Why it failed, with the code ``CANCELLED`` if somebody has cancelled it; ``None`` if it succeeds."""
 
+    @property
+    def attempts(self) -> frozenset[str]:
+        """The attempts that count: one for each job that has succeeded; none if the operation has failed."""
+        if self.error is not None:
+            return frozenset()
+        return frozenset(job.attempt for job in self.jobs.values() if job.state == "success")
+
 
 class DistributedOperation(ABC):
     """One type of operation. Instances are stateless: one object serves all operations of the type."""
@@ -211,7 +218,7 @@ class DistributedOperation(ABC):
     def cancel_job_and_cleanup(self, job: JobContext) -> None:  # noqa: B027 - a default, not a gap
         """Remove what this attempt made. Called for attempts that failed, lost, or were cancelled, in the
         process that made them: one that was killed cleans up nothing. What lies in the attempt's staging
-        folder is swept in any case; see :meth:`abort_operation` for the rest."""
+        folder is swept in any case; see :meth:`sweep_operation` for the rest."""
 
     def describe_job(self, operation: OperationArg, partition: str) -> str:
         """What a job is about, to the people who started the operation: the file that it reads, say. Each job
@@ -235,8 +242,25 @@ class DistributedOperation(ABC):
         """Side effects of your own when the operation has failed or was cancelled: ``operation.error`` says
         why. Nothing of it is published.
 
-        Whatever its attempts have left outside of their staging folders is best removed here, and in
-        :meth:`complete_operation`: :meth:`cancel_job_and_cleanup` cannot run in a process that was killed.
         At least once, as :meth:`complete_operation`. Raising delays the end; what keeps raising is given up
         after some attempts, and the operation's facts say so (``abortError``): its table must go on.
         """
+
+    def sweep_operation(self, operation: OperationView) -> None:  # noqa: B027 - a default, not a gap
+        """Remove what attempts have left outside of their staging folders, but for those that count
+        (``operation.attempts``): :meth:`cancel_job_and_cleanup` cannot run in a process that was killed.
+
+        Called when the operation is over, whatever its outcome, and no runner has it any more: the key of one
+        that was killed goes with its lease. At least once, where :meth:`complete_operation` runs. Raising
+        delays it; what keeps raising is given up after some attempts, and logged.
+        """
+
+
+def overrides(kind: DistributedOperation, method: str) -> bool:
+    """Whether a type has a method of its own in place of the default."""
+    return getattr(type(kind), method) is not getattr(DistributedOperation, method)
+
+
+def is_swept(kind: DistributedOperation) -> bool:
+    """Whether attempts of a type may leave something that is to be removed after the end."""
+    return kind.stages_files or overrides(kind, "sweep_operation")

@@ -16,6 +16,7 @@ from distop.errors import InvalidArgument, JobResultTooLarge
 from distop.metastore.records.operation import (
     MAX_CHECKPOINT_BYTES,
     MAX_JOB_RECORD_BYTES,
+    ErrorRecord,
     JobRecord,
     OperationArg,
     StepRecord,
@@ -23,7 +24,7 @@ from distop.metastore.records.operation import (
 from distop.metastore.records.options import OperationOptions
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord, Watermarks
-from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest
+from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, is_swept
 from distop.operations.job import JobContext
 
 
@@ -143,7 +144,7 @@ class Trial:
             watermarks=self.plan.watermarks,
             options=self.options,
             location=self.location,
-            stages_files=self.kind.stages_files,
+            stages_files=is_swept(self.kind),
             nested_files=self.kind.nested_files,
             builds_index=self.kind.builds_index,
             effect=self.kind.effect,
@@ -198,6 +199,17 @@ class Trial:
             arg=self.operation, jobs=dict(self.jobs), token=f"{self.operation.id}/{self.operation.uuid}"
         )
         self.kind.complete_operation(view)
+        return view
+
+    def sweep(self, *, failed: bool = False) -> OperationView:
+        """Call ``sweep_operation``, as after a success with the results so far, or after a failure."""
+        view = OperationView(
+            arg=self.operation,
+            jobs={} if failed else dict(self.jobs),
+            token=f"{self.operation.id}/{self.operation.uuid}",
+            error=ErrorRecord(code="JOB_FAILED", message="a trial of failure") if failed else None,
+        )
+        self.kind.sweep_operation(view)
         return view
 
     def steps(self) -> list[StepRecord]:

@@ -252,10 +252,12 @@ class Completion(_message.Message):
     def __init__(self, attempts: _Optional[int] = ..., step: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parked: _Optional[bool] = ..., skipped: _Optional[int] = ..., skippable: _Optional[bool] = ..., running: _Optional[str] = ..., running_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class GetOperationRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "wait")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    wait: _duration_pb2.Duration
+    def __init__(self, name: _Optional[str] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Trace(_message.Message):
     __slots__ = ("partition", "attempt", "at", "error", "trace")
@@ -648,7 +650,7 @@ class GetWatermarksResponse(_message.Message):
     def __init__(self, watermarks: _Optional[_Iterable[_Union[Watermark, _Mapping]]] = ..., revision: _Optional[int] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("id", "role", "address", "host", "pid", "started_at", "types", "draining", "calls")
+    __slots__ = ("id", "role", "address", "host", "pid", "started_at", "types", "draining", "calls", "version")
     ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -658,6 +660,7 @@ class Member(_message.Message):
     TYPES_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     id: str
     role: str
     address: str
@@ -667,7 +670,8 @@ class Member(_message.Message):
     types: _containers.RepeatedScalarFieldContainer[str]
     draining: bool
     calls: _containers.RepeatedCompositeFieldContainer[LongCall]
-    def __init__(self, id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., types: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., calls: _Optional[_Iterable[_Union[LongCall, _Mapping]]] = ...) -> None: ...
+    version: str
+    def __init__(self, id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., types: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., calls: _Optional[_Iterable[_Union[LongCall, _Mapping]]] = ..., version: _Optional[str] = ...) -> None: ...
 
 class LongCall(_message.Message):
     __slots__ = ("table", "what", "since")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import hypothesis
@@ -14,6 +15,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from distop.commit.files.allowed import ALL
+from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.embedded import EtcdProcess
 from support.fixtures import client as client
 from support.fixtures import etcd_config as etcd_config
@@ -48,6 +50,12 @@ jvm.hurry()
 jvm.fork_unharmed()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """What services run in is what tests run in."""
+    return {"product": event_loop}
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where several processes share the files: the long ones first, so that none is left over at the end."""
@@ -59,21 +67,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _rank(path: Path) -> int:
-    folder = path.relative_to(TESTS).parts[0]
-    return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+    folders = path.relative_to(TESTS).parts
+    return next((rank for rank, name in enumerate(LONGEST_FIRST) if name in folders), len(LONGEST_FIRST))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
-    return OneWithSpark(config, log)
+    return SparkByFolder(config, log)
 
 
-class OneWithSpark(LoadFileScheduling):  # type: ignore[misc]
-    """Files go to whichever process is free, but all of Spark's to one: each of them is many processes."""
+class SparkByFolder(LoadFileScheduling):  # type: ignore[misc]
+    """Files go to whichever process is free, but all of a folder of Spark's to one: those in ``tests/spark``
+    share a session, and each of the others is many processes already."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return "spark" if "/spark/" in file else file
+        return file.rpartition("/")[0] if "/spark/" in file else file
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -1,8 +1,9 @@
 """How much more two coordinators do than one.
 
 Real processes: etcd and two coordinators, one of which is drained in every other round and then leads
-nothing. Tables are fed from their backlogs with batches of ``noop`` without jobs, so that the leaders do the
-work and callers none. On two cores they share them with etcd.
+nothing: what it uses of the processor then is for following who has work, and for calls. Tables are fed from
+their backlogs with batches of ``noop`` without jobs, so that the leaders do the work and callers none. On two
+cores they share them with etcd.
 """
 
 from __future__ import annotations

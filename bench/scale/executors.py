@@ -2,20 +2,22 @@
 
 Real processes: etcd, a coordinator, and executors whose jobs run in threads. One caller keeps one operation
 under way in each table, and waits for its end before it starts the next. What etcd read and wrote meanwhile
-is what its own metrics say. Its counter of reads counts each compare of a transaction as one, since
-``applyCompare`` calls ``Range`` as a read does; so reads proper are requests for a range and those of a take.
+is what its own metrics say, and the processor time of each part stands beside it. Its counter of reads
+counts each compare of a transaction as one, since ``applyCompare`` calls ``Range`` as a read does; so reads
+proper are requests for a range and those of a take.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 import time
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import Processes, one_operation, print_table, until
+from common import Processes, cpu_s, one_operation, print_table, until
 
 from distop.client import AsyncClient
 from distop.executor.host.loop import event_loop
@@ -35,7 +37,8 @@ ONE_JOB_ROUNDS = 100
 READS_OF_A_TAKE = 3
 """The transaction that takes an operation reads its runner's key, its plan and its results."""
 
-READS = "etcd_debugging_mvcc_range_total"
+READS = "etcd_mvcc_range_total", "etcd_debugging_mvcc_range_total"
+"""Its names: etcd 3.6 has the first one only, 3.4 counts under the second."""
 REQUESTS = 'grpc_server_started_total{grpc_method="%s",grpc_service="etcdserverpb.KV",grpc_type="unary"}'
 
 
@@ -47,6 +50,8 @@ class Figures:
     reads_and_compares_per_op: float
     range_requests_per_op: float
     txns_per_op: float
+    cpu_ms_per_op: dict[str, float]
+    """Of each part: the executors together, the callers in this process."""
 
 
 def counted(endpoint: str) -> tuple[float, float, float]:
@@ -54,7 +59,7 @@ def counted(endpoint: str) -> tuple[float, float, float]:
     with urllib.request.urlopen(f"http://{endpoint}/metrics", timeout=10) as reply:
         lines = dict(line.decode().rsplit(" ", 1) for line in reply if not line.startswith(b"#"))
     range_requests, txns = (float(lines.get(REQUESTS % method, 0)) for method in ("Range", "Txn"))
-    return float(lines[READS]), range_requests, txns
+    return max(float(lines.get(name, 0)) for name in READS), range_requests, txns
 
 
 async def operations(client: AsyncClient, tables: list[str], rounds: int) -> float:
@@ -88,10 +93,19 @@ async def _run(etcd: EtcdProcess, folder: Path, executors: int, tables: int) -> 
     names = [f"t{number}" for number in range(tables)]
     raw = EtcdClient(config)
     with Processes(folder, config.to_env()) as processes:
-        processes.start("coordinator", "coordinator", "--listen", address)
-        for number in range(executors):
-            options = "--master", "none", "--max-operations", str(AT_ONCE)
-            processes.start(f"executor{number}", "executor", *options)
+        coordinator = processes.start("coordinator", "coordinator", "--listen", address)
+        options = "--master", "none", "--max-operations", str(AT_ONCE)
+        pids = [processes.start(f"executor{number}", "executor", *options) for number in range(executors)]
+        parts = {
+            "coordinator": [coordinator],
+            "etcd": [etcd.pid],
+            "executors": pids,
+            "callers": [os.getpid()],
+        }
+
+        def used() -> dict[str, float]:
+            return {part: sum(map(cpu_s, of_part)) for part, of_part in parts.items()}
+
         async with AsyncClient(address, timeout_s=60, connect_timeout_s=60) as client:
             for name in names:
                 await client.create_table(name, f"/nowhere/{name}")
@@ -101,16 +115,17 @@ async def _run(etcd: EtcdProcess, folder: Path, executors: int, tables: int) -> 
 
             await until(served, "the executors", timeout_s=240)
             await operations(client, names, WARM_UP)
-            before = counted(etcd.endpoint)
+            before, used_before = counted(etcd.endpoint), used()
             seconds = await operations(client, names, ROUNDS)
             reads, ranges, txns = (
                 (now - then) / (tables * ROUNDS)
                 for now, then in zip(counted(etcd.endpoint), before, strict=True)
             )
+            cpu = {part: (now - used_before[part]) / (tables * ROUNDS) * 1e3 for part, now in used().items()}
             lone = sorted([await one_operation(client, names[0], 1) for _ in range(ONE_JOB_ROUNDS)])
         baseline = await sequential_ms(raw)
     await raw.close()
-    figures = Figures(tables * ROUNDS / seconds, reads, ranges, txns)
+    figures = Figures(tables * ROUNDS / seconds, reads, ranges, txns, cpu)
     return figures, lone[len(lone) // 2] * 1e3, baseline
 
 
@@ -147,6 +162,15 @@ async def _measure() -> dict[str, float]:
     )
     print_table("operations of one job", headings, rows)
     print_table(
+        "processor time of an operation, ms",
+        ("executors", "tables", *figures.cpu_ms_per_op, "together"),
+        [
+            (str(executors), str(tables), *map("{:.2f}".format, parts), f"{sum(parts):.2f}")
+            for (executors, tables), one in found.items()
+            if (parts := one.cpu_ms_per_op.values())
+        ],
+    )
+    print_table(
         "one at a time",
         ("one job, p50 ms", "three transactions, p50 ms", "ratio"),
         [(f"{one_job:.1f}", f"{three_txns:.1f}", f"{one_job / three_txns:.1f}")],
@@ -162,6 +186,10 @@ async def _measure() -> dict[str, float]:
             max(found[count, TABLES].reads_and_compares_per_op for count in EXECUTORS), 1
         ),
         "ops_per_s_200_tables": round(found[1, MANY_TABLES].ops_per_s),
+        **{
+            f"cpu_ms_per_op_{part}": round(used, 2)
+            for part, used in found[1, MANY_TABLES].cpu_ms_per_op.items()
+        },
         "one_job_p50_ms": round(one_job, 2),
         "one_job_over_three_txns": round(one_job / three_txns, 2),
     }

@@ -5,7 +5,8 @@
 Real processes: etcd, one coordinator, and the callers in this one. Operations without jobs, one per object,
 on 20 tables: what is measured is the way from a start to its end. The baseline is the most that callers get
 who wait for each end before they start the next, of several numbers of them. Then three times as many starts
-a second come as that, whatever becomes of those before; what is finished a second is compared with the most.
+a second come as that, whatever becomes of those before; what is finished a second is compared with the most,
+and so is the processor time of what is finished, which says more on a machine that others keep busy.
 Last, 1,000 starts come at once.
 """
 
@@ -100,7 +101,16 @@ class Callers:
         return time.monotonic() - began
 
 
-async def _measured(address: str) -> dict[str, float]:
+async def _used(pids: Mapping[str, int], seconds: float) -> dict[str, float]:
+    """Processors that each process keeps busy for so long."""
+    from common import cpu_s
+
+    before = {name: cpu_s(pid) for name, pid in pids.items()}
+    await asyncio.sleep(seconds)
+    return {name: (cpu_s(pid) - before[name]) / seconds for name, pid in pids.items()}
+
+
+async def _measured(address: str, pids: Mapping[str, int]) -> dict[str, float]:
     from distop.client import AsyncClient
 
     async with AsyncClient(address, timeout_s=DEADLINE_S, connect_timeout_s=30) as client:
@@ -108,9 +118,13 @@ async def _measured(address: str) -> dict[str, float]:
             await client.create_table(f"t{number}", f"/nowhere/t{number}")
         callers = Callers(client)
         await callers.closed(8, WINDOW_S / 4)  # warm
-        alone = {count: await callers.closed(count, WINDOW_S / 2) for count in CALLERS}
-        best = max(alone.values())
-        under_load = await callers.open(3 * best, WINDOW_S)
+        best, used_at_best = 0.0, dict[str, float]()
+        for count in CALLERS:
+            seconds = WINDOW_S / 2
+            rate, used = await asyncio.gather(callers.closed(count, seconds), _used(pids, seconds))
+            if rate > best:
+                best, used_at_best = rate, used
+        under_load, used = await asyncio.gather(callers.open(3 * best, WINDOW_S), _used(pids, WINDOW_S))
         busy, late = callers.busy, callers.late
     async with AsyncClient(address, timeout_s=60, connect_timeout_s=30) as client:
         callers = Callers(client)
@@ -120,6 +134,9 @@ async def _measured(address: str) -> dict[str, float]:
         "overload_best_per_s": round(best, 1),
         "overload_per_s": round(under_load, 1),
         "overload_goodput": round(under_load / best, 3),
+        "overload_best_cpu_ms_per_op": round(sum(used_at_best.values()) / best * 1e3, 2),
+        "overload_cpu_ms_per_op": round(sum(used.values()) / max(under_load, 1.0) * 1e3, 2),
+        **{f"overload_processors_{name}": round(share, 2) for name, share in used.items()},
         "busy_seen": float(busy + callers.busy),
         "overload_past_deadline": float(late),
         "burst_1000_s": round(took, 2),
@@ -145,10 +162,11 @@ def measure() -> dict[str, float]:
         }
         with Processes(Path(folder), environment) as processes:
             address = f"127.0.0.1:{free_port()}"
-            processes.start("coordinator", "coordinator", "--listen", address)
+            coordinator = processes.start("coordinator", "coordinator", "--listen", address)
+            pids = {"coordinator": coordinator, "etcd": etcd.pid, "callers": os.getpid()}
             with asyncio.Runner(loop_factory=event_loop) as runner:
                 try:
-                    figures = runner.run(_measured(address))
+                    figures = runner.run(_measured(address, pids))
                 except Exception:
                     print(processes.log_of("coordinator"))
                     raise

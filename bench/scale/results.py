@@ -104,7 +104,7 @@ async def run(
     first = processes.start("coordinator", "coordinator", "--listen", addresses[0])
     async with AsyncClient(addresses[0], timeout_s=60, connect_timeout_s=60) as client:
         for table in (TABLE, HELD):
-            await client.create_table(table, "/nowhere")
+            await client.create_table(table, f"/nowhere/{table}")
 
         # Nobody runs these: there is no executor yet.
         rows = []

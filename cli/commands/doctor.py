@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from distop.cli.commands.services import Etcd
 from distop.cli.commands.tables import PANEL
 from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_duration
 from distop.cli.options.session import Connected
 from distop.cli.output.exits import SOMETHING_WRONG
+
+if TYPE_CHECKING:
+    from distop.client import Diagnosis
+    from distop.metastore.etcd.config import EtcdConfig
 
 app = typer.Typer()
 
@@ -18,6 +26,7 @@ app = typer.Typer()
 @command(app, rich_help_panel=PANEL)
 def doctor(
     session: Connected,
+    etcd: Etcd,
     table: Annotated[
         str, typer.Option(metavar="NAME", help="Only this table. Default: all, the members and etcd.")
     ] = "",
@@ -31,6 +40,25 @@ def doctor(
     patience: Annotated[
         str, typer.Option(metavar="TIME", help="How long a table may be without a leader or a runner.")
     ] = "10s",
+    after_restore: Annotated[
+        bool,
+        typer.Option(
+            "--after-restore",
+            help="etcd was restored from a backup: find tables that are ahead of it, and with --fix move "
+            "head and watermarks on. Speaks to etcd itself, while no service runs.",
+        ),
+    ] = False,
+    published: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="After a restore: this metadata file was published. Repeatable."),
+    ] = None,
+    look_in: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="After a restore: tables may lie here, too. Repeatable."),
+    ] = None,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="After a restore that does not show: of a backup made otherwise.")
+    ] = False,
 ) -> int:
     """Look for what should not be, and say what to do.
 
@@ -40,8 +68,47 @@ def doctor(
     Exit code 22 when something is wrong (and was not put right); with --strict also when there are warnings:
     of what does not go on before somebody does something, or may be lost.
     """
-    found = session.client.diagnose(
-        table, deep=deep, fix=fix, patience_s=parse_duration(patience, "patience")
-    )
+    if after_restore:
+        found = _after_restore(
+            etcd.config(), fix, table, published=published or (), folders=look_in or (), anyway=anyway
+        )
+    else:
+        found = session.client.diagnose(
+            table, deep=deep, fix=fix, patience_s=parse_duration(patience, "patience")
+        )
     session.out.show(found)
     return SOMETHING_WRONG if found.wrong or (strict and found.warned) else 0
+
+
+def _after_restore(config: EtcdConfig, fix: bool, table: str, **more: Any) -> Diagnosis:
+    from distop.client import Diagnosis, Finding, Severity
+    from distop.coordinator.recovery.mending import Mending, mend
+    from distop.metastore.etcd.client import EtcdClient
+    from distop.proto.identity import default_identity
+
+    what = Mending(fix=fix, table=table, by=default_identity(), **more)
+
+    async def look() -> Diagnosis:
+        client, findings = EtcdClient(config), []
+        try:
+            async with aclosing(mend(client, what, now=time.time())) as reported:
+                async for one in reported:
+                    found = one.finding
+                    findings.append(
+                        Finding(
+                            code=found.code,
+                            severity=Severity(found.severity.name.lower()),
+                            table=found.table,
+                            operation=found.operation,
+                            sentence=found.sentence,
+                            remedy=found.remedy,
+                            fixed=one.fixed,
+                            outcome=one.outcome,
+                        )
+                    )
+        finally:
+            await client.close()
+        tables = {one.table for one in findings if one.table}
+        return Diagnosis(findings=tuple(findings), tables=len(tables))
+
+    return asyncio.run(look())

@@ -215,5 +215,14 @@ def members(session: Connected) -> None:
     session.out.members(session.client.members(), session.client.leaders())
 
 
+@command(app, rich_help_panel=PANEL)
+def version(session: Connected) -> None:
+    """Show the version of this command, and those of the live members."""
+    from distop.proto.identity import own_version
+
+    members = {member.id: member.version or "not said" for member in session.client.members()}
+    session.out.facts("versions", {"distop": own_version(), "members": members})
+
+
 def _list(session: Session, limit: int) -> None:
     session.listed("tables", session.client.list_tables(), limit)

@@ -17,6 +17,9 @@ from distop.errors import DeadlineExceeded, IncompatibleOperation, InvalidArgume
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json, to_json
 
+_SOON_NS = 1_000_000_000
+"""How long the end of an operation is waited for by a call, before it is watched."""
+
 
 class OperationCalls(Calls):
     """The part of :class:`~distop.client.aio.AsyncClient` about operations."""
@@ -108,7 +111,10 @@ class OperationCalls(Calls):
         while True:
             try:
                 reply = await self._connection.call(
-                    lambda service: service.StartOperation, request, timeout_s=timeout_s
+                    lambda service: service.StartOperation,
+                    request,
+                    timeout_s=timeout_s,
+                    pace=self._connection.starts,
                 )
                 return Operation.from_proto(reply)
             except IncompatibleOperation as error:
@@ -211,17 +217,23 @@ class OperationCalls(Calls):
             It does not end before somebody decides about it: see :meth:`resolve`.
         """
         last = "unknown"
+        wanted = make_request(pb.GetOperationRequest, name=name)
+        wanted.wait.FromNanoseconds(_SOON_NS)
         try:
-            updates = follow(
-                self._connection, make_request(pb.WatchOperationRequest, name=name).name, states_only=True
-            )
-            async with asyncio.timeout(timeout_s), aclosing(updates):
-                async for update in updates:
-                    last = update.operation.state.value
-                    if update.operation.parked:
-                        update.operation.raise_for_outcome()
-                    if update.operation.done:
-                        return update.operation
+            async with asyncio.timeout(timeout_s):
+                # Most are over soon, and a call costs half as much as a stream.
+                reply = await self._connection.call(lambda service: service.GetOperation, wanted)
+                operation = Operation.from_proto(reply)
+                if operation.done:
+                    return operation
+                last = operation.state.value
+                async with aclosing(follow(self._connection, wanted.name, states_only=True)) as updates:
+                    async for update in updates:
+                        last = update.operation.state.value
+                        if update.operation.parked:
+                            update.operation.raise_for_outcome()
+                        if update.operation.done:
+                            return update.operation
         except TimeoutError:
             raise DeadlineExceeded(
                 f"{name} is not over after {timeout_s:g} s, it is {last}",

@@ -25,6 +25,8 @@ class Member(Model):
     """Operation types an executor serves."""
     draining: bool = False
     """A coordinator that leads nothing as long as another one can; it still answers calls."""
+    version: str = ""
+    """Of distop; empty: it does not say."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

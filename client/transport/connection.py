@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import grpc
 from google.protobuf.message import Message
 from grpc.aio import EOF  # type: ignore[attr-defined]  # the stubs lack it
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from distop.client.transport.credentials import Credentials, Shown
+from distop.client.transport.pace import Pace
 from distop.errors import ArgumentTooLarge, Busy, DistopError, InvalidArgument, Kind, Unavailable
 from distop.errors.threads import check_not_forked
 from distop.errors.wire import from_rpc_error
@@ -124,6 +124,7 @@ class Connection:
         self._connect_timeout_s = connect_timeout_s
         self._current = 0
         self._reached = False
+        self.starts = Pace()
         self._shown = Shown(credentials or Credentials())
         self._channel_credentials = self._shown.channel()
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -142,6 +143,7 @@ class Connection:
         *,
         timeout_s: float | None = None,
         failures: list[DistopError] | None = None,
+        pace: Pace | None = None,
     ) -> Any:
         """The reply of a call, within its deadline.
 
@@ -152,6 +154,8 @@ class Connection:
         failures:
             Receives the errors after which the call was repeated. If there are any, it may have happened
             before the attempt that answered.
+        pace:
+            Of the calls of its kind, if the service limits them.
         """
         if request.ByteSize() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
@@ -159,25 +163,24 @@ class Connection:
                 details={"field": "argument"},
             )
         limit = self.timeout_s if timeout_s is None else timeout_s
-        deadline = asyncio.get_running_loop().time() + limit
-        attempts = AsyncRetrying(
-            retry=retry_if_exception(transient),
-            # No pause while there are addresses left to try.
-            wait=lambda state: self._pause_before(state, limit),
-            stop=lambda state: self.gives_up(_elapsed(state), limit),
-            reraise=True,
-        )
-        async for attempt in attempts:
-            with attempt:
-                left = max(deadline - asyncio.get_running_loop().time(), 0.001)
-                untried = len(self._addresses) - attempt.retry_state.attempt_number + 1
-                try:
-                    return await self._once(rpc, request, left / max(untried, 1))
-                except DistopError as error:
-                    if failures is not None and transient(error) and not isinstance(error, Busy):
-                        failures.append(error)
+        loop = asyncio.get_running_loop()
+        began, attempts = loop.time(), 0
+        while True:
+            untried = len(self._addresses) - attempts
+            attempts += 1
+            try:
+                return await self._once(rpc, request, began + limit, max(untried, 1), pace)
+            except DistopError as error:
+                if not transient(error):
                     raise
-        raise AssertionError("unreachable: the last attempt returns or raises")
+                if failures is not None and not isinstance(error, Busy):
+                    failures.append(error)
+                # No pause while there are addresses left to try.
+                elapsed = loop.time() - began
+                pause = 0.0 if untried > 1 else self._pause_s(error, attempts, limit - elapsed)
+                if self.gives_up(elapsed + pause, limit):
+                    raise
+            await asyncio.sleep(pause)
 
     async def stream(self, rpc: Rpc, request: Any, *, silence_s: float) -> AsyncGenerator[Any, None]:
         """The messages of one stream of the current coordinator.
@@ -204,16 +207,11 @@ class Connection:
         finally:
             call.cancel()
 
-    def _pause_before(self, state: RetryCallState, limit: float) -> float:
-        """Seconds before the next attempt: none while there are addresses left, and as many as who is
-        overloaded asks for, if there is time. Those who were refused together do not come back together."""
-        untried = len(self._addresses) - state.attempt_number
-        if untried > 0:
-            return 0.0
-        error = state.outcome.exception() if state.outcome is not None else None
-        asked_s = error.retry_after_s if isinstance(error, DistopError) else 0.0
-        left_s = limit - (state.seconds_since_start or 0.0)
-        return max(pause_s(-untried), min(asked_s * random.uniform(1.0, 1.2), left_s / 2))
+    def _pause_s(self, error: DistopError, attempts: int, left_s: float) -> float:
+        """Seconds before the next attempt: as many as who is overloaded asks for, if there is time. Those who
+        were refused together do not come back together."""
+        asked_s = error.retry_after_s * random.uniform(1.0, 1.2)
+        return max(pause_s(attempts - len(self._addresses)), min(asked_s, left_s / 2))
 
     def gives_up(self, seconds: float, limit: float) -> bool:
         """Whether to stop trying after so long without an answer; sooner if there never was one."""
@@ -227,13 +225,23 @@ class Connection:
         self._leave_channels(None)
         await asyncio.gather(*self._closing)
 
-    async def _once(self, rpc: Rpc, request: Any, timeout_s: float) -> Any:
-        address = self.address
+    async def _once(self, rpc: Rpc, request: Any, deadline: float, shares: int, pace: Pace | None) -> Any:
+        """The reply of one attempt, which has its share of the time until the deadline."""
+        loop = asyncio.get_running_loop()
+        if pace is not None:
+            await pace.enter(deadline - loop.time())
+        refused, address = False, self.address
         try:
+            timeout_s = max(deadline - loop.time(), 0.001) / shares
             metadata = self._shown.metadata(address)
             reply = await rpc(self._service(address))(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            raise self._failure(error, address) from None
+            failure = self._failure(error, address)
+            refused = isinstance(failure, Busy)
+            raise failure from None
+        finally:
+            if pace is not None:
+                pace.leave(refused=refused)
         self._reached = True
         return reply
 
@@ -273,11 +281,6 @@ class Connection:
             methods = {name: call for stub in _STUBS for name, call in vars(stub(channel)).items()}
             self._services[address] = SimpleNamespace(**methods)
         return self._services[address]
-
-
-def _elapsed(state: RetryCallState) -> float:
-    """Seconds from the first attempt to the next one."""
-    return (state.seconds_since_start or 0.0) + state.upcoming_sleep
 
 
 def pause_s(failures: int) -> float:

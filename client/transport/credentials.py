@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 import grpc
@@ -12,6 +12,7 @@ import grpc
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.proto.addresses import is_loopback
 from distop.proto.files import Reread
+from distop.proto.secret import NONE, Secret
 
 SYSTEM = "system"
 
@@ -28,7 +29,8 @@ _VARIABLES = {
 class Credentials:
     """What to show to coordinators. Files are read again when they change."""
 
-    token: str = field(default="", repr=False)
+    token: Secret | str = NONE
+    """A :class:`~distop.proto.secret.Secret` once it is here; so it shows itself as ``***``."""
     token_file: str = ""
     """Path of a file with the token; issuers that renew it write it anew."""
     ca: str = ""
@@ -41,6 +43,7 @@ class Credentials:
     """Send the token in plain text, also to other hosts."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "token", Secret(self.token))
         if self.token and self.token_file:
             raise InvalidArgument("give a token or the file of one, not both", details={"field": "token"})
         if bool(self.cert) != bool(self.key):
@@ -59,6 +62,7 @@ class Credentials:
     def to_env(self) -> dict[str, str]:
         """The environment of a child process that shall show the same."""
         texts = {variable: getattr(self, name) for name, variable in _VARIABLES.items()}
+        texts["DISTOP_TOKEN"] = Secret(self.token).reveal()
         return {name: text for name, text in texts.items() if text} | (
             {"DISTOP_INSECURE": "1"} if self.insecure else {}
         )
@@ -74,7 +78,9 @@ class Shown:
         self._credentials = credentials
         self.tls = bool(credentials.ca)
         files = (credentials.token_file,) if credentials.token_file else ()
-        self._token = Reread(files, lambda *read: read[0].decode().strip() if read else credentials.token)
+        self._token = Reread(
+            files, lambda *read: Secret(read[0].decode().strip() if read else credentials.token)
+        )
         named = (credentials.ca, credentials.cert, credentials.key)
         paths = tuple(path for path in named if path and path != SYSTEM)
         self._channel = Reread(paths, self._channel_credentials)
@@ -88,7 +94,7 @@ class Shown:
                 f"the token would go to {address} in plain text",
                 hint="name the CA of the service (DISTOP_CA), or allow it (DISTOP_INSECURE=1)",
             )
-        return (("authorization", f"Bearer {token}"),)
+        return (("authorization", f"Bearer {token.reveal()}"),)
 
     def channel(self) -> grpc.ChannelCredentials | None:
         """Of a new channel; another object once a file has changed. ``None``: plain text."""

@@ -7,7 +7,7 @@ the same rows again, since it never heard of the first time, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
@@ -30,12 +30,31 @@ from distop.metastore.tables.watermarks import make_room, marks_at
 PREFIX = "distop.watermark."
 
 
-def carried(updates: Iterable[TableUpdate]) -> Watermarks:
-    """What the snapshots of a commit say of watermarks.
+def marks_moved(etcd: SyncEtcd, record: TableRecord | None, updates: Sequence[TableUpdate]) -> Txn:
+    """What moves the watermarks of a table that a commit carries. Its last snapshot then says what that is,
+    so that a rollback can take it back.
 
-    Raises :class:`~distop.errors.InvalidArgument` if that cannot be, or if they are on another branch: its
-    rows are not seen yet.
+    Raises
+    ------
+    InvalidArgument
+        That cannot be, the table is to be made, or the watermarks are on a branch: its rows are not seen yet.
+    AlreadyIngested
+        One would not go forward.
     """
+    if not (marks := _carried(updates)):
+        return Txn()
+    if record is None:
+        raise InvalidArgument("a commit that makes the table moves no watermarks")
+    txn, told = _moving(etcd, etcd.keyspace.table(record.name), record, marks)
+    last = [update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate)][-1]
+    assert last.summary is not None
+    for name, value in told.items():
+        last.summary[name] = value
+    return txn
+
+
+def _carried(updates: Iterable[TableUpdate]) -> Watermarks:
+    """What the snapshots of a commit say of watermarks."""
     found: Watermarks = {}
     adds, refs = [], set()
     for update in updates:
@@ -63,14 +82,10 @@ def carried(updates: Iterable[TableUpdate]) -> Watermarks:
     return found
 
 
-def moving(
+def _moving(
     etcd: SyncEtcd, keys: TableKeys, record: TableRecord, wanted: Watermarks
 ) -> tuple[Txn, dict[str, str]]:
-    """What moves watermarks of a table, if they are still as read; and what the snapshot is to say of it, so
-    that a rollback can take it back.
-
-    Raises :class:`~distop.errors.AlreadyIngested` if one would not go forward.
-    """
+    """What moves watermarks of a table, if they are still as read; and what the snapshot is to say of it."""
 
     async def read(client: EtcdClient) -> tuple[KeyValue, Marks]:
         await make_room(client, keys, len(encode_plain(wanted)))

@@ -9,29 +9,22 @@ compares what it was built on: neither loses the other's rows (P6, P7).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-from uuid import uuid4
 
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    CommitStateUnknownException,
-    NoSuchTableError,
-    TableAlreadyExistsError,
-)
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io import FileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
-from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import CommitTableResponse, StagedTable, Table
-from pyiceberg.table.metadata import TableMetadata, TableMetadataV1
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import (
-    AddSnapshotUpdate,
+    AddPartitionSpecUpdate,
+    AddSchemaUpdate,
+    AddSortOrderUpdate,
     AssertCreate,
     SetPropertiesUpdate,
     TableRequirement,
@@ -39,41 +32,41 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 
-from distop.commit.catalog.carried import carried, moving
+from distop.commit.catalog.carried import marks_moved
 from distop.commit.catalog.errors import for_pyiceberg
 from distop.commit.catalog.levels import NamespaceCatalog
 from distop.commit.catalog.namespaces import (
     DEFAULT,
     Namespaces,
+    already_exists,
     namespace_identifier,
+    no_such_table,
     table_identifier,
     table_name,
 )
-from distop.commit.catalog.naming import Naming
+from distop.commit.catalog.naming import MAX_TRIES, Naming
 from distop.commit.catalog.numbering import renumbered
+from distop.commit.catalog.on_top import as_of_now
 from distop.commit.catalog.options import etcd_config
 from distop.commit.catalog.places import Folder, new_location
-from distop.commit.catalog.pointer import FOREIGN, Move, Pointer, Swap
+from distop.commit.catalog.pointer import Pointer
 from distop.commit.catalog.pointers import Pointers
+from distop.commit.catalog.publishing import Overtaken, Publishing, Step, undo
 from distop.commit.catalog.requests import is_done, noting, request_of
 from distop.commit.catalog.unchecked import refuse_unchecked
 from distop.commit.cleanup.reachable import files_of_table
 from distop.commit.files.allowed import ENDPOINTS, allow
 from distop.commit.files.storage import StorageOptions, storage_of
+from distop.commit.layout.metadata import read_metadata
 from distop.commit.layout.model import file_io
 from distop.commit.layout.properties import check_properties
-from distop.errors import DistopError, InvalidArgument, OutcomeUnknown
+from distop.commit.layout.schemas import check_fields, check_schema
+from distop.errors import CorruptRecord, InvalidArgument
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.etcd.txn import Txn
 from distop.metastore.members.installation import CheckedEtcd
-from distop.metastore.records.locations import canonical
-from distop.metastore.records.table import Head, TableRecord
+from distop.metastore.records.table import Head
 from distop.metastore.tables.answers import Note
-from distop.metastore.tables.locations import Claim
 from distop.proto.identity import default_identity
-
-MAX_TRIES = 10
-"""How often dropping or renaming a table is tried again when the table moves meanwhile."""
 
 KEPT_STORAGE = 1000
 """Tables whose storage options are kept at hand."""
@@ -164,7 +157,7 @@ class EtcdCatalog(NamespaceCatalog):
         staged = self.stage_new(identifier, schema, location, partition_spec, sort_order, dict(properties))
         self._check_namespace_of(identifier)
         if self._pointers.read(table_name(identifier)).record is not None:
-            raise _exists(identifier)
+            raise already_exists(table_name(identifier))
         return staged
 
     def register_table(
@@ -175,7 +168,10 @@ class EtcdCatalog(NamespaceCatalog):
             raise NotImplementedError("overwriting a registered table is not supported")
         self._check_namespace_of(identifier)
         io = self.file_io(metadata_location)
-        metadata = FromInputFile.table_metadata(io.new_input(metadata_location))
+        try:
+            metadata = read_metadata(io, metadata_location)
+        except (CorruptRecord, FileNotFoundError) as error:
+            raise InvalidArgument(str(error), details={"field": "metadata-location"}) from error
         full = table_identifier(table_name(identifier))
         staged = StagedTable(full, metadata, metadata_location, io, self)
         return self._create(identifier, staged, written=True)
@@ -203,19 +199,9 @@ class EtcdCatalog(NamespaceCatalog):
         Raises ``NoSuchTableError``, and :class:`~distop.errors.IncompatibleOperation` while an operation
         runs on it.
         """
-        name = table_name(identifier)
-        for _ in range(MAX_TRIES):
-            pointer = self._pointers.read(name)
-            record = pointer.record
-            if record is None:
-                self._pointers.finish(name)
-                raise NoSuchTableError(f"Table does not exist: {'.'.join(table_identifier(name))}")
-            outcome = Naming(self._pointers).drop(pointer, record, Folder(record, self.properties).leave)
-            if outcome is Swap.DONE:
-                return
-            if outcome is Swap.UNKNOWN:
-                raise OutcomeUnknown(f"whether table {name!r} was dropped is not known")
-        raise CommitFailedException(f"Table {name} is written to all the time, it was not dropped")
+        Naming(self._pointers).drop(
+            table_name(identifier), lambda record: Folder(record, self.properties).leave
+        )
 
     def purge_table(self, identifier: str | Identifier) -> None:
         """Drop a table, and remove the files that its metadata names: those in its folder, no others.
@@ -241,21 +227,7 @@ class EtcdCatalog(NamespaceCatalog):
         """As :meth:`rename_table`, without a look at the table afterwards."""
         old, new = table_name(from_identifier), table_name(to_identifier)
         self._check_namespace_of(to_identifier)
-        for _ in range(MAX_TRIES):
-            pointer = self._pointers.read(old)
-            record = pointer.record
-            if record is None:
-                self._pointers.finish(old)
-                raise NoSuchTableError(f"Table does not exist: {'.'.join(table_identifier(old))}")
-            if self._pointers.read(new).record is not None:
-                raise _exists(to_identifier)
-            record.name = new
-            outcome = Naming(self._pointers).rename(pointer, record)
-            if outcome is Swap.DONE:
-                return
-            if outcome is Swap.UNKNOWN:
-                raise OutcomeUnknown(f"whether table {old!r} was renamed is not known")
-        raise CommitFailedException(f"Table {old} is written to all the time, it was not renamed")
+        Naming(self._pointers).rename(old, new)
 
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
@@ -294,10 +266,24 @@ class EtcdCatalog(NamespaceCatalog):
         names = [table_name(identifier) for identifier, _, _ in changes]
         if len(set(names)) < len(names):
             raise InvalidArgument("a table is there twice", details={"field": "table-changes"})
-        staged = [self._staged(*change) for change in changes]
-        if steps := [one for one in staged if isinstance(one, _Step)]:
-            self._publish(steps)
-        done = [one.staged if isinstance(one, _Step) else one for one in staged]
+        for _ in range(MAX_TRIES - 1):
+            with suppress(Overtaken):
+                return self._commit_all(changes)
+        return self._commit_all(changes)
+
+    def _commit_all(self, changes: Sequence[Change]) -> list[CommitTableResponse]:
+        done, steps = list[Table](), list[Step]()
+        try:
+            for change in changes:
+                staged = self._staged(*change)
+                if isinstance(staged, Step):
+                    steps.append(staged)
+                done.append(staged.staged if isinstance(staged, Step) else staged)
+        except BaseException:
+            undo(steps)
+            raise
+        if steps:
+            self._publishing().publish(steps)
         return [_response(table.metadata, table.metadata_location) for table in done]
 
     def _staged(
@@ -305,7 +291,7 @@ class EtcdCatalog(NamespaceCatalog):
         identifier: Identifier,
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
-    ) -> _Step | Table:
+    ) -> Step | Table:
         """What is to be done; the table as it is, if that is nothing."""
         current: Table | None
         try:
@@ -321,37 +307,34 @@ class EtcdCatalog(NamespaceCatalog):
         for update in updates:
             if isinstance(update, SetPropertiesUpdate):
                 check_properties(update.updates)
-            if isinstance(update, AddSnapshotUpdate) and current is not None:
-                _check_fresh(update.snapshot, current.metadata)
-        besides = self._marks_moved(pointer, updates)
+            if isinstance(update, AddSchemaUpdate):
+                check_schema(update.schema_)
+            if isinstance(update, AddPartitionSpecUpdate):
+                check_fields(update.spec.fields)
+            if isinstance(update, AddSortOrderUpdate):
+                check_fields(update.sort_order.fields)
+        besides = marks_moved(self._etcd, pointer.record, updates)
         if request:
             besides += noting(self._etcd, keys, request)
-        if current is not None:
-            assert pointer.record is not None
-            refuse_unchecked(pointer.record, current.metadata, updates)
-            updates = renumbered(updates, current.metadata)
-        staged = self.stage_update(current, identifier, requirements, updates)
-        check_properties(staged.metadata.properties, staged.metadata.location)
         if current is None:
+            staged = self.stage_update(None, identifier, requirements, updates)
             self._check_namespace_of(identifier)
-            return self._making(identifier, staged, besides=besides)
-        if staged.metadata == current.metadata:
-            return current
-        return self._moving(current, pointer, staged, besides)
-
-    def _marks_moved(self, pointer: Pointer, updates: tuple[TableUpdate, ...]) -> Txn:
-        """What moves the watermarks that a commit carries. The last snapshot says what that is."""
-        if not (marks := carried(updates)):
-            return Txn()
-        if pointer.record is None:
-            raise InvalidArgument("a commit that makes the table moves no watermarks")
-        keys = self._pointers.keyspace.table(pointer.record.name)
-        txn, told = moving(self._etcd, keys, pointer.record, marks)
-        last = [update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate)][-1]
-        assert last.summary is not None
-        for name, value in told.items():
-            last.summary[name] = value
-        return txn
+            return self._publishing().making(identifier, staged, besides=besides)
+        assert pointer.record is not None
+        refuse_unchecked(pointer.record, current.metadata, updates)
+        wanted = as_of_now(current, requirements, updates)
+        try:
+            updates = renumbered(wanted.updates, current.metadata)
+            staged = self.stage_update(current, identifier, wanted.requirements, updates)
+            kept = staged.metadata
+            check_properties(kept.properties, kept.location, current.metadata.properties)
+            if staged.metadata == current.metadata:
+                return current
+            step = self._publishing().moving(current, pointer, staged, besides)
+        except BaseException:
+            wanted.discard()
+            raise
+        return replace(step, rebases=wanted.rebases, discard=wanted.discard)
 
     def metadata_location(self, identifier: str | Identifier) -> str:
         """Where the present metadata of a table is. Raises ``NoSuchTableError``."""
@@ -363,7 +346,7 @@ class EtcdCatalog(NamespaceCatalog):
         head = pointer.head
         full = table_identifier(name)
         if pointer.record is None:
-            raise NoSuchTableError(f"Table does not exist: {'.'.join(full)}")
+            raise no_such_table(name)
         if pointer.record.format != "iceberg":
             raise NoSuchTableError(f"Table {'.'.join(full)} is no Iceberg table but {pointer.record.format}")
         if head is None:
@@ -380,10 +363,9 @@ class EtcdCatalog(NamespaceCatalog):
     def _load(self, identifier: str | Identifier) -> tuple[Table, Pointer]:
         pointer, head = self._published(identifier)
         io = self.file_io(head.metadata_location)
-        metadata = FromInputFile.table_metadata(io.new_input(head.metadata_location))
         table = Table(
             identifier=table_identifier(table_name(identifier)),
-            metadata=metadata,
+            metadata=read_metadata(io, head.metadata_location),
             metadata_location=head.metadata_location,
             io=io,
             catalog=self,
@@ -399,86 +381,15 @@ class EtcdCatalog(NamespaceCatalog):
             storage = self._storage.get(folder)
         return file_io(location, storage, self.properties)
 
-    def _making(
-        self,
-        identifier: str | Identifier,
-        staged: StagedTable,
-        *,
-        written: bool = False,
-        besides: Txn = Txn(),
-    ) -> _Step:
-        """A table that is to be. ``written``: its metadata file is there already; ``besides``: what else
-        happens then."""
-        name, metadata = table_name(identifier), staged.metadata
-        check_properties(metadata.properties, metadata.location)
-        record = TableRecord(
-            name=name,
-            location=canonical(metadata.location),
-            created_at=time.time(),
-            created_by=FOREIGN,
-            # Not the table's own: it must tell this attempt from another one to register the same files.
-            uuid=str(uuid4()),
-        )
-        if not self._pointers.check_new(record):
-            raise _exists(identifier)
-        record.found_empty = Folder(record, self.properties).is_free() and not written
-        action = "register-table" if written else "create-table"
-        move = self._pointers.created(record, _foreign_head(staged), action)
-        move = replace(move, txn=move.txn + besides)
-        return _Step(table_identifier(name), staged, move, record, written=written)
-
-    def _moving(self, current: Table, pointer: Pointer, staged: StagedTable, besides: Txn) -> _Step:
-        """A table that is to have other metadata. ``besides``: what else happens then."""
-        record = pointer.record
-        if record is not None and record.location != (moved := canonical(staged.metadata.location)):
-            record.location = moved
-            self._pointers.check_free(Claim.of(self._pointers.keyspace, record))
-            record.found_empty = Folder(record, self.properties).is_free()
-        else:
-            if record is not None and not current.metadata.metadata_log:
-                Folder(record, self.properties).take()
-            record = None
-
-        def landed(found: Head | None) -> bool | None:
-            return self._is_behind(found, staged.metadata_location, current.metadata_location)
-
-        move = self._pointers.moved(pointer, _foreign_head(staged), landed, record, besides)
-        return _Step(current.name(), staged, move, record)
-
-    def _publish(self, steps: Sequence[_Step]) -> None:
-        """Write the metadata of several tables, and publish all of it at once; what is not published is
-        removed again, unless nobody knows."""
-        names = ", ".join(".".join(step.identifier) for step in steps)
-        moves = [step.move for step in steps]
-        self._pointers.check_fits(moves)
-        try:
-            for step in steps:
-                if not step.written:
-                    self.write_metadata(step.staged.metadata, step.staged.io, step.staged.metadata_location)
-        except Exception:
-            _undo(steps)
-            raise
-        try:
-            outcome = self._pointers.send(moves)
-        except DistopError:
-            _undo(steps)
-            raise
-        if outcome is Swap.UNKNOWN:
-            raise CommitStateUnknownException(f"Whether {names} has the new metadata is not known")
-        if outcome is Swap.LOST:
-            _undo(steps)
-            if len(steps) == 1 and steps[0].move.new:
-                raise _exists(steps[0].identifier)
-            raise CommitFailedException(f"Table {names} was updated by another process")
-        for step in steps:
-            if step.record is not None and step.record.found_empty:
-                Folder(step.record, self.properties).mark()
-
     def _create(self, identifier: str | Identifier, staged: StagedTable, *, written: bool = False) -> Table:
         """Make a table whose metadata is ``staged``."""
-        step = self._making(identifier, staged, written=written)
-        self._publish([step])
+        publishing = self._publishing()
+        step = publishing.making(identifier, staged, written=written)
+        publishing.publish([step])
         return Table(step.identifier, staged.metadata, staged.metadata_location, staged.io, self)
+
+    def _publishing(self) -> Publishing:
+        return Publishing(self._pointers, self.properties, self.file_io)
 
     def location_of_new(self, location: str | None, namespace: str, table: str) -> str:
         """See :class:`~distop.commit.pyiceberg_private.StagingCatalog`."""
@@ -487,65 +398,8 @@ class EtcdCatalog(NamespaceCatalog):
     def _properties_of(self, name: str) -> Properties:
         return self._namespaces.properties(self._there(name))
 
-    def _is_behind(self, found: Head | None, ours: str, base: str) -> bool | None:
-        """Whether a head has our metadata among its ancestors, as far as its log reaches back."""
-        if found is None:
-            return None
-        if found.metadata_location in (ours, base):
-            return found.metadata_location == ours
-        try:
-            io = self.file_io(found.metadata_location)
-            metadata = FromInputFile.table_metadata(io.new_input(found.metadata_location))
-        except Exception:
-            return None
-        ancestors = {entry.metadata_file for entry in metadata.metadata_log}
-        if ours in ancestors:
-            return True
-        return False if base in ancestors else None
-
     def _check_namespace_of(self, identifier: str | Identifier) -> None:
         self._existing(table_identifier(table_name(identifier))[:-1])
-
-
-def _check_fresh(snapshot: Snapshot, base: TableMetadata) -> None:
-    """What pyiceberg takes for a wrong value has lost to a commit to another branch: it can be made again."""
-    if isinstance(base, TableMetadataV1) or snapshot.parent_snapshot_id is None:
-        return
-    if (snapshot.sequence_number or 0) <= base.last_sequence_number:
-        raise CommitFailedException(
-            f"Sequence number {snapshot.sequence_number} was taken by another commit: refresh and try again"
-        )
-
-
-@dataclass(frozen=True)
-class _Step:
-    """What a commit does to one table."""
-
-    identifier: Identifier
-    staged: StagedTable
-    move: Move
-    record: TableRecord | None
-    """Of a table that is new, or has another location."""
-    written: bool = False
-    """Whether its metadata file was there before."""
-
-
-def _undo(steps: Sequence[_Step]) -> None:
-    """Remove the metadata files of what certainly was not published, and will not be; best effort."""
-    for step in steps:
-        if not step.written:
-            with suppress(Exception):
-                step.staged.io.delete(step.staged.metadata_location)
-
-
-def _foreign_head(staged: StagedTable) -> Head:
-    snapshot, location = staged.metadata.current_snapshot_id, staged.metadata_location
-    return Head(metadata_location=location, snapshot_id=snapshot, operation=FOREIGN)
-
-
-def _exists(identifier: str | Identifier) -> TableAlreadyExistsError:
-    full = table_identifier(table_name(identifier))
-    return TableAlreadyExistsError(f"Table {'.'.join(full)} already exists")
 
 
 def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:

@@ -56,6 +56,8 @@ def _raising_both(method: Callable[..., Any]) -> Callable[..., Any]:
             return method(*args, **kwargs)
         except DistopError as error:
             raise both(error).with_traceback(error.__traceback__) from error.__cause__
+        except StopIteration as error:  # pyiceberg looks for schemas, specs and so on with next()
+            raise ValueError("it names a part of the table's metadata that is not there") from error
 
     return call
 

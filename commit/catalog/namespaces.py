@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.typedef import Identifier
 
 from distop.commit.catalog.errors import both
@@ -51,6 +51,16 @@ def table_identifier(name: str) -> Identifier:
     """The identifier of a distop table; the inverse of :func:`table_name`."""
     parts = namespace_identifier(name)
     return (DEFAULT, *parts) if len(parts) == 1 else parts
+
+
+def no_such_table(name: str) -> NoSuchTableError:
+    """The error of pyiceberg that says that there is no table of this name."""
+    return NoSuchTableError(f"Table does not exist: {'.'.join(table_identifier(name))}")
+
+
+def already_exists(name: str) -> TableAlreadyExistsError:
+    """The error of pyiceberg that says that there is a table of this name."""
+    return TableAlreadyExistsError(f"Table {'.'.join(table_identifier(name))} already exists")
 
 
 def namespace_identifier(name: str) -> Identifier:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
+from pyiceberg.exceptions import CommitFailedException
+
+from distop.commit.catalog.namespaces import already_exists, no_such_table
 from distop.commit.catalog.pointer import Pointer, Swap, check_idle, pointer_of, reads, same
 from distop.commit.catalog.pointers import PAGE, Pointers
 from distop.commit.cleanup.purge import leave_files
 from distop.commit.files.storage import storage_of
-from distop.errors import BacklogInUse, DistopError, TablePaused
+from distop.errors import BacklogInUse, DistopError, OutcomeUnknown, TablePaused
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Delete, KeyValue, Op, Put, Txn, TxnResult, absent, unchanged
 from distop.metastore.records.keyspace import TableKeys, prefix_end
@@ -22,6 +26,9 @@ from distop.metastore.tables.watermarks import watermark_chunks
 
 log = logging.getLogger(__name__)
 
+MAX_TRIES = 10
+"""How often dropping or renaming a table is tried again when the table moves meanwhile."""
+
 
 class Naming:
     """Drops and renames tables of one installation."""
@@ -30,18 +37,35 @@ class Naming:
         self._pointers = pointers
         self._etcd, self._keyspace = pointers.etcd, pointers.keyspace
 
-    def drop(self, base: Pointer, record: TableRecord, leave: Leave) -> Swap:
-        """Remove a table and everything etcd knows of it, unless it has moved since ``base`` was read.
+    def drop(self, table: str, leave: Callable[[TableRecord], Leave]) -> None:
+        """Remove a table and everything etcd knows of it.
+
+        Raises ``NoSuchTableError``, and :class:`~distop.errors.IncompatibleOperation` while an operation
+        runs.
 
         Parameters
         ----------
-        record:
-            As in ``base``.
         leave:
-            Does what is to be done about its files.
-
-        Raises :class:`~distop.errors.IncompatibleOperation` while an operation runs.
+            Gives what does what is to be done about the files of a table.
         """
+        self._settle(table, lambda base, record: self._drop(base, record, leave(record)), "dropped")
+
+    def _settle(self, table: str, attempt: Callable[[Pointer, TableRecord], Swap], done: str) -> None:
+        """Try until the outcome is known, each time with the table as it is then."""
+        for _ in range(MAX_TRIES):
+            base = self._pointers.read(table)
+            if (record := base.record) is None:
+                self._pointers.finish(table)
+                raise no_such_table(table)
+            outcome = attempt(base, record)
+            if outcome is Swap.DONE:
+                return
+            if outcome is Swap.UNKNOWN:
+                raise OutcomeUnknown(f"whether table {table!r} was {done} is not known")
+        raise CommitFailedException(f"Table {table} is written to all the time, it was not {done}")
+
+    def _drop(self, base: Pointer, record: TableRecord, leave: Leave) -> Swap:
+        """Drop a table, unless it has moved since ``base`` was read."""
         keys = self._keyspace.table(record.name)
         check_idle(keys, base)
         indexes = (keys.keyspace.paused_table(keys.name), keys.backlog_index)
@@ -79,14 +103,16 @@ class Naming:
         except DistopError as error:
             log.warning("table_leftovers", extra={"table": keys.name, "error": str(error)})
 
-    def rename(self, base: Pointer, record: TableRecord) -> Swap:
-        """Move a table to the name in ``record``, unless it has moved since, or that name is taken.
+    def rename(self, table: str, new: str) -> None:
+        """Move a table to another name.
 
         Record, head, watermarks, settings, indexes and instance counters move in one transaction; history and
         audit trail after it. Request ids stay behind: they were given for the old name.
 
         Raises
         ------
+        NoSuchTableError, TableAlreadyExistsError
+            There is no such table, or the name is taken.
         IncompatibleOperation
             An operation runs.
         BacklogInUse
@@ -95,6 +121,17 @@ class Naming:
         TablePaused
             Somebody holds it under this name.
         """
+
+        def attempt(base: Pointer, record: TableRecord) -> Swap:
+            if self._pointers.read(new).record is not None:
+                raise already_exists(new)
+            record.name = new
+            return self._rename(base, record)
+
+        self._settle(table, attempt, "renamed")
+
+    def _rename(self, base: Pointer, record: TableRecord) -> Swap:
+        """Rename a table as ``record`` says, unless it has moved since ``base``, or the name is taken."""
         old = self._keyspace.table(self._keyspace.table_of(base.record_kv.key))
         new = self._keyspace.table(check_new_name(record.name, "name"))
         check_idle(old, base)

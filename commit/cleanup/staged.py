@@ -69,7 +69,7 @@ def published(
         return None
     if history.outcome != "success" or history.facts.get(IGNORED) or not operation.effect.keeps_files:
         return NOTHING
-    if len(jobs) != _expected(operation, history):
+    if not all_known(operation, history, jobs):
         return None
     adopted_from = int(history.facts.get(ADOPTED_FROM, 0))
     names = operation.partition_names()
@@ -96,9 +96,10 @@ def published(
     return Published(frozenset(stems), frozenset(joined))
 
 
-def _expected(operation: OperationArg, history: HistoryRecord) -> int:
-    """How many jobs there were; of a dynamic plan only its end knows."""
-    return history.partition_count if operation.dynamic else operation.partition_count
+def all_known(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, JobRecord]) -> bool:
+    """Whether these are the records of all its jobs. They are removed once everything is swept."""
+    # Of a dynamic plan only the end knows how many there were.
+    return len(jobs) == (history.partition_count if operation.dynamic else operation.partition_count)
 
 
 def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, JobRecord]) -> int:
@@ -121,7 +122,6 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
         fields = {
             "operation": str(operation.id),
             "jobs": len(jobs),
-            "expected": _expected(operation, history),
         }
         log.info("sweep_skipped", extra=fields)
     if not wanted:

@@ -21,14 +21,14 @@ from pyiceberg.types import DateType, FixedType, IntegerType, LongType, StringTy
 from distop.commit.delta.commit import DeltaArgument, DeltaFile, delta_library
 from distop.commit.files.storage import StorageOptions, delta_options
 from distop.commit.layout.evolution import evolution_of
-from distop.commit.layout.hive import PartitionValues, columns_in_files
+from distop.commit.layout.hive import columns_in_files
 from distop.commit.layout.model import Layout
 from distop.commit.layout.partitioning import PartitionKey
 from distop.commit.layout.staging import PRIVATE
 from distop.commit.steps.contract import FinishContext, StepPlan
 from distop.commit.steps.facts import IGNORED
 from distop.commit.steps.partial import counted, selection
-from distop.commit.writing.file_lists import FileList
+from distop.commit.writing.file_lists import PrivateFileList
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed, TableNotEmpty, Unavailable
 from distop.metastore.records.operation import JobRecord, StepRecord
 from distop.metastore.records.structs import convert
@@ -46,31 +46,18 @@ _UNKNOWN = (TimeType, UUIDType, FixedType)
 EMPTY_ONLY = ("error_if_exists", "ignore")
 
 
-class DeltaFileList(FileList):
+class DeltaFileList(PrivateFileList):
     """Files of a Delta table. Written as one :class:`DeltaFile` a line, as the step reads it."""
 
-    folder: ClassVar[str] = PRIVATE
     suffix: ClassVar[str] = ".delta.jsonl"
 
     def __init__(self, layout: Layout, data_folder: str, *, now: float | None = None) -> None:
+        super().__init__(layout)
         self._data_folder = data_folder
-        kept = columns_in_files(layout.schema, layout.spec)
-        whole = layout.arrow_schema
-        self._schema = whole if len(kept) == len(whole) else pa.schema([whole.field(name) for name in kept])
-        self._values = PartitionValues(layout.schema, layout.spec)
         self._names = [field.name for field in layout.spec.fields]
         kinds = {column.name: column.field_type for column in layout.schema.columns}
-        self._counted = {name for name in kept if isinstance(kinds[name], _COUNTED)}
+        self._counted = {name for name in self._schema.names if isinstance(kinds[name], _COUNTED)}
         self._modified = int((time.time() if now is None else now) * 1000)
-        self._files: list[DeltaFile] = []
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._schema
-
-    @property
-    def empty(self) -> bool:
-        return not self._files
 
     def add(self, path: str, key: PartitionKey, size: int, checksum: str, footer: pq.FileMetaData) -> None:
         values = [text or None for text in self._values.texts(key)]
@@ -83,9 +70,6 @@ class DeltaFileList(FileList):
                 stats=_statistics(footer, self._counted),
             )
         )
-
-    def inline(self) -> dict[str, Any] | None:
-        return {"listed": msgspec.to_builtins(self._files)} if len(self._files) == 1 else None
 
     def write(self, io: FileIO, path: str) -> dict[str, Any]:
         content = b"".join(msgspec.json.encode(file) + b"\n" for file in self._files)

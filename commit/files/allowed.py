@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import unquote
 
 from distop.errors import InvalidArgument, NotAllowed
-from distop.metastore.records.locations import place_of
+from distop.metastore.records.locations import place_of, refuse_password
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +29,6 @@ ALL = dict.fromkeys(OPTIONS, EVERYTHING)
 """The environment of services that open whatever callers name."""
 
 _PREFIX = re.compile(r"/.*|\*|[A-Za-z][A-Za-z0-9+.-]*://.*")
-_PASSWORD = re.compile(r"(?<!github)://[^/?#@]*:[^/?#@]*@")
-"""fsspec's URLs of GitHub have a repository in that place."""
 _FILE = re.compile(r"(?:file|local):/*", re.IGNORECASE)
 _WEB = ("http", "https")
 
@@ -104,12 +102,7 @@ def web_hosts(variable: str) -> set[str] | None:
 
 
 def _check(variable: str, url: str, field: str) -> None:
-    if _PASSWORD.search(url) and not url.startswith("/"):
-        raise InvalidArgument(
-            f"{field} holds a URL with a password, and is kept where operators read it",
-            hint="give the process that opens it the password: in its environment, or fsspec's configuration",
-            details={"field": field},
-        )
+    refuse_password(url, field)
     listed = os.environ.get(variable)
     if listed is not None and not is_below(url, listed.split(",")):
         raise NotAllowed(

@@ -19,12 +19,15 @@ from urllib.parse import urlsplit
 from distop.commit.files.allowed import ENDPOINTS, SOURCES, is_below
 from distop.commit.files.web import addresses, is_public
 from distop.errors import InvalidArgument, NotAllowed
+from distop.proto.secret import Secret
 
 SECRET_VARIABLES = "DISTOP_SECRET_"
 """Names of environment variables that may be referred to begin with this."""
 SECRET_FOLDER = "DISTOP_SECRETS"
 """The environment variable that names the folder of files that may be referred to."""
 MAX_SECRET_BYTES = 64 << 10
+MAX_PATH = 4096
+"""Letters; a longer text names no file."""
 
 _NAMES = frozenset(
     """
@@ -35,9 +38,10 @@ _NAMES = frozenset(
     """.split()  # noqa: SIM905
 )
 _NAMES_WITHIN = {
+    # No api_version: botocore would look for the description of the service, endpoints and all, by a path.
     "client_kwargs": frozenset(
         """
-        api_version aws_access_key_id aws_secret_access_key aws_session_token endpoint_url region_name use_ssl
+        aws_access_key_id aws_secret_access_key aws_session_token endpoint_url region_name use_ssl
         """.split()  # noqa: SIM905
     ),
     "config_kwargs": frozenset(
@@ -46,14 +50,30 @@ _NAMES_WITHIN = {
         tcp_keepalive
         """.split()  # noqa: SIM905
     ),
+    # How objects are kept; not who else may read them.
+    "s3_additional_kwargs": frozenset(
+        """
+        BucketKeyEnabled ChecksumAlgorithm ExpectedBucketOwner RequestPayer SSECustomerAlgorithm
+        SSECustomerKey SSECustomerKeyMD5 SSEKMSEncryptionContext SSEKMSKeyId
+        ServerSideEncryption StorageClass Tagging
+        """.split()  # noqa: SIM905
+    ),
 }
+_SECRETS = frozenset(
+    """
+    account_key aws_access_key_id aws_secret_access_key aws_session_token key password sas_token secret token
+    SSECustomerKey
+    """.split()  # noqa: SIM905
+)
+_GOOGLE_WAYS = ("browser", "cache", "cloud", "google_default")
+"""What gcsfs takes for the word how to find a token, and not for one."""
 _ACCOUNT = re.compile(r"[A-Za-z0-9-]{1,63}")
 _REGION = re.compile(r"[A-Za-z0-9-]{1,63}")
 _REFERENCE = re.compile(r"\$\{(env|file):([^{}]*)\}")
 
 
 def opened_with(storage: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The options as file systems take them, secrets and all.
+    """The options as file systems take them once they are :func:`~distop.proto.secret.revealed`.
 
     Raises
     ------
@@ -71,6 +91,11 @@ def opened_with(storage: Mapping[str, Any] | None) -> dict[str, Any]:
             raise _wrong(f"{name!r} is no storage option that may be given", f"known: {_listed(_NAMES)}")
         for within in sorted(set(value) - known) if known is not None else ():
             raise _wrong(f"{within!r} is nothing that {name} may hold", f"known: {_listed(known or ())}")
+        if known is None and not isinstance(value, str | int | float | None):
+            raise _wrong(f"{name} is a text, a number, or true or false")
+    token = str(given.get("token") or "")
+    if token in _GOOGLE_WAYS or "\0" in token or (len(token) < MAX_PATH and os.path.exists(token)):
+        raise _wrong("token is the token itself, not a file or a way to find one")
     account = given.get("account_name")
     if account is not None and not _ACCOUNT.fullmatch(str(account)):
         raise _wrong(f"account_name {account!r} cannot be one")
@@ -81,8 +106,7 @@ def opened_with(storage: Mapping[str, Any] | None) -> dict[str, Any]:
             raise _wrong(f"region_name {within['region_name']!r} cannot be one")
     for endpoint in {given.get("endpoint_url"), client.get("endpoint_url")} - {None, ""}:
         _check_endpoint(str(endpoint), given, client)
-    resolved: dict[str, Any] = _resolved(given)
-    return resolved
+    return {name: _resolved(name, value) for name, value in given.items()}
 
 
 def _check_endpoint(endpoint: str, given: Mapping[str, Any], client: Mapping[str, Any]) -> None:
@@ -121,15 +145,15 @@ def _texts(value: Any) -> list[Any]:
     return [value]
 
 
-def _resolved(value: Any) -> Any:
+def _resolved(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _resolved(each) for name, each in value.items()}
+        return {within: _resolved(within, each) for within, each in value.items()}
     if isinstance(value, str) and (found := _REFERENCE.fullmatch(value)):
         return _secret(found[1], found[2])
-    return value
+    return Secret(value) if isinstance(value, str) and name in _SECRETS else value
 
 
-def _secret(kind: str, name: str) -> str:
+def _secret(kind: str, name: str) -> Secret:
     if kind == "env":
         if not name.startswith(SECRET_VARIABLES):
             raise _wrong(f"the variable {name!r} may not be referred to", f"only {SECRET_VARIABLES}...")
@@ -137,13 +161,13 @@ def _secret(kind: str, name: str) -> str:
             raise _wrong(
                 f"the environment has no {name}", "set it for coordinators, executors and Spark's workers"
             )
-        return value
+        return Secret(value)
     folder = os.environ.get(SECRET_FOLDER, "")
     if not folder or not name or "/" in name or name in (".", ".."):
         raise _wrong(f"there is no secret {name!r}", f"name a file in the folder that {SECRET_FOLDER} names")
     try:
         with (Path(folder) / name).open("rb") as file:
-            return file.read(MAX_SECRET_BYTES).decode().rstrip("\r\n")
+            return Secret(file.read(MAX_SECRET_BYTES).decode().rstrip("\r\n"))
     except (OSError, UnicodeDecodeError) as error:
         raise _wrong(f"the secret {name!r} cannot be read: {type(error).__name__}") from None
 

@@ -17,6 +17,7 @@ from distop.commit.files.allowed import check_location
 from distop.commit.files.credentials import opened_with
 from distop.errors import InvalidArgument, require
 from distop.metastore.records.table import TableRecord
+from distop.proto.secret import MASK, revealed
 
 StorageOptions: TypeAlias = Mapping[str, Any]
 """Options of fsspec for the file system that a table lives on."""
@@ -45,7 +46,6 @@ _PYICEBERG_CLIENT = {
 _DEFAULT_REGION = "us-east-1"
 
 _SECRET = ("secret", "password", "token", "key", "credential", "sas")
-HIDDEN = "***"
 
 
 def storage_of(table: TableRecord) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def file_system(url: str, storage: StorageOptions | None = None) -> tuple[Any, s
 
     try:
         # What a step sees must be what is there, not what some listing saw.
-        return open_file_system(protocol, url, {"use_listings_cache": False, **options})
+        return open_file_system(protocol, url, {"use_listings_cache": False, **revealed(options)})
     except (ImportError, ValueError, TypeError) as error:
         raise InvalidArgument(
             f"{url!r} cannot be reached: {error}",
@@ -98,7 +98,7 @@ def file_system(url: str, storage: StorageOptions | None = None) -> tuple[Any, s
 def io_properties(location: str, storage: StorageOptions | None = None) -> dict[str, str]:
     """The properties that make pyiceberg reach ``location`` as :func:`file_system` does."""
     check_location(location)
-    given = opened_with(storage)
+    given = revealed(opened_with(storage))
     if protocol_of(location) not in S3:
         return {}
     found = _from_environment()
@@ -155,7 +155,7 @@ def without_secrets(options: Any) -> Any:
     if not isinstance(options, Mapping):
         return options
     return {
-        name: HIDDEN
+        name: MASK
         if value and not isinstance(value, Mapping) and any(word in str(name).lower() for word in _SECRET)
         else without_secrets(value)
         for name, value in options.items()

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import msgspec
 from pydantic import ValidationError as PydanticError
 from pyiceberg.exceptions import ValidationError
-from pyiceberg.serializers import Compressor
 from pyiceberg.table import TableProperties
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
@@ -24,6 +23,7 @@ from pyiceberg.table.update import TableUpdate, update_table_metadata
 from pyiceberg.utils.properties import property_as_int
 
 from distop.commit.files.storage import StorageOptions
+from distop.commit.layout.metadata import metadata_text
 from distop.commit.layout.model import file_io
 from distop.errors import CorruptRecord
 from distop.metastore.records.structs import from_json
@@ -89,13 +89,8 @@ class TableFile:
         """
         if not also and (written := _written.get(location)) is not None:
             return written
-        io = file_io(location, storage)
         try:
-            compressor = Compressor.get_compressor(location=location)
-            with io.new_input(location).open() as stream, compressor.stream_decompressor(stream) as plain:
-                return cls._parse(location, plain.read(), also)
-        except FileNotFoundError as error:
-            raise CorruptRecord(f"the table's metadata file {location} is missing") from error
+            return cls._parse(location, _content(location, storage), also)
         except (ValidationError, PydanticError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise CorruptRecord(f"{location} is no table metadata: {error}") from error
 
@@ -187,6 +182,35 @@ class TableFile:
             while len(_written) >= MAX_REMEMBERED:
                 del _written[next(iter(_written))]
             _written[location] = replace(self, location=location)
+
+
+class Lineage(msgspec.Struct, frozen=True, rename="kebab"):
+    """What a metadata file says of itself and of those before it."""
+
+    table_uuid: str = ""
+    last_updated_ms: int = 0
+    current_snapshot_id: int | None = None
+    metadata_log: list[_LogEntry] = []
+
+    @property
+    def earlier(self) -> list[str]:
+        """Names of the metadata files that it follows, the one it was built on at the end."""
+        return [entry.metadata_file.rpartition("/")[2] for entry in self.metadata_log]
+
+
+def lineage_of(location: str, storage: StorageOptions | None = None) -> Lineage:
+    """Read what a metadata file follows. Raises as :meth:`TableFile.read`."""
+    try:
+        return from_json(_content(location, storage), Lineage)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptRecord(f"{location} is no table metadata: {error}") from error
+
+
+def _content(location: str, storage: StorageOptions | None) -> bytes:
+    try:
+        return metadata_text(file_io(location, storage), location)
+    except FileNotFoundError as error:
+        raise CorruptRecord(f"the table's metadata file {location} is missing") from error
 
 
 _written: dict[str, TableFile] = {}

@@ -10,7 +10,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from distop.commit.steps.partial import Moves
 from distop.errors import PreconditionFailed
-from distop.metastore.records.operation import OperationArg, WatermarkMove
+from distop.metastore.records.operation import OperationArg, RequestNote, WatermarkMove
 from distop.metastore.records.watermark_chunks import position
 from distop.metastore.records.watermarks import Changes, Marks
 
@@ -22,11 +22,30 @@ WATERMARKS = "distop.watermarks"
 many, ``{"source": "2000 partitions"}``."""
 WATERMARKS_BEFORE = "distop.watermarks-before"
 """Where those of them stood that had a value before."""
+OPERATION, UUID, STARTED_BY = "distop.operation", "distop.uuid", "distop.started-by"
+BATCHES = "distop.batches"
+"""The batches that the operation applied, as a list; they are few, see ``MAX_TOGETHER``."""
+UNORDERED = "distop.batch"
+"""Or the one without an order."""
+REQUEST = "distop.request"
+"""The request that started it, if its caller has chosen the id: ``{"id": ..., "digest": ..., ...}``."""
+
+
+class Request(RequestNote, kw_only=True):
+    """What a snapshot says of the request of its operation."""
+
+    id: str
 
 
 def provenance(arg: OperationArg, moved: Moves) -> dict[str, str]:
-    """Who made a snapshot and what it holds."""
-    told = {"distop.operation": str(arg.id), "distop.uuid": arg.uuid, "distop.started-by": arg.started_by}
+    """Who made a snapshot and what it holds: enough to know after a loss of etcd what was done already."""
+    told = {OPERATION: str(arg.id), UUID: arg.uuid, STARTED_BY: arg.started_by, UNORDERED: arg.unordered}
+    if arg.batches:
+        told[BATCHES] = _text(arg.batches)
+    note = arg.request_note
+    if arg.request_id and note.call != arg.request_id:  # others were made for a single call
+        request = Request(id=arg.request_id, digest=note.digest, call=note.call, forget_at=note.forget_at)
+        told[REQUEST] = _text(request)
     return {name: value for name, value in told.items() if value} | watermarks_told(moved)
 
 

@@ -96,6 +96,24 @@ class Draft:
         updates:
             What else changes with it.
         now:
+            See :meth:`snapshot`.
+        """
+        branch: dict[str, Any] = {
+            "ref-name": self.branch or MAIN_BRANCH,
+            "type": SnapshotRefType.BRANCH,
+            "snapshot-id": snapshot_id,
+        }
+        added = AddSnapshotUpdate(snapshot=self.snapshot(snapshot_id, manifests, summary, now=now))
+        return self.write(*updates, added, SetSnapshotRefUpdate(**branch))
+
+    def snapshot(
+        self, snapshot_id: int, manifests: Sequence[ManifestFile], summary: Summary, *, now: float
+    ) -> Snapshot:
+        """One more snapshot, whose manifest list is written.
+
+        Parameters
+        ----------
+        now:
             Seconds since the Unix epoch. A clock that went back is ignored: the snapshots of a table are in
             the order of their times.
         """
@@ -118,13 +136,7 @@ class Draft:
             "summary": summary,
             "schema-id": base.current_schema_id,
         }
-        branch: dict[str, Any] = {
-            "ref-name": self.branch or MAIN_BRANCH,
-            "type": SnapshotRefType.BRANCH,
-            "snapshot-id": snapshot_id,
-        }
-        added = AddSnapshotUpdate(snapshot=Snapshot(**fields))
-        return self.write(*updates, added, SetSnapshotRefUpdate(**branch))
+        return Snapshot(**fields)
 
     def write(self, *updates: TableUpdate) -> str:
         """Write the metadata file of the base with the updates; its location."""

@@ -19,11 +19,11 @@ from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
-from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from distop.commit.files.storage import StorageOptions, io_properties
+from distop.commit.layout.metadata import read_metadata
 from distop.commit.layout.properties import check_properties
 from distop.commit.layout.schemas import check_names, from_arrow
 from distop.commit.layout.terms import parse_partitioning
@@ -195,10 +195,7 @@ def load_metadata(metadata_location: str, storage: StorageOptions | None = None)
 
     Raises :class:`~distop.errors.CorruptRecord` if it is missing or is no table metadata.
     """
-    io = file_io(metadata_location, storage)
     try:
-        return FromInputFile.table_metadata(io.new_input(metadata_location))
+        return read_metadata(file_io(metadata_location, storage), metadata_location)
     except FileNotFoundError as error:
         raise CorruptRecord(f"the table's metadata file {metadata_location} is missing") from error
-    except (ValidationError, PydanticError) as error:
-        raise CorruptRecord(f"{metadata_location} is no table metadata: {error}") from error

@@ -17,7 +17,7 @@ from pathlib import PurePath
 from distop.commit.files.listing import entries, remove_file, remove_if_empty
 from distop.commit.files.storage import StorageOptions, file_system, protocol_of
 from distop.commit.layout.staging import PRIVATE
-from distop.errors import LocationInUse
+from distop.errors import LocationInUse, NotAllowed
 from distop.metastore.records.locations import places_above
 
 _STEM = "table-"
@@ -61,7 +61,8 @@ def _is_taken(location: str, uuid: str, storage: StorageOptions | None) -> bool:
         raise in_use(location, "leads to", owner_file(location, found[0]))
     if not found:
         for above in _folders_above(location, storage):
-            with suppress(PermissionError):  # who may see his own folder only can lie in no other one
+            # Who may see his own folder only can lie in no other one.
+            with suppress(PermissionError, NotAllowed):
                 if others := owners(above, storage):
                     raise in_use(location, "lies in", owner_file(above, others[0]))
     return bool(found)

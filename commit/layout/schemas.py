@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pyiceberg.schema import Schema
@@ -16,17 +16,26 @@ from pyiceberg.types import (
     FixedType,
     FloatType,
     IntegerType,
+    ListType,
     LongType,
+    MapType,
     NestedField,
     PrimitiveType,
     StringType,
+    StructType,
     TimestampType,
     TimestamptzType,
     TimeType,
     UUIDType,
 )
 
-from distop.commit.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
+from distop.commit.layout.sizes import (
+    MAX_COLUMN_DOC,
+    MAX_COLUMN_NAME,
+    MAX_COLUMNS,
+    MAX_FIELDS,
+    MAX_NESTING,
+)
 from distop.commit.pyiceberg_private import schema_without_ids
 from distop.errors import InvalidArgument
 
@@ -86,6 +95,50 @@ def _parse_type(name: str, text: str) -> PrimitiveType:
         return FixedType(int(match[1]))
     known = ", ".join([*_TYPES, "decimal(p,s)", "fixed[n]"])
     raise _bad_schema(f"column {name!r} has the unknown type {text!r}; known are: {known}", name)
+
+
+def check_schema(schema: Schema) -> None:
+    """Refuse a schema of another program that has more columns, nested ones among them, longer names or
+    deeper values than a table may have.
+
+    Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` is ``schema``.
+    """
+    waiting = [(field, 1) for field in schema.fields]
+    seen = 0
+    while waiting:
+        field, depth = waiting.pop()
+        seen += 1
+        if seen > MAX_COLUMNS:
+            raise _bad_schema(f"there are more than {MAX_COLUMNS:,} columns", "")
+        for text, most in ((field.name, MAX_COLUMN_NAME), (field.doc or "", MAX_COLUMN_DOC)):
+            if len(text) > most:
+                raise _bad_schema(
+                    f"column {field.name[:50]!r} has a text of {len(text):,} characters, at most {most:,} "
+                    "are taken",
+                    field.name[:50],
+                )
+        inner: Iterable[NestedField] = ()
+        match field.field_type:
+            case StructType() as struct:
+                inner = struct.fields
+            case ListType() as values:
+                inner = (values.element_field,)
+            case MapType() as pairs:
+                inner = (pairs.key_field, pairs.value_field)
+        if inner and depth > MAX_NESTING:
+            raise _bad_schema(
+                f"column {field.name[:50]!r}: values are nested deeper than {MAX_NESTING} levels",
+                field.name[:50],
+            )
+        waiting.extend((one, depth + 1) for one in inner)
+
+
+def check_fields(fields: Sequence[object]) -> None:
+    """Refuse to partition or sort by more than a table may have. Raises as :func:`check_schema`."""
+    if len(fields) > MAX_FIELDS:
+        raise _bad_schema(
+            f"there are {len(fields):,} fields to partition or sort by, at most {MAX_FIELDS:,}", ""
+        )
 
 
 def check_names(names: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Lists of plain Parquet files, for commits that look at files one by one: ``files`` and ``delta``."""
+"""Lists of plain Parquet files, for the commit of a ``files`` table, which looks at them one by one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
-import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 
 from distop.commit.files.storage import FILES_AT_ONCE
-from distop.commit.layout.hive import PartitionValues, columns_in_files
-from distop.commit.layout.model import Layout, file_io
+from distop.commit.layout.model import file_io
 from distop.commit.layout.partitioning import PartitionKey
 from distop.commit.layout.staging import PRIVATE
 from distop.commit.steps.partial import successful_jobs
-from distop.commit.writing.file_lists import FileList
+from distop.commit.writing.file_lists import PrivateFileList
 from distop.errors import CorruptRecord
 from distop.metastore.records.operation import JobRecord
 from distop.metastore.records.structs import convert, from_json
@@ -34,49 +32,19 @@ class ListedFile(msgspec.Struct, array_like=True, omit_defaults=True):
     checksum: str = ""
     """``md5:<hex>``."""
     rows: int = 0
-    values: list[str | None] = []
-    """One for each partition field, as text."""
     folder: str = ""
-    """Hive's folder for these values."""
-    stats: dict[str, Any] = {}
-    """As Delta writes them."""
+    """Hive's, for the values of its partition."""
 
 
-class PlainFileList(FileList):
+class PlainFileList(PrivateFileList):
     """Files of a ``files`` table."""
 
-    folder: ClassVar[str] = PRIVATE
     suffix: ClassVar[str] = ".files.json"
     checksums: ClassVar[bool] = True
 
-    def __init__(self, layout: Layout) -> None:
-        kept = columns_in_files(layout.schema, layout.spec)
-        whole = layout.arrow_schema
-        self._schema = whole if len(kept) == len(whole) else pa.schema([whole.field(name) for name in kept])
-        self._values = PartitionValues(layout.schema, layout.spec)
-        self._files: list[ListedFile] = []
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._schema
-
-    @property
-    def empty(self) -> bool:
-        return not self._files
-
     def add(self, path: str, key: PartitionKey, size: int, checksum: str, footer: pq.FileMetaData) -> None:
-        self._files.append(self.described(path.rpartition("/")[2], key, size, checksum, footer))
-
-    def described(
-        self, name: str, key: PartitionKey, size: int, checksum: str, footer: pq.FileMetaData
-    ) -> ListedFile:
-        """A file as it is listed."""
-        return ListedFile(
-            name=name, size=size, checksum=checksum, rows=footer.num_rows, folder=self._values.folder(key)
-        )
-
-    def inline(self) -> dict[str, Any] | None:
-        return {"listed": msgspec.to_builtins(self._files)} if len(self._files) == 1 else None
+        name, folder = path.rpartition("/")[2], self._values.folder(key)
+        self._files.append(ListedFile(name, size, checksum, footer.num_rows, folder))
 
     def write(self, io: FileIO, path: str) -> dict[str, Any]:
         content = msgspec.json.encode(self._files)

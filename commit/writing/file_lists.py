@@ -23,8 +23,10 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
+from distop.commit.layout.hive import PartitionValues, columns_in_files
 from distop.commit.layout.model import Layout
 from distop.commit.layout.partitioning import PartitionKey
+from distop.commit.layout.staging import PRIVATE
 from distop.commit.writing.manifests import ManifestBuilder
 from distop.commit.writing.summaries import summaries_to_json
 
@@ -75,6 +77,31 @@ class FileList(ABC):
     @abstractmethod
     def write(self, io: FileIO, path: str) -> dict[str, Any]:
         """Write the list as a file; what the result says of it. ``partitions`` may be left out of that."""
+
+
+class PrivateFileList(FileList):
+    """Files of a table whose partitions are folders, each described by a struct of its format. The list lies
+    where no reader of the table looks."""
+
+    folder: ClassVar[str] = PRIVATE
+
+    def __init__(self, layout: Layout) -> None:
+        kept = columns_in_files(layout.schema, layout.spec)
+        whole = layout.arrow_schema
+        self._schema = whole if len(kept) == len(whole) else pa.schema([whole.field(name) for name in kept])
+        self._values = PartitionValues(layout.schema, layout.spec)
+        self._files: list[Any] = []
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    @property
+    def empty(self) -> bool:
+        return not self._files
+
+    def inline(self) -> dict[str, Any] | None:
+        return {"listed": msgspec.to_builtins(self._files)} if len(self._files) == 1 else None
 
 
 def result_of(

@@ -10,6 +10,7 @@ from distop.coordinator.access.certificates import identity_of
 from distop.coordinator.access.static import StaticTokens
 from distop.coordinator.access.tokens import IssuedTokens, IssuerConfig
 from distop.errors import Unauthenticated
+from distop.proto.secret import NONE, Secret
 
 MAX_TOKEN_BYTES = 8 << 10
 
@@ -37,7 +38,7 @@ class IdentityConfig:
 class Proof:
     """What comes with a call."""
 
-    token: str = field(default="", repr=False)
+    token: Secret = NONE
     """Counts before the certificate: programs that share one may have tokens of their own."""
     address: str = ""
     """Where the call comes from, without a port."""
@@ -58,24 +59,24 @@ class Authentication:
 
         Raises :class:`~distop.errors.Unauthenticated` for a proof that does not hold.
         """
-        if not proof.token:
+        if not (token := proof.token.reveal()):
             return identity_of(proof.names)
-        if len(proof.token) > MAX_TOKEN_BYTES:
+        if len(token) > MAX_TOKEN_BYTES:
             raise Unauthenticated(f"the token is longer than {MAX_TOKEN_BYTES:,} bytes")
-        if self._static is not None and (found := self._static.identity(proof.token)) is not None:
+        if self._static is not None and (found := self._static.identity(token)) is not None:
             return found
         if self._issued is not None:
-            return await self._issued.identity(proof.token)
+            return await self._issued.identity(token)
         if not self.is_set:
             return None  # sent to a coordinator that tells nobody apart
         raise Unauthenticated("the token is not known here")
 
 
-def bearer(headers: list[str]) -> str:
+def bearer(headers: list[str]) -> Secret:
     """The token of the ``authorization`` headers of a call; empty without one."""
     if len(headers) > 1:
         raise Unauthenticated("a call has at most one authorization")
     scheme, _, token = headers[0].partition(" ") if headers else ("bearer", "", "")
     if scheme.lower() != "bearer":
         raise Unauthenticated(f"authorization is by Bearer token, not by {scheme[:20]!r}")
-    return token.strip()
+    return Secret(token.strip())

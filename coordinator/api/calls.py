@@ -42,16 +42,22 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     def __init__(self, gate: Gate, callers: Callers | None = None) -> None:
         self._gate = gate
         self._callers = callers or Callers()
+        self._guarded: dict[str, Any] = {}
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None:
-            return handler
+        if (guarded := self._guarded.get(method)) is not None:
+            return guarded
+        handler = await continuation(handler_call_details)
+        if handler is not None:
+            handler = self._guarded[method] = self._guard(handler, method)
+        return handler
+
+    def _guard(self, handler: Any, method: str) -> Any:
         if method.startswith(OPEN):
             return self._open(handler, method)
         # Requests are decoded in the calls below, where an error is one of the caller's, not a crash of gRPC.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import time
 from collections import Counter, OrderedDict
@@ -126,7 +127,12 @@ def address_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
     kind, _, rest = context.peer().partition(":")
     if kind not in ("ipv4", "ipv6"):
         return kind
-    host = unquote(rest).rpartition(":")[0].strip("[]").partition("%")[0]
+    return _plain(unquote(rest).rpartition(":")[0].strip("[]").partition("%")[0])
+
+
+@functools.lru_cache(maxsize=_CALLERS)
+def _plain(host: str) -> str:
+    """An address as it is usually written, which IPv4 in IPv6 is not."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -79,8 +79,8 @@ DEFAULT_CALL_S = 60.0
 DEFAULT_HEARTBEAT_S = 10.0
 
 SOON_S = 1.0
-"""Who waits for an operation that is led here hears nothing else before; a watch of it costs more than most
-operations."""
+"""Longest wait for the end of an operation that is led here, before who waits for it gets a watch or is told
+to open one: that costs more than most operations."""
 
 
 class OperationService(distop_pb2_grpc.OperationServiceServicer):
@@ -236,7 +236,19 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
     async def GetOperation(  # noqa: N802
         self, request: pb.GetOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
-        return await self._get(OperationId.parse(request.name))
+        operation = OperationId.parse(request.name)
+        wait_s = min(seconds(request.wait), SOON_S, (context.time_remaining() or DEFAULT_CALL_S) / 2)
+        history = self._client.keyspace.table(operation.table).history(operation)
+        until = asyncio.get_running_loop().time() + wait_s
+        if wait_s > 0.0 and (record := await self._memory.ends.within(history, wait_s)) is not None:
+            return from_record(operation, record)
+        if asyncio.get_running_loop().time() < until:
+            # It is not led here.
+            with suppress(TimeoutError), self._following.watching(operation, whole=False) as followed:
+                async with asyncio.timeout_at(until):
+                    while not followed.over and not self._stopping.is_set():
+                        await followed.news.wait()
+        return await self._get(operation)
 
     async def ListTraces(  # noqa: N802
         self, request: pb.GetOperationRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -49,19 +51,48 @@ def check_texts(request: Message) -> None:
         raise InvalidArgument(f"{path} {why}", details={"field": path})
 
 
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What is allowed in a field."""
+
+    path: str
+    """Objects of JSON are named as they are in the arguments and options of clients."""
+    is_text: bool
+    is_message: bool
+    is_repeated: bool
+    longest: int
+    most: int
+    is_who: bool
+
+
+@functools.cache
+def _rule(field: FieldDescriptor) -> _Rule:
+    return _Rule(
+        path=field.name.removesuffix("_json"),
+        is_text=field.type == FieldDescriptor.TYPE_STRING,
+        is_message=field.type == FieldDescriptor.TYPE_MESSAGE,
+        is_repeated=field.is_repeated,
+        longest=_LONGEST.get(field.name, MAX_TEXT_BYTES),
+        most=_MOST.get(field.name, MAX_ITEMS),
+        is_who=field.name in _WHO,
+    )
+
+
 def _problems(message: Message, above: str) -> Iterator[tuple[str, str]]:
     for field, value in message.ListFields():
-        # Objects of JSON are named as they are in the arguments and options of clients.
-        path = f"{above}{field.name.removesuffix('_json')}"
-        values = value if field.is_repeated else (value,)
-        if len(values) > (most := _MOST.get(field.name, MAX_ITEMS)):
-            yield path, f"has {len(values):,} items, at most {most:,} are allowed"
-        elif field.type == FieldDescriptor.TYPE_MESSAGE:
+        rule = _rule(field)
+        values = value if rule.is_repeated else (value,)
+        if len(values) > rule.most:
+            yield f"{above}{rule.path}", f"has {len(values):,} items, at most {rule.most:,} are allowed"
+        elif rule.is_message:
             for one in values:
-                yield from _problems(one, f"{path}.")
-        elif field.type == FieldDescriptor.TYPE_STRING:
-            longest = _LONGEST.get(field.name, MAX_TEXT_BYTES)
-            if (size := max(len(one.encode()) for one in values)) > longest:
-                yield path, f"is {size:,} bytes long, at most {longest:,} are allowed"
-            if field.name in _WHO and (unseen := unreadable(value)):
-                yield path, unseen
+                yield from _problems(one, f"{above}{rule.path}.")
+        elif rule.is_text:
+            # A character takes four bytes at the most: few texts need to be encoded.
+            if (
+                4 * max(map(len, values)) > rule.longest
+                and (size := max(len(one.encode()) for one in values)) > rule.longest
+            ):
+                yield f"{above}{rule.path}", f"is {size:,} bytes long, at most {rule.longest:,} are allowed"
+            if rule.is_who and (unseen := unreadable(value)):
+                yield f"{above}{rule.path}", unseen

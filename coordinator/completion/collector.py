@@ -1,42 +1,57 @@
-"""What a finished operation has left behind: its staged files are swept, and its keys removed."""
+"""What a finished operation has left behind: its staged files are swept, its type sweeps what lies elsewhere,
+and its keys are removed."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from distop.coordinator.completion.publication import read_jobs
+from distop.coordinator.completion.outside import hook
+from distop.coordinator.completion.parking import Parking
+from distop.coordinator.completion.publication import read_jobs, token_of
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work
+from distop.errors import OF_THE_WORLD, UnknownOperationType
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.watch import until_absent
 from distop.metastore.operations import retention
 from distop.metastore.operations.ending import collect
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.operation import ErrorRecord, HistoryRecord, JobRecord
 from distop.metastore.records.record import decode
+from distop.operations.api import OperationView, overrides
 
 log = logging.getLogger(__name__)
+
+MAX_SWEEPS = 5
+"""How often a type that raises is asked to sweep one operation, by one leader."""
 
 
 class Collector:
     """Collects for the drivers of one coordinator."""
 
-    def __init__(self, client: EtcdClient, work: Work, wall: Callable[[], float]) -> None:
-        self._client, self._work, self._wall = client, work, wall
+    def __init__(self, client: EtcdClient, work: Work, parking: Parking, wall: Callable[[], float]) -> None:
+        self._client, self._work, self._parking, self._wall = client, work, parking, wall
 
-    async def collect(self, keys: TableKeys, tracked: Tracked) -> None:
-        """Sweep the files and remove the keys that a finished operation has left behind."""
+    async def collect(self, keys: TableKeys, tracked: Tracked, check: Callable[[], None]) -> None:
+        """Sweep the files and remove the keys that a finished operation has left behind.
+
+        Parameters
+        ----------
+        check:
+            Raises when this process may no longer act as the leader; called from other threads, too.
+        """
         if tracked.arg.stages_files:
             # While its runner's key stands attempts may still be writing; its owner or its lease removes it.
             await until_absent(self._client, tracked.keys.runner)
-            await self._sweep(keys, tracked)
+            await self._sweep(keys, tracked, check)
         await collect(self._client, keys, tracked.keys)
         tracked.gone = True
         if tracked.arg.instance % retention.EVERY == 0:
             await retention.prune(self._client, keys, now=self._wall())
 
-    async def _sweep(self, keys: TableKeys, tracked: Tracked) -> None:
+    async def _sweep(self, keys: TableKeys, tracked: Tracked, check: Callable[[], None]) -> None:
         """Remove staged files that were not published. Without a record of the outcome nothing is removed."""
         from distop.commit.cleanup.staged import sweep
 
@@ -50,3 +65,36 @@ class Collector:
         if removed:
             fields = {"table": keys.name, "operation": str(tracked.arg.id), "files": removed}
             log.info("staged_files_swept", extra=fields)
+        await self._sweep_elsewhere(tracked, history, jobs, check)
+
+    async def _sweep_elsewhere(
+        self,
+        tracked: Tracked,
+        history: HistoryRecord,
+        jobs: Mapping[str, JobRecord],
+        check: Callable[[], None],
+    ) -> None:
+        """Have the type remove what attempts that do not count have left in places of its own."""
+        from distop.commit.cleanup.staged import all_known
+        from distop.commit.steps.facts import NOT_UNDONE
+
+        arg, error = tracked.arg, None
+        if history.outcome != "success":
+            error = ErrorRecord(code=history.error_code, message=history.error, at=history.finished_at)
+        elif not all_known(arg, history, jobs):
+            return  # the records are being removed: by a collector that has had all swept before
+        try:
+            kind = self._work.registry.get(arg.type)
+            if not overrides(kind, "sweep_operation") or history.facts.get(NOT_UNDONE):
+                return
+            view = OperationView(arg=arg, jobs=jobs, token=token_of(arg), error=error)
+            what, call = f"sweep_operation of {arg.id}", partial(hook, "sweep_operation", view)
+            await self._work.user(kind, arg.table, what, call, check=check)
+        except OF_THE_WORLD:
+            raise
+        except Exception as raised:
+            tracked.failed_sweeps += 1
+            await self._parking.keep_trace(tracked, raised)
+            if tracked.failed_sweeps < MAX_SWEEPS and not isinstance(raised, UnknownOperationType):
+                raise
+            log.error("operation_not_swept", extra={"operation": str(arg.id), "error": str(raised)})

@@ -18,7 +18,7 @@ from distop.coordinator.completion.collector import Collector
 from distop.coordinator.completion.external import ExternalSteps
 from distop.coordinator.completion.finishing import Finishing
 from distop.coordinator.completion.follow_up import FollowUps
-from distop.coordinator.completion.outside import Interrupted, Outside
+from distop.coordinator.completion.outside import Interrupted, Outside, hook
 from distop.coordinator.completion.parking import MAX_ERROR_LENGTH, Parking, text_of
 from distop.coordinator.completion.publication import (
     Base,
@@ -63,7 +63,7 @@ from distop.metastore.records.operation import (
 from distop.metastore.records.record import encode_plain
 from distop.metastore.records.watermarks import FOLD_BYTES
 from distop.metastore.tables.watermarks import make_room
-from distop.operations.api import DistributedOperation, OperationView
+from distop.operations.api import DistributedOperation, OperationView, overrides
 
 if TYPE_CHECKING:
     from distop.commit.steps.contract import Contribution
@@ -77,12 +77,8 @@ MAX_REBASES = 100
 """How often a commit that loses to other writers is put on their result, before it backs off."""
 
 
-def _overrides(kind: DistributedOperation, method: str) -> bool:
-    return getattr(type(kind), method) is not getattr(DistributedOperation, method)
-
-
 def _is_hooked(kind: DistributedOperation) -> bool:
-    return _overrides(kind, "complete_operation")
+    return overrides(kind, "complete_operation")
 
 
 class Completion:
@@ -113,7 +109,7 @@ class Completion:
         self._wall = wall
         self._follow_ups = FollowUps(client, Planner(work), wall)
         self._external = ExternalSteps(client, self.outside)
-        self.collector = Collector(client, work, wall)
+        self.collector = Collector(client, work, self.parking, wall)
         self.memory = memory or Memory()
         self._finishing = Finishing(client, work, metrics or Metrics(), self.memory, wall)
 
@@ -192,11 +188,11 @@ class Completion:
         """Let the type know that its operation has failed; facts that say that it could not be told."""
         try:
             kind = self._registry.get(tracked.arg.type)
-            if not _overrides(kind, "abort_operation"):
+            if not overrides(kind, "abort_operation"):
                 return {}
             view = replace(await read_view(self._client, tracked), error=error)
             reached("abort.before")
-            call = partial(_hook, "abort_operation", view)
+            call = partial(hook, "abort_operation", view)
             await self.outside.run(tracked, epoch, "abort_operation", call, check, kind)
             reached("abort.after")
         except OF_THE_WORLD:
@@ -220,7 +216,7 @@ class Completion:
             view = await read_view(self._client, tracked)
         if _is_hooked(kind):
             reached("hook.before")
-            call = partial(_hook, "complete_operation", view)
+            call = partial(hook, "complete_operation", view)
             await self.outside.run(tracked, epoch, "complete_operation", call, check, kind)
             reached("hook.after")
         failed: dict[str, Any] = {}
@@ -278,11 +274,6 @@ class Completion:
             return base
         await make_room(self._client, keys, len(encode_plain(arg.watermarks)))
         return await read_base(self._client, keys, arg)
-
-
-def _hook(name: str, view: OperationView, surroundings: Surroundings) -> None:
-    """Where hooks run."""
-    getattr(surroundings.registry.get(view.arg.type), name)(view)
 
 
 def _steps(arg: OperationArg, surroundings: Surroundings) -> tuple[list[StepRecord], bool]:

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 from distop.coordinator.completion.parking import Parking
 from distop.coordinator.state.tracker import Tracked
-from distop.coordinator.work.call import Call
+from distop.coordinator.work.call import Call, Surroundings
 from distop.coordinator.work.work import LONG_S, Work, is_own
 from distop.errors import DistopError, LeadershipLost
 from distop.metastore.members.election import Epoch
-from distop.operations.api import DistributedOperation
+from distop.operations.api import DistributedOperation, OperationView
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -99,3 +99,8 @@ class Outside:
         """End what is being called for an operation, if anything is."""
         if (calling := self._calls.get(tracked.keys.root)) is not None:
             calling.cancel()
+
+
+def hook(name: str, view: OperationView, surroundings: Surroundings) -> None:
+    """Where hooks run."""
+    getattr(surroundings.registry.get(view.arg.type), name)(view)

@@ -78,7 +78,7 @@ class Parking:
             parked=attempts >= self._max_attempts or (step is not None and step.permanent),
             skipped=tracked.completion.skipped,
         )
-        await self._keep(tracked, cause)
+        await self.keep_trace(tracked, cause)
         if not await self._note(tracked, epoch, record):
             return
         if not record.parked:
@@ -97,10 +97,10 @@ class Parking:
         before = tracked.completion
         attempts = 1 + (before.attempts if before.step == ABORT_OPERATION else 0)
         record = self._failure(error, attempts=attempts, step=ABORT_OPERATION)
-        await self._keep(tracked, error)
+        await self.keep_trace(tracked, error)
         return await self._note(tracked, epoch, record) and attempts >= self._max_attempts
 
-    async def _keep(self, tracked: Tracked, error: Exception) -> None:
+    async def keep_trace(self, tracked: Tracked, error: Exception) -> None:
         """The stack trace of what user code raised, for ``distop logs``."""
         arg, what = tracked.arg, "keeping a stack trace"
         with suppress(CallTimeout, Busy):  # of a storage that hangs: the failure is counted all the same

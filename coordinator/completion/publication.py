@@ -87,7 +87,12 @@ async def read_view(client: EtcdClient, tracked: Tracked) -> OperationView:
     jobs = await read_jobs(client, tracked.keys)
     if tracked.arg.dynamic and tracked.state == COMMITTING:
         check_run(tracked.arg, jobs, tracked.run)
-    return OperationView(arg=tracked.arg, jobs=jobs, token=f"{tracked.arg.id}/{tracked.arg.uuid}")
+    return OperationView(arg=tracked.arg, jobs=jobs, token=token_of(tracked.arg))
+
+
+def token_of(arg: OperationArg) -> str:
+    """The token that hooks and steps of an operation are told."""
+    return f"{arg.id}/{arg.uuid}"
 
 
 def context_of(keys: TableKeys, base: Base, view: OperationView) -> FinishContext:

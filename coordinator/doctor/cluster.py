@@ -9,6 +9,8 @@ from distop.coordinator.doctor.findings import Finding, key_without_lease, unrea
 from distop.coordinator.doctor.seen import Members
 from distop.coordinator.views.why import span
 from distop.metastore.etcd.health import EtcdHealth, EtcdMember
+from distop.metastore.members.versions import far_apart
+from distop.proto.identity import own_version
 
 SKEW_S = 5.0
 """Seconds that clocks of hosts may differ before it is reported. A member's key is written within a second or
@@ -137,7 +139,22 @@ def check_members(seen: Members, now: float) -> list[Finding]:
     found = [unreadable_record(key, why) for key, why in seen.unreadable.items()]
     found += [key_without_lease(member.kv) for member in seen.members if not member.kv.lease]
     found += _clocks(seen, now)
+    found += _versions(seen)
     return found
+
+
+def _versions(seen: Members) -> Iterator[Finding]:
+    """The others are held against this coordinator, which is one of them."""
+    for member in seen.members:
+        theirs = member.record.distop
+        if far_apart(theirs, own_version()):
+            yield Finding(
+                code="VERSIONS_APART",
+                subject=member.record.id,
+                sentence=f"{member.record.id} runs distop {theirs}, this coordinator {own_version()}: "
+                "they may refuse each other's records",
+                remedy="replace the older one; releases may run together with the one before them",
+            )
 
 
 def _clocks(seen: Members, now: float) -> Iterator[Finding]:

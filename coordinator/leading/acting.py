@@ -100,6 +100,6 @@ class Acting:
             case Resolve(decision):
                 await self._completion.parking.resolve(tracked, self._epoch, decision)
             case Collect():
-                await self._completion.collector.collect(self._keys, tracked)
+                await self._completion.collector.collect(self._keys, tracked, self._session.check)
             case Wait():
                 return

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from urllib.parse import parse_qsl, quote
 
+from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 
 from distop.commit.catalog.catalog import EtcdCatalog
@@ -42,6 +43,10 @@ MAX_CALLS = 256
 """Requests under way, half of them of one address; more are sent away."""
 MAX_BODY = 16 << 20
 """Bytes of a request."""
+MAX_PARTS = 60_000
+"""Of its JSON: a schema of as many columns as a table may have takes 40,000."""
+MAX_MISTAKES = 20
+"""Of one request, that are told."""
 LARGE = 64 << 10
 """Bytes of a request that takes a while to read."""
 BODY_S = 30.0
@@ -164,8 +169,15 @@ class RestCatalog:
             raise _Refused(415, "BadRequestException", "the content type must be application/json")
         text = await _body(receive)
         # A long one would keep all others waiting.
+        if text.count(b",") > MAX_PARTS:  # each could be a mistake, and all of them are looked for
+            raise _Refused(413, "BadRequestException", f"the request has more than {MAX_PARTS:,} parts")
         parsing = asyncio.to_thread(model.model_validate_json, text) if len(text) > LARGE else None
-        body = model.model_validate_json(text) if parsing is None else await parsing
+        try:
+            body = model.model_validate_json(text) if parsing is None else await parsing
+        except ValidationError as error:
+            if (count := error.error_count()) <= MAX_MISTAKES:
+                raise
+            raise _Refused(400, "BadRequestException", f"the request has {count:,} mistakes") from None
         return Call(parts=parts, query=query, headers=headers, body=body, text=text, who=who)
 
     async def _do(self, route: Route, call: Call) -> Reply:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 from hashlib import blake2b
 from itertools import islice
@@ -15,11 +14,11 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.catalog.namespaces import table_name
+from distop.commit.layout.metadata import metadata_text
 from distop.coordinator.rest.calls import NOTHING, Call, Reply, json_reply
 from distop.errors import InvalidArgument
 from distop.metastore.records.table import AnswerRecord
 
-_GZIP = b"\x1f\x8b"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -119,9 +118,7 @@ def report(_: EtcdCatalog, __: Call) -> Reply:
 
 
 def _text(catalog: EtcdCatalog, location: str) -> bytes:
-    with catalog.file_io(location).new_input(location).open() as stream:
-        text: bytes = stream.read()
-    return gzip.decompress(text) if text.startswith(_GZIP) else text
+    return metadata_text(catalog.file_io(location), location)
 
 
 def _told(table: Table | StagedTable, *, written: bool = True) -> Reply:

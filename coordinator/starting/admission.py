@@ -23,9 +23,10 @@ EACH_TABLE = 4
 MAX_WAITING = 1024
 """Starts that wait to be let in; more are sent away."""
 
-FEWEST_WAITING, MOST_WAITING = 64, 768
+FEWEST_WAITING, MOST_WAITING = 64, 384
 """Those of one caller or table: as many as are served in half of the time that they have, within bounds. To
-wait costs nothing, to be sent away and to come back costs both sides."""
+wait costs nothing, to be sent away and to come back costs both sides. With those who wait for ends they must
+be fewer than a connection carries: what is beyond that gRPC refuses, and nobody is told when to come back."""
 
 _MANY = 1 << 20
 

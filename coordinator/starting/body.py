@@ -28,7 +28,7 @@ from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.options import JOB_BACKOFF_S, MAX_FOLLOW_UPS, FollowUp, OperationOptions
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.audit import acting
-from distop.operations.api import DistributedOperation, Plan, Scope
+from distop.operations.api import DistributedOperation, Plan, Scope, is_swept
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json, to_json
 
@@ -214,7 +214,7 @@ def operation_arg(
         location=table.location,
         storage=dict(table.options.get("storage", {})),
         exclusive=kind.exclusive,
-        stages_files=kind.stages_files,
+        stages_files=is_swept(kind),
         nested_files=kind.nested_files,
         builds_index=kind.builds_index,
         effect=kind.effect,

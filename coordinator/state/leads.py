@@ -6,10 +6,15 @@ need not follow it a second time. Nothing depends on it: what is not led here is
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
 from distop.coordinator.state.tracker import Tracked
 from distop.metastore.records.operation import JobRecord
+
+log = logging.getLogger(__name__)
 
 JobEnd: TypeAlias = tuple[str, JobRecord]
 """A partition and the result of its job."""
@@ -48,12 +53,14 @@ class Leads:
 
     def _moved(self, root: bytes) -> None:
         for listener in self._listeners.get(root, ()):
-            listener.moved()
+            with _leader_goes_on():
+                listener.moved()
 
     def heard(self, root: bytes, key: bytes, ended: JobEnd | None) -> None:
         """A key of an operation that is led here was written."""
         for listener in self._listeners.get(root, ()):
-            listener.heard(key, ended)
+            with _leader_goes_on():
+                listener.heard(key, ended)
 
     def listen(self, root: bytes, listener: Listener) -> None:
         """From here on the listener is told."""
@@ -65,3 +72,12 @@ class Leads:
         listeners.remove(listener)
         if not listeners:
             del self._listeners[root]
+
+
+@contextmanager
+def _leader_goes_on() -> Iterator[None]:
+    """It calls those who look on: a defect of theirs is not to end it."""
+    try:
+        yield
+    except Exception:
+        log.exception("listener_failed")

@@ -67,6 +67,8 @@ class Tracked:
     decision: ResolveRecord | None = None
     """What somebody has decided about it, while it is parked."""
     decision_revision: int = 0
+    failed_sweeps: int = 0
+    """How often its type has failed to sweep what its attempts have left."""
     gone: bool = False
     """Its last key has been removed: nothing is left to do."""
     publishes: bool = True

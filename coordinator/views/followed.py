@@ -23,7 +23,7 @@ from distop.coordinator.views.operations import (
     read_own_keys,
     refresh_pause,
 )
-from distop.errors import Compacted, DeadlineExceeded, DistopError, EtcdUnavailable
+from distop.errors import Compacted, DeadlineExceeded, DistopError, EtcdUnavailable, as_distop
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.watch import WatchBatch, watch
 from distop.metastore.records.keyspace import OperationId, prefix_end
@@ -91,6 +91,7 @@ class Followed:
         self._update: tuple[bytes, int] | None = None
         self._updated_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
         self._refreshing: asyncio.Task[int] | None = None
 
     async def look(self) -> tuple[pb.Operation, JobGrid] | None:
@@ -132,8 +133,10 @@ class Followed:
                         task.cancel()
                     await asyncio.gather(following, moved, return_exceptions=True)
             self.last = await self._ended()
-        except DistopError as error:
-            self.error = error
+        except Exception as error:
+            if not isinstance(error, DistopError):
+                log.exception("follow_crashed", extra={"operation": str(self.operation)})
+            self.error = as_distop(error)
         finally:
             self._leads.forget(self._keys.root, self)
             if self._timer is not None:
@@ -277,10 +280,11 @@ class Followed:
         loop = asyncio.get_running_loop()
         due = self._updated_at + self._spacing(urgent)
         if self._timer is not None:
-            if self._timer.when() <= due:
+            if self._due <= due:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(max(due, loop.time()), self.tell)
+        self._due = max(due, loop.time())
+        self._timer = loop.call_at(self._due, self.tell)
 
     def tell(self) -> None:
         """Wake those who watch."""

@@ -304,6 +304,7 @@ def member_message(member: MemberRecord, role: str) -> pb.Member:
         started_at=timestamp(member.started_at),
         types=member.types,
         draining=member.draining,
+        version=member.distop,
         calls=[
             pb.LongCall(table=call.table, what=call.what, since=timestamp(call.since))
             for call in member.calls

@@ -19,6 +19,7 @@ from distop.coordinator.access.gate import Gate
 from distop.coordinator.web.http import Query, proof_of
 from distop.errors import InvalidArgument, Unauthenticated
 from distop.proto import distop_pb2 as pb
+from distop.proto.secret import NONE, Secret
 
 COOKIE = "distop_session"
 
@@ -68,7 +69,7 @@ class Doors:
 
     def __init__(self, gate: Gate, *, secure: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._gate, self._secure, self._clock = gate, secure, clock
-        self._sessions: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        self._sessions: OrderedDict[str, tuple[float, Secret]] = OrderedDict()
 
     async def enter(self, request: Request) -> Caller:
         """Who asks for this path, and may; raises as :meth:`Gate.enter`."""
@@ -84,7 +85,7 @@ class Doors:
     async def sign_in(self, request: Request, response: Response) -> None:
         """Begin a session with the token of the request's form. It is verified again with each request: when
         it expires or is taken away, its sessions end."""
-        token = await _form(request, "token")
+        token = Secret(await _form(request, "token"))
         if not token:
             raise Unauthenticated("enter a token")
         who = await self._gate.caller(proof_of(request.scope, token))
@@ -104,8 +105,8 @@ class Doors:
     def _proof(self, request: Request) -> Proof:
         proof = proof_of(request.scope)
         if not proof.token and (name := request.cookies.get(COOKIE)):
-            until, known = self._sessions.get(name, (0.0, ""))
-            return replace(proof, token=known if self._clock() < until else "")
+            until, known = self._sessions.get(name, (0.0, NONE))
+            return replace(proof, token=known if self._clock() < until else NONE)
         return proof
 
 

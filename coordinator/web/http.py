@@ -17,6 +17,7 @@ from distop.coordinator.access.authentication import Proof, bearer
 from distop.coordinator.access.tls import MAX_AGE_S
 from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, Kind
 from distop.proto.addresses import is_loopback
+from distop.proto.secret import NONE, Secret
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class Query:
         return int(value)
 
 
-def proof_of(scope: Scope, token: str = "") -> Proof:
+def proof_of(scope: Scope, token: Secret = NONE) -> Proof:
     """What a request brings along; in place of its own token, the one that is given.
 
     Raises :class:`~distop.errors.Unauthenticated`.

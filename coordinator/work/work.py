@@ -104,7 +104,9 @@ class Work:
                 async with asyncio.timeout(limit) as until:
                     place = await self._places[0].enter(table)
                     try:
-                        running = asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+                        running = asyncio.get_running_loop().run_in_executor(
+                            self._threads, _called, call, *args
+                        )
                     except BaseException:
                         place.leave()
                         raise
@@ -127,7 +129,7 @@ class Work:
     ) -> T:
         """Run code of a type, or of its steps, in turn; ended when it takes too long, or this is cancelled.
 
-        Types that look at nothing run in a thread, which takes less time.
+        Types of distop that look at nothing run at once: to wait for a thread takes longer than they do.
 
         Parameters
         ----------
@@ -138,8 +140,10 @@ class Work:
 
         Raises what the call raises; :class:`~distop.errors.CallTimeout`; :class:`~distop.errors.Crashed`.
         """
-        if self._processes is None or (kind is not None and type(kind).__module__.startswith(_LIGHT)):
+        if self._processes is None:
             return await self.blocking(table, what, call, Surroundings(self.registry, check), limit_s=limit_s)
+        if kind is not None and type(kind).__module__.startswith(_LIGHT):
+            return call(Surroundings(self.registry, check))
         with self._begun(table, what):
             try:
                 async with asyncio.timeout(limit_s) as until:
@@ -199,6 +203,13 @@ def _modules(call: Call[Any], kind: DistributedOperation | None) -> tuple[str, .
     if not module.startswith(_PROVISIONED):
         return (function,)
     return (function, *_LIBRARIES, module, f"{module.rpartition('.')[0]}.planning")
+
+
+def _called(call: Callable[..., T], *args: Any) -> T:
+    try:
+        return call(*args)
+    except StopIteration as error:  # no future takes it: who waits would wait for ever
+        raise RuntimeError("something that must be there was not found") from error
 
 
 def _too_long(what: str, limit_s: float) -> CallTimeout:

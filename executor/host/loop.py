@@ -1,9 +1,8 @@
-"""The event loop of this package's processes, and their heap."""
+"""The event loop of this package's processes, and threads for code that may hang."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,14 +19,6 @@ def event_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
-
-
-def settle_heap() -> None:
-    """For a process that is all ours, once it is loaded: do not look for garbage among what never goes, nor
-    after every few hundred marks, which leave no cycles."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
 
 
 def event_of(told: threading.Event) -> asyncio.Event:

@@ -31,12 +31,14 @@ from distop.metastore.etcd.update import settle
 from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
+from distop.metastore.members.versions import tell_if_apart
 from distop.metastore.operations.active import wait_again
 from distop.metastore.operations.runs import PAUSED, RUNNER_GONE, release_runner, take_runner
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.operation import RunnerRecord
 from distop.metastore.records.record import encode
+from distop.proto.identity import own_version
 
 log = logging.getLogger(__name__)
 
@@ -102,11 +104,13 @@ class Runner:
 
     async def _register(self) -> None:
         await enter(self._client)
+        await tell_if_apart(self._client)
         record = MemberRecord(
             id=self.member,
             role="executor",
             host=socket.gethostname(),
             pid=os.getpid(),
+            distop=own_version(),
             started_at=self._clock(),
             types=self._types.names,
             only=str(self._options.only or ""),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from distop.errors import DistopError, EtcdDenied, require
-from distop.executor.host.loop import event_loop, event_of, settle_heap
+from distop.executor.host.loop import event_loop, event_of
 from distop.executor.host.scratch_sweep import keep_swept
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import Launcher, LauncherBroken, LocalLauncher
@@ -22,6 +22,7 @@ from distop.executor.runner.runner import Runner
 from distop.executor.runner.types import ServedTypes
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.heap import settle_heap
 from distop.metastore.members.notify import tell_manager
 from distop.operations import Registry
 

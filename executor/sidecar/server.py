@@ -22,7 +22,7 @@ from pathlib import Path
 
 from distop.errors import DistopError
 from distop.executor.host.folder_sweep import sweep_folders
-from distop.executor.host.loop import event_loop, settle_heap
+from distop.executor.host.loop import event_loop
 from distop.executor.host.scratch_sweep import keep_swept
 from distop.executor.host.sidecar_folder import SidecarFolder, take_lock
 from distop.executor.ledger.ledger import Ledger
@@ -32,12 +32,15 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.etcd.update import settle
+from distop.metastore.members.heap import settle_heap
 from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
 from distop.metastore.members.notify import tell_manager
+from distop.metastore.members.versions import tell_if_apart
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.record import encode
+from distop.proto.identity import own_version
 
 log = logging.getLogger(__name__)
 
@@ -165,11 +168,13 @@ class Sidecar:
 
     async def _register(self, client: EtcdClient, member: str, session: LeaseSession) -> None:
         await enter(client)
+        await tell_if_apart(client)
         record = MemberRecord(
             id=member,
             role="sidecar",
             host=socket.gethostname(),
             pid=os.getpid(),
+            distop=own_version(),
             started_at=time.time(),
         )
         put = Put(client.keyspace.executor(member), encode(record), session.lease_id)

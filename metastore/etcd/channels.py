@@ -8,10 +8,11 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from aetcd.rpc import rpc_pb2_grpc
+from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
 
 from distop.errors.threads import check_not_forked
 from distop.metastore.etcd.config import EtcdConfig
+from distop.proto.secret import Secret
 
 _CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 """Where Linux distributions keep the CAs that they trust."""
@@ -76,3 +77,8 @@ def _roots(config: EtcdConfig) -> bytes | None:
     bundles = [ssl.get_default_verify_paths().cafile or "", *_CA_BUNDLES]
     found = next((path for path in bundles if path and Path(path).is_file()), None)
     return Path(found).read_bytes() if found else None
+
+
+def authenticate_request(config: EtcdConfig) -> rpc_pb2.AuthenticateRequest:
+    """Asks etcd for a token."""
+    return rpc_pb2.AuthenticateRequest(name=config.user, password=Secret(config.password).reveal())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,12 @@ import grpc
 import grpc.aio
 from aetcd.rpc import rpc_pb2
 
-from distop.errors import Busy, Compacted, EtcdOutOfSpace, EtcdUnavailable, LeaseLost, OutcomeUnknown
-from distop.metastore.etcd.channels import MemberStubs, open_channel
+from distop.errors import Busy, Compacted, EtcdOutOfSpace, LeaseLost
+from distop.metastore.etcd.channels import MemberStubs
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.convert import key_value, txn_message, txn_result
-from distop.metastore.etcd.deadline import deadline
-from distop.metastore.etcd.failures import is_transient, says_token_is_old, translated, was_never_sent
+from distop.metastore.etcd.failover import Members
+from distop.metastore.etcd.failures import translated
 from distop.metastore.etcd.together import Together
 from distop.metastore.etcd.txn import MAX_OPS, Delete, Get, KeyValue, Put, Txn, TxnResult
 from distop.metastore.etcd.windows import Beginnings, Windows
@@ -61,20 +61,13 @@ class EtcdClient:
     def __init__(self, config: EtcdConfig) -> None:
         self.config = config
         self.keyspace = config.keyspace
-        self._members: dict[str, MemberStubs] = {}
-        self._current = 0
-        self._closed = False
-        self._token: str | None = None
-        self._authenticating = asyncio.Lock()
+        self.members = Members(config)
         self._together = Together(self._send_txn)
         self.beginnings = Beginnings()
 
     async def close(self) -> None:
         """Close all connections; calls under way fail, and so do later ones."""
-        self._closed = True
-        members, self._members = list(self._members.values()), {}
-        for stubs in members:
-            await stubs.channel.close(None)
+        await self.members.close()
 
     # -- reads ---------------------------------------------------------------------------------------
 
@@ -295,11 +288,30 @@ class EtcdClient:
         """A reading call of etcd's maintenance service; see ``health.py``."""
         return await self._call(lambda c: method(c.maintenance), request, writes=False)
 
+    async def snapshot(self, limit_s: float) -> AsyncGenerator[bytes, None]:
+        """The database of the member that is used at present, in pieces; within ``limit_s`` seconds.
+
+        It holds all that was written through this client before. With users, only root may. Raises
+        :class:`~distop.errors.EtcdUnavailable` when it breaks off.
+        """
+        await self.revision()  # the member has caught up with the others once it has answered
+        metadata, endpoint = await self.members.metadata(self.config.timeout_s), self.members.endpoint
+        call = self.members.stubs().maintenance.Snapshot(
+            rpc_pb2.SnapshotRequest(), metadata=metadata, timeout=limit_s
+        )
+        try:
+            async for piece in call:
+                yield piece.blob
+        except grpc.aio.AioRpcError as error:
+            raise translated(error, in_doubt=False, endpoint=endpoint) from error
+        finally:
+            call.cancel()
+
     async def open_watch(self, request: Any) -> grpc.aio.StreamStreamCall[Any, Any]:
         """A watch stream on the current endpoint; ends with an error when it breaks. See ``watch.py``."""
         # "hasleader": a member cut off from the cluster ends the stream instead of staying silent.
-        metadata = [*(await self._metadata(self.config.timeout_s) or ()), ("hasleader", "true")]
-        watching = self._stubs().watch
+        metadata = [*(await self.members.metadata(self.config.timeout_s) or ()), ("hasleader", "true")]
+        watching = self.members.stubs().watch
         call: grpc.aio.StreamStreamCall[Any, Any] = watching.Watch(metadata=metadata, wait_for_ready=False)
         # The reader of the stream meets the same error, with its details.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -309,29 +321,7 @@ class EtcdClient:
     @property
     def endpoint(self) -> str:
         """The member that is used at present."""
-        return self.config.endpoints[self._current]
-
-    def leave(self, endpoint: str) -> None:
-        """Use another member from now on, unless ``endpoint`` has been left already.
-
-        Many calls fail together when a member dies; together they move on by one.
-        """
-        if endpoint == self.endpoint:
-            self._current = (self._current + 1) % len(self.config.endpoints)
-
-    def forget_token(self) -> None:
-        """Authenticate anew before the next call: a restarted etcd knows no token of its earlier life."""
-        self._token = None
-
-    # -- calls ---------------------------------------------------------------------------------------
-
-    def _stubs(self) -> MemberStubs:
-        if self._closed:
-            raise EtcdUnavailable("the etcd client is closed")
-        stubs = self._members.get(self.endpoint)
-        if stubs is None:
-            stubs = self._members[self.endpoint] = MemberStubs(open_channel(self.config, self.endpoint))
-        return stubs
+        return self.members.endpoint
 
     async def _call(
         self,
@@ -344,60 +334,4 @@ class EtcdClient:
         async def once(stubs: MemberStubs, metadata: Any, timeout: float) -> Any:
             return await method(stubs)(request, metadata=metadata, timeout=timeout)
 
-        return await self._with_failover(once, writes=writes, timeout_s=timeout_s)
-
-    async def _with_failover(
-        self,
-        once: Callable[[MemberStubs, Any, float], Awaitable[Any]],
-        *,
-        writes: bool,
-        timeout_s: float | None,
-    ) -> Any:
-        """Try the endpoints in turn until the deadline; a write only as long as it was certainly not sent."""
-        loop = asyncio.get_running_loop()
-        end = min(loop.time() + (timeout_s or self.config.timeout_s), deadline())
-        reauthenticated, pause, untried = False, 0.02, len(self.config.endpoints)
-        while True:
-            endpoint, left = self.endpoint, end - loop.time()
-            # A silent member is given its share of the time, so that the others get theirs.
-            share = max(left if writes else left / max(untried, 1), 0.001)
-            sent = False
-            try:
-                metadata = await self._metadata(share)
-                sent = True
-                return await once(self._stubs(), metadata, share)
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is None or task.cancelling() or not self._closed:
-                    raise
-                # Not the task was cancelled: gRPC cancels the calls of a channel that is closed.
-                failure = OutcomeUnknown if writes and sent else EtcdUnavailable
-                raise failure("the etcd client was closed") from None
-            except (grpc.aio.AioRpcError, TimeoutError) as error:
-                if self.config.user and not reauthenticated and says_token_is_old(error):
-                    reauthenticated, self._token = True, None
-                    continue
-                sent = sent and not was_never_sent(error)
-                transient = is_transient(error)
-                if transient:
-                    self.leave(endpoint)
-                out_of_time = loop.time() + pause >= end
-                if not transient or out_of_time or (writes and sent):
-                    raise translated(error, in_doubt=writes and sent, endpoint=endpoint) from error
-                untried -= 1
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 0.5)
-
-    async def _metadata(self, timeout_s: float) -> list[tuple[str, str]] | None:
-        if not self.config.user:
-            return None
-        if self._token is None:
-            async with asyncio.timeout(timeout_s), self._authenticating:
-                # One authenticates for all that wait: etcd makes it costly.
-                if self._token is None:
-                    self._token = await self._authenticated()
-        return [("token", self._token)]
-
-    async def _authenticated(self) -> str:
-        request = rpc_pb2.AuthenticateRequest(name=self.config.user, password=self.config.password)
-        return str((await self._stubs().auth.Authenticate(request, timeout=self.config.timeout_s)).token)
+        return await self.members.call(once, writes=writes, timeout_s=timeout_s)

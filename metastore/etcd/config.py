@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from distop.errors import InvalidArgument
 from distop.metastore.records.keyspace import Keyspace
+from distop.proto.secret import NONE, Secret
 
 _VARIABLES = {
     "endpoints": "DISTOP_ETCD",
@@ -37,7 +38,8 @@ class EtcdConfig:
     prefix: str = "distOp"
     """First component of every key; several installations share one etcd under different prefixes."""
     user: str = ""
-    password: str = field(default="", repr=False)
+    password: Secret | str = NONE
+    """A :class:`~distop.proto.secret.Secret` once it is here; so it shows itself as ``***``."""
     password_file: str = ""
     """Path of the file that the password was read from, if it was; other processes get this instead."""
     ca_cert: str = ""
@@ -60,6 +62,7 @@ class EtcdConfig:
             )
         plain = tuple(text.rpartition("://")[2].rstrip("/") for text in self.endpoints)
         object.__setattr__(self, "endpoints", plain)
+        object.__setattr__(self, "password", Secret(self.password))
         object.__setattr__(self, "tls", self.tls or "https" in schemes or bool(self.ca_cert))
         if not self.endpoints or not all(":" in endpoint for endpoint in self.endpoints):
             raise InvalidArgument(
@@ -121,7 +124,7 @@ class EtcdConfig:
         for one in fields(self):
             value = getattr(self, one.name)
             if one.name in _VARIABLES and one.name != "endpoints" and value != one.default:
-                env[_VARIABLES[one.name]] = str(value)
+                env[_VARIABLES[one.name]] = value.reveal() if isinstance(value, Secret) else str(value)
         if self.tls or self.endpoints != type(self).endpoints:
             scheme = "https://" if self.tls else ""
             env["DISTOP_ETCD"] = ",".join(scheme + endpoint for endpoint in self.endpoints)
@@ -136,9 +139,9 @@ class EtcdConfig:
         return {name: value for name, value in self.to_env().items() if name != PASSWORD and value}
 
 
-def _read_password(path: str) -> str:
+def _read_password(path: str) -> Secret:
     try:
-        return Path(path).read_text().rstrip("\r\n")
+        return Secret(Path(path).read_text().rstrip("\r\n"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(
             f"the password file cannot be read: {error}", details={"field": "etcd_password_file"}

@@ -52,6 +52,14 @@ class EtcdMember:
     """Why it did not answer; empty: it did."""
 
 
+@dataclass(frozen=True)
+class MemberStatus:
+    """Of which cluster a member is, as etcdctl writes it, and which version it runs."""
+
+    cluster_id: str
+    version: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class EtcdHealth:
     """All endpoints that this installation is configured with."""
@@ -71,6 +79,12 @@ async def read_health(config: EtcdConfig) -> EtcdHealth:
     if answering:
         alarms = await _alarms(replace(config, endpoints=answering, timeout_s=ANSWER_S))
     return EtcdHealth(members=tuple(members), alarms=alarms, users=bool(config.user))
+
+
+async def member_status(client: EtcdClient) -> MemberStatus:
+    """What the member that is used at present says of itself. With users, some versions tell root only."""
+    status = await client.maintenance(lambda stub: stub.Status, rpc_pb2.StatusRequest())
+    return MemberStatus(f"{status.header.cluster_id:x}", status.version)
 
 
 async def _member(config: EtcdConfig, endpoint: str) -> EtcdMember:

@@ -18,8 +18,9 @@ from distop.errors import DistopError, EtcdUnavailable, OutcomeUnknown
 from distop.metastore.etcd.deadline import deadline
 from distop.metastore.etcd.txn import MAX_OPS, Txn, TxnResult
 
-IN_FLIGHT = 4
-"""Requests under way while others gather."""
+IN_FLIGHT = 2
+"""Requests under way while others gather. The fewer there are, the more go together, and the less time of the
+processor each of them takes; one that is slow must not hold all others up."""
 
 MAX_TOGETHER = 32
 """Transactions in a request: etcd does nothing else while it executes one."""

@@ -107,7 +107,7 @@ async def watch(
                     if refused and "permission denied" in response.cancel_reason:
                         raise EtcdDenied(f"etcd at {endpoint} refuses this user: {response.cancel_reason}")
                     refused = True
-                    client.forget_token()
+                    client.members.forget_token()
                     break
                 refused = False
                 fragments.extend(_event(event) for event in response.events)
@@ -125,9 +125,9 @@ async def watch(
                 yield WatchBatch(next_revision - 1, events)
         except (grpc.aio.AioRpcError, TimeoutError) as error:
             log.info("watch_broken", extra={"endpoint": endpoint, "error": str(error)})
-            client.leave(endpoint)
+            client.members.leave(endpoint)
             if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNAUTHENTICATED:
-                client.forget_token()
+                client.members.forget_token()
         finally:
             if call is not None:
                 call.cancel()

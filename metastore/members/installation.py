@@ -1,7 +1,11 @@
-"""What every process asks before it registers: does this version understand the keys that stand here?
+"""What every process asks before it registers: does this version understand the keys that stand here, and are
+they as they were left?
 
 ``_installation`` says how keys are laid out. The first process of an installation writes it. Keys of another
 layout are refused by name, before anything is read as what it is not.
+
+``_backup`` stands while a backup is made, and so in what is restored from it. The restore lets revisions
+leap; who finds the one far behind the other does nothing before somebody has mended the tables.
 """
 
 from __future__ import annotations
@@ -10,10 +14,10 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from distop.errors import OtherLayout
+from distop.errors import OtherLayout, Restored
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.etcd.txn import Get, Put, Txn, TxnResult, absent
+from distop.metastore.etcd.txn import Get, KeyValue, Put, Txn, TxnResult, absent
 from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import prefix_end
 from distop.metastore.records.member import InstallationRecord
@@ -24,6 +28,12 @@ T = TypeVar("T")
 LAYOUT = 2
 """Of the keys that this version reads and writes. The first one had no index of tables, and no record."""
 
+BUMP = 1_000_000_000
+"""By how much a restore is to raise the revision."""
+
+LEAP = BUMP // 2
+"""From which difference on it has."""
+
 
 async def enter(client: EtcdClient) -> None:
     """See that the keys of the installation are laid out as this version lays them out.
@@ -32,6 +42,8 @@ async def enter(client: EtcdClient) -> None:
     ------
     OtherLayout
         They are not. Nothing was written.
+    Restored
+        etcd was restored from a backup, and the tables are not mended yet.
     """
     if await is_known(client):
         return
@@ -58,12 +70,25 @@ async def enter(client: EtcdClient) -> None:
 async def is_known(client: EtcdClient) -> bool:
     """Whether it is written down how the keys are laid out.
 
-    Raises :class:`~distop.errors.OtherLayout` if that is not as this version lays them out.
+    Raises :class:`~distop.errors.OtherLayout` if that is not as this version lays them out, and
+    :class:`~distop.errors.Restored`.
     """
-    known = await client.get(client.keyspace.installation)
+    space = client.keyspace
+    read = await client.txn(Txn(then=(Get(space.installation), Get(space.backup))))
+    known, backup = read.one(0, space.installation), read.one(1, space.backup)
     if known.exists:
         _check(known.value, known.key)
+    if was_restored(backup, read.revision):
+        raise Restored(f"the etcd of installation {space.name!r} was restored from a backup")
     return known.exists
+
+
+def was_restored(backup: KeyValue, revision: int) -> bool:
+    """Whether etcd, which is at this revision, was restored from a backup that was made with this key.
+
+    A backup that was killed leaves the key, too; until then nothing else writes so much.
+    """
+    return backup.exists and revision - backup.mod_revision > LEAP
 
 
 class CheckedEtcd(SyncEtcd):

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
 
-from distop.metastore.etcd.channels import open_blocking_channel
+from distop.metastore.etcd.channels import authenticate_request, open_blocking_channel
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.failures import says_token_is_old
 
@@ -78,7 +78,7 @@ class Renewal:
         if not self._config.user:
             return None
         if not self._token:
-            request = rpc_pb2.AuthenticateRequest(name=self._config.user, password=self._config.password)
+            request = authenticate_request(self._config)
             stub = rpc_pb2_grpc.AuthStub(self._channel)
             self._token = str(stub.Authenticate(request, timeout=timeout_s).token)
         return [("token", self._token)]

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from distop.errors import CorruptRecord, InvalidArgument, JobResultTooLarge
+from distop.errors import CorruptRecord, InvalidArgument, JobResultTooLarge, shortened
 from distop.metastore.etcd.txn import (
     MAX_REQUEST_BYTES,
     Compare,
@@ -64,17 +64,18 @@ def success_record(attempt: str, result: Mapping[str, Any], at: float, *, run: i
 
 
 def failure_record(attempt: str, code: str, message: str, at: float, *, run: int = 0) -> bytes:
-    """The value of a job that failed; the text ``CODE: message`` is cut until it fits."""
+    """The value of a job that failed; the text ``CODE: message`` is shortened until it fits."""
     # File names may bring lone surrogates into a message; JSON has no place for them.
-    text = f"{code}: {message}".encode(errors="backslashreplace")[:MAX_JOB_RECORD_BYTES]
+    text = f"{code}: {message}".encode(errors="backslashreplace").decode()
+    limit = MAX_JOB_RECORD_BYTES
     while True:
-        error = text.decode(errors="ignore")
+        error = shortened(text, limit)
         value = encode(JobRecord(state=FAILED, attempt=attempt, error=error, at=at, run=run), checked=False)
         excess = len(value) - MAX_JOB_RECORD_BYTES
         if excess <= 0:
             return value
-        # An escaped character takes up to six bytes, so cutting the sixth part never cuts too much.
-        text = text[: -max(1, excess // 6)]
+        # A character takes up to six bytes, so cutting the sixth part never cuts too much.
+        limit = min(limit, len(error)) - max(1, excess // 6)
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):

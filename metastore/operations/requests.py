@@ -67,6 +67,12 @@ def done_otherwise(keys: TableKeys, request_id: str, what: OperationId, digest: 
     return Txn((absent(own),), noted)
 
 
+def done_before(keys: TableKeys, arg: OperationArg) -> tuple[Op, ...]:
+    """What writes of a request that its operation had succeeded, of which nothing else is known any more."""
+    expiry = _expiry(keys, arg.request_id, arg.request_note.forget_at)
+    return _put(keys, arg, SUCCESS), Put(expiry, b"{}")
+
+
 def forgotten(keys: TableKeys, request_id: str, record: RequestRecord) -> tuple[Op, ...]:
     """The removal of what is remembered of a request, before its time."""
     return Delete(keys.request(request_id)), Delete(_expiry(keys, request_id, record.forget_at))

@@ -98,7 +98,6 @@ class TableState:
     head: Head | None
     recent_watermarks: KeyValue
     """Their revision is that of all of them."""
-    table_kv: KeyValue
     run_ops_kv: KeyValue
     next_instance_kv: KeyValue
     request: RequestRecord | None
@@ -165,7 +164,6 @@ def table_state(keys: TableKeys, request: StartRequest, read: TxnResult) -> Tabl
         record=decode(table.value, TableRecord, table.key),
         head=decode(head.value, Head, head.key) if head.exists else None,
         recent_watermarks=watermarks,
-        table_kv=table,
         run_ops_kv=run_ops,
         next_instance_kv=next_instance,
         request=decode(known.value, RequestRecord, known.key) if known.exists else None,

@@ -267,6 +267,11 @@ class Keyspace:
         return self.prefix + b"_installation"
 
     @cached_property
+    def backup(self) -> bytes:
+        """Stands while a backup is made: so it stands in the backup, and in what is restored from it."""
+        return self.prefix + b"_backup"
+
+    @cached_property
     def tables(self) -> bytes:
         """One key per table, so that nobody must skip from table to table to find their names."""
         return self.prefix + b"_tables."

@@ -25,6 +25,20 @@ _SAME_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
 """Schemes by the one that reaches the same files."""
 
 
+_PASSWORD = re.compile(r"(?<!github)://[^/?#@]*:[^/?#@]*@")
+"""fsspec's URLs of GitHub have a repository in that place."""
+
+
+def refuse_password(url: str, field: str) -> None:
+    """Raise :class:`~distop.errors.InvalidArgument` for a URL with a password in it; does not repeat it."""
+    if _PASSWORD.search(url) and not url.startswith("/"):
+        raise InvalidArgument(
+            f"{field} holds a URL with a password, and is kept where operators read it",
+            hint="give the process that opens it the password: in its environment, or fsspec's configuration",
+            details={"field": field},
+        )
+
+
 def canonical(text: str, field: str = "location") -> str:
     """A location in its one spelling: a URL without a slash at its end; ``file:///a/b`` of a local path.
 
@@ -37,6 +51,7 @@ def canonical(text: str, field: str = "location") -> str:
     def refused(why: str, hint: str = "for example /data/flights or s3://bucket/flights") -> InvalidArgument:
         return InvalidArgument(f"location {text!r} {why}", hint=hint, details={"field": field})
 
+    refuse_password(text, field)
     _check_characters(text, refused)
     scheme, host, path = _split(text)
     if not _SCHEME.fullmatch(scheme):

@@ -24,6 +24,8 @@ class MemberRecord(Record, kw_only=True):
     address: str = ""
     host: str = ""
     pid: int = 0
+    distop: str = ""
+    """The version that it runs; empty: one that does not say."""
     started_at: float = 0.0
     types: list[str] = []
     """Operation types an executor serves."""
@@ -48,3 +50,12 @@ class InstallationRecord(Record, kw_only=True):
     layout: int
     at: float = 0.0
     """When its first process began."""
+    restored: int = 0
+    """What was created before this revision was so before etcd was restored last. 0: it never was."""
+
+
+class BackupRecord(Record, kw_only=True):
+    """``_backup``: a backup is being made; or etcd was restored from it, and nobody has mended that yet."""
+
+    at: float
+    by: str = ""

@@ -88,7 +88,8 @@ class OperationArg(Record, kw_only=True):
     exclusive: bool = False
     """Jobs must be claimed before they run."""
     stages_files: bool = False
-    """Jobs leave files under the operation's staging folders, which a collector sweeps after the end."""
+    """Jobs leave files under the operation's staging folders, or something elsewhere, which a collector
+    sweeps after the end."""
     nested_files: bool = False
     """These files may lie in folders below the staging folders."""
     builds_index: bool = False

@@ -69,7 +69,11 @@ class ChunkReader:
         self._prefix = watermark_chunks(client.keyspace, table)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_home": None}
+        # A process of this service: it gets the password, or the path of its file.
+        return {**self.__dict__, "_home": None, "_config": self._config.to_env()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= {**state, "_config": EtcdConfig.from_env(state["_config"])}
 
     def __call__(self, positions: Sequence[bytes]) -> list[tuple[bytes, bytes] | None]:
         if self._home is None:

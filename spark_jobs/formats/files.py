@@ -20,6 +20,7 @@ from distop.commit.files.info import entity_tag, modified
 from distop.commit.files.storage import require_file_system
 from distop.commit.files.web import web_options
 from distop.errors import ArgumentTooLarge, DistopError, SourceEmpty, SourceUnreadable
+from distop.metastore.records.locations import refuse_password
 from distop.operations.arguments import invalid
 
 MAX_FILES = 100_000
@@ -315,6 +316,7 @@ def _expand(paths: list[str], search: _Search, most: int) -> tuple[FileSystem, l
 def _checked_url(path: str) -> str:
     if path.startswith("/"):
         return path
+    refuse_password(path, "paths")
     if "://" not in path:
         raise invalid(
             "paths",

@@ -13,13 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as is_
 
+from distop.commit.layout.sizes import MAX_NESTING
 from distop.errors import JobFailed
 from distop.spark_jobs.formats.bad_rows import Unconvertible
 
 UTC = "UTC"
-
-MAX_NESTING = 32
-"""Lists, maps and structs within each other."""
 
 
 class UnsupportedType(Exception):

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from distop.errors import DistopError, KafkaUnavailable, SourceUnreadable, library
+from distop.proto.secret import revealed
 from distop.spark_jobs.kafka.config import Config, consumer_settings
 from distop.spark_jobs.kafka.offsets import Reach, Topic
 
@@ -72,7 +73,9 @@ class Cluster:
         self._settings = consumer_settings(servers, config)
         self._reasons: dict[str, str] = {}
         try:
-            self.consumer: Consumer = kafka.Consumer(self._settings | {"error_cb": self._note}, logger=logger)
+            self.consumer: Consumer = kafka.Consumer(
+                revealed(self._settings) | {"error_cb": self._note}, logger=logger
+            )
         except (kafka.KafkaException, ValueError, TypeError) as error:
             raise SourceUnreadable(
                 f"the Kafka client refuses its settings: {error}", details={"field": "kafka.config"}

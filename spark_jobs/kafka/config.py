@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from distop.commit.files.allowed import check_source
+from distop.proto.secret import Secret
 from distop.spark_jobs.kafka.argument import wrong
 
 SECRET_VARIABLES = "DISTOP_KAFKA_"
@@ -56,6 +57,9 @@ SETTINGS = SECRETS | {
     "ssl.key.location",
 }
 """What may be given in ``config``."""
+
+FILES = frozenset({"sasl.kerberos.keytab", "ssl.ca.location", "ssl.certificate.location", "ssl.key.location"})
+"""Of them those that name files."""
 
 Config = Mapping[str, Any]
 
@@ -103,8 +107,9 @@ def _check_reference(name: str, reference: Mapping[str, str]) -> None:
             raise wrong("config", f'{name}: a reference is {{"env": NAME}} or {{"file": NAME}}')
 
 
-def resolved(config: Config) -> dict[str, str]:
-    """The settings as the client takes them, with the secrets of this process's environment.
+def resolved(config: Config) -> dict[str, str | Secret]:
+    """The settings as the client takes them once they are revealed, with the secrets of this process's
+    environment.
 
     Raises
     ------
@@ -115,7 +120,7 @@ def resolved(config: Config) -> dict[str, str]:
     return {name: _resolved(name, value) for name, value in config.items()}
 
 
-def _resolved(name: str, value: Any) -> str:
+def _resolved(name: str, value: Any) -> str | Secret:
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, dict):
@@ -128,13 +133,13 @@ def _resolved(name: str, value: Any) -> str:
                 f"{name}: the environment has no {value['env']}",
                 "set it for coordinators, executors and Spark's workers",
             )
-        return found
+        return Secret(found)
     folder = os.environ.get(SECRET_FOLDER, "")
     if not folder:
         raise wrong("config", f"{name}: {SECRET_FOLDER} does not say where secrets are")
     try:
         with (Path(folder) / str(value["file"])).open("rb") as file:
-            return file.read(MAX_SECRET_BYTES).decode().rstrip("\r\n")
+            return Secret(file.read(MAX_SECRET_BYTES).decode().rstrip("\r\n"))
     except (OSError, UnicodeDecodeError) as error:
         raise wrong("config", f"{name}: {value['file']} cannot be read: {error}") from None
 
@@ -179,5 +184,20 @@ def consumer_settings(servers: str, config: Config) -> dict[str, Any]:
     for server in servers.split(","):
         check_source(f"kafka://{server.strip()}")
     if tokens := given.get("sasl.oauthbearer.token.endpoint.url"):
-        check_source(tokens)
+        check_source(str(tokens))
+    for name in sorted(FILES & given.keys()):
+        _check_file(name, str(given[name]))
     return {**bounds, **given, **ours}
+
+
+def _check_file(name: str, path: str) -> None:
+    """Whoever names a key uses it: one of this host's own is not for callers, nor what is no file at all."""
+    if path == "probe":
+        return  # librdkafka's word for the CAs of the system
+    if not os.path.isabs(path):
+        raise wrong("config", f"{name}: {path!r} is no absolute path")
+    folder = os.environ.get(SECRET_FOLDER, "")
+    if not folder or not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        check_source(path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise wrong("config", f"{name}: {path!r} is no file")

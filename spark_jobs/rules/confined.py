@@ -21,6 +21,8 @@ from typing import Any
 
 ADDRESS_SPACE = 1 << 30
 """Bytes that such a process may have besides its libraries."""
+QUERY_S = 3600.0
+"""Longest that one answer may take."""
 MAX_IDLE = 2
 """Processes that are kept for later."""
 
@@ -53,10 +55,14 @@ class _Process:
         self.link = Connection(ours.detach())
 
     def ask(self, message: tuple[Any, ...], look: Callable[[], None]) -> Any:
-        """The answer. Raises what ``look`` raises; ``EOFError`` if the process has died."""
+        """The answer. Raises what ``look`` raises; ``EOFError`` if the process has died, ``TimeoutError`` if
+        there is none for too long."""
         self.link.send(message)
+        end = time.monotonic() + QUERY_S
         while not self.link.poll(_LOOK_S):
             look()
+            if time.monotonic() > end:
+                raise TimeoutError
         return self.link.recv()
 
     def end(self) -> None:
@@ -140,6 +146,9 @@ class Confined:
                 if self._rows is not None and message != self._rows:
                     self._answered(self._rows)
             return self._answered(message)
+        except TimeoutError as error:
+            self._end()
+            raise NotEvaluable(f"it takes longer than {QUERY_S:,.0f} s") from error
         except (EOFError, OSError) as error:
             self._end()
             raise NotEvaluable(
@@ -211,7 +220,12 @@ def main(file: int, parent: int) -> None:
                 case ("close",):
                     connection.close()
             link.send(("done", answer))
-        except (duckdb.DataError, duckdb.OutOfMemoryException, MemoryError) as error:
+        except (
+            duckdb.DataError,
+            duckdb.InvalidInputException,
+            duckdb.OutOfMemoryException,
+            MemoryError,
+        ) as error:
             link.send(("data", _first_line(error) or "it takes too much memory"))
         except duckdb.Error as error:
             link.send(("error", _first_line(error)))

@@ -57,6 +57,8 @@ class Service:
     proxy: Proxy
     place: SidecarFolder | None = None
     """Where the sidecar of a runner is."""
+    catalog: str = ""
+    """Where a coordinator serves the catalog, ``host:port``."""
     starts: int = 0
     process: subprocess.Popen[bytes] | None = None
     pids: set[int] = field(default_factory=set)
@@ -128,6 +130,7 @@ class Service:
 
 TOKEN = "the token of whoever calls here"
 TOKENS_VARIABLE = "CHAOS_TOKENS"
+CATALOG_VARIABLE = "CHAOS_CATALOG"
 
 
 class Cluster:
@@ -164,12 +167,13 @@ class Cluster:
         base = self._sockets / name
         base.mkdir()
         config = EtcdConfig(endpoints=(proxy.endpoint,))
-        env = self.environment(config) | {BASE_VARIABLE: str(base)}
+        catalog = f"127.0.0.1:{free_port()}" if role == "coordinator" else ""
+        env = self.environment(config) | {BASE_VARIABLE: str(base), CATALOG_VARIABLE: catalog}
         command = [sys.executable, "-m", "chaos.service_main", role, where, str(TTL_S)]
         place = None
         if role == "executor":
             place = SidecarFolder.of(config.endpoints, config.prefix, environ={BASE_VARIABLE: str(base)})
-        service = Service(name, command, env, self.logs / f"{name}.log", proxy, place)
+        service = Service(name, command, env, self.logs / f"{name}.log", proxy, place, catalog)
         self.services.append(service)
         service.start()
 

@@ -60,8 +60,13 @@ async def written_natively(lab: Lab) -> list[str]:
 
 async def _written(lab: Lab, *, native: bool) -> list[str]:
     """Under one request id until it is done, as a user would who repeats a job that was killed."""
-    book, batch = await lab.table("written", apart=True), lab.new_batch()
-    request = f"chaos-{secrets.token_hex(6)}"
+    await append_batch(lab, await lab.table("written", apart=True), native=native)
+    return []
+
+
+async def append_batch(lab: Lab, book: Book, *, native: bool = False) -> None:
+    """Have a Spark program append a new batch to a table."""
+    batch, request = lab.new_batch(), f"chaos-{secrets.token_hex(6)}"
     asked = {"table": book.table, "folder": str(batch.folder), "request": request, "bad": 0, "native": native}
     lab.here()
     book.operations += 1
@@ -71,7 +76,6 @@ async def _written(lab: Lab, *, native: bool) -> list[str]:
         if time.monotonic() > deadline:
             raise Stuck(f"a Spark program cannot write to {book.table}: {answer}")
     book.published(batch, marked=False)
-    return []
 
 
 async def given_up(lab: Lab) -> list[str]:

@@ -13,6 +13,7 @@ from chaos.cluster import TTL_S
 from chaos.commits import branched, catalogued, moved_by_hand, written, written_natively
 from chaos.commits import compacted as compaction
 from chaos.lab import Lab
+from chaos.racing import ten_writers
 from chaos.workloads import (
     Workload,
     audited,
@@ -349,6 +350,7 @@ FAULTS: dict[str, Fault] = {
     "connections cut": cut,
     "replies lost": replies_lost,
     "cut off past the lease": cut_off,
+    "ten writers": ten_writers,
 }
 
 __all__ = ["FAULTS", "Fault", "Strike", "strikes"]

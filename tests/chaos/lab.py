@@ -137,11 +137,15 @@ class Lab:
 
     async def program(self, module: str, *words: str, ends: tuple[int, ...] = (0,)) -> None:
         """Run a program; started again until it comes to its end, with one of these exit codes."""
+        await self.command(module, sys.executable, "-m", module, *words, ends=ends)
+
+    async def command(self, name: str, *words: str, ends: tuple[int, ...] = (0,)) -> None:
+        """As :meth:`program`, by its command; ``name`` is that of its log."""
         deadline = time.monotonic() + PATIENCE_S
-        with (self.cluster.logs / f"{module}.log").open("ab") as log:
+        with (self.cluster.logs / f"{name}.log").open("ab") as log:
             while True:
                 process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", module, *words),
+                    *words,
                     env=self.cluster.environment(),
                     stdout=log,
                     stderr=log,
@@ -149,7 +153,7 @@ class Lab:
                 if await process.wait() in ends:
                     return
                 if time.monotonic() > deadline:
-                    raise Stuck(f"{module} never came to its end")
+                    raise Stuck(f"{name} never came to its end")
 
     # -- waiting -------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ def main(role: str, where: str, ttl_s: str) -> int:
             CoordinatorConfig(
                 etcd=etcd,
                 listen=where,
+                catalog=os.environ["CHAOS_CATALOG"],
                 lease_ttl_s=int(ttl_s),
                 linger_s=0.5,
                 identity=IdentityConfig(token_file=os.environ["CHAOS_TOKENS"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -44,4 +45,6 @@ def run(url: str, folder: Path, name: str) -> bool:
 
 
 def _call(*command: str) -> None:
-    subprocess.run(command, check=True, timeout=LIMIT_S)
+    # What needs no library of distop's is there, too.
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1] / "src")}
+    subprocess.run(command, check=True, timeout=LIMIT_S, env=environment)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import pytest_asyncio
 
 from distop.client import OperationState
-from distop.coordinator.work import work
+from distop.coordinator.work.call import Call, Surroundings
+from distop.coordinator.work.work import Work
 from distop.metastore.etcd.config import EtcdConfig
 from distop.spark_jobs.formats.files import find_files
 from distop.spark_jobs.ingest import planning
 from support.etcd.lossy import LossyClient
 from support.services.whole import Whole, whole, write_csv
+
+T = TypeVar("T")
 
 
 @pytest_asyncio.fixture
@@ -47,7 +50,11 @@ class Meanwhile:
 
 def plan_here(monkeypatch: pytest.MonkeyPatch, find: Meanwhile) -> None:
     """Plans are made in this process, where they look for files in this way."""
-    monkeypatch.setattr(work, "_LIGHT", "distop.")
+
+    async def in_a_thread(self: Work, _: object, table: str, what: str, call: Call[T], **__: object) -> T:
+        return await self.blocking(table, what, call, Surroundings(self.registry, lambda: None))
+
+    monkeypatch.setattr(Work, "user", in_a_thread)
     monkeypatch.setattr(planning, "find_files", find)
 
 

@@ -382,9 +382,6 @@ class ModelClient(EtcdClient):
     async def _call(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError("the model of etcd has no such call")
 
-    async def _with_failover(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("the model of etcd has no such call")
-
 
 class _Needs(BaseException):
     """Blocking code has come to a call that has no answer yet."""

@@ -81,6 +81,7 @@ def test_the_sdist_holds_files_instead_of_links_and_gives_the_same_wheel(
         assert all(member.isfile() or member.isdir() for member in archive)
     subprocess.run(["tar", "--extract", "--file", sdist, "--directory", tmp_path], check=True, timeout=60)
     (unpacked,) = tmp_path.glob("distop-*")
+    assert (unpacked / "CHANGELOG.md").read_text() == (tree / "CHANGELOG.md").read_text()
     assert contents(build("wheel", unpacked, tmp_path / "wheel")) == contents(wheel)
 
 

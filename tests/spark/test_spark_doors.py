@@ -10,13 +10,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from distop.client import Operation
-from distop.executor.runner import run_hosted
-from distop.metastore.records.keyspace import OperationId
 from distop.spark_jobs import read, write
 from distop.spark_jobs.ingest import ingest_dataframe
-from distop.spark_jobs.ingest.operation import Ingest
-from support.spark.spark_service import Service, ids_of, reading, writing
+from support.spark.spark_service import Service, ids_of, ingested, reading, writing
 
 pytestmark = pytest.mark.spark
 
@@ -25,24 +21,13 @@ Door = Callable[[Service, Any, str, Path], Any]
 
 def files(service: Service, frame: Any, table: str, folder: Path) -> Any:
     pq.write_table(frame.toArrow(), folder / "rows.parquet")
-    return ingested(service, frame, table, {"paths": str(folder / "rows.parquet")})
+    return ingested(service, frame.sparkSession, table, {"paths": str(folder / "rows.parquet")})
 
 
 def query(service: Service, frame: Any, table: str, folder: Path) -> Any:
     pq.write_table(frame.toArrow(), folder / "rows.parquet")
     argument = {"paths": str(folder / "rows.parquet"), "transform": "SELECT * FROM source"}
-    return ingested(service, frame, table, argument)
-
-
-def ingested(service: Service, frame: Any, table: str, argument: dict[str, Any]) -> Operation:
-    operation = service.client.start(table, "ingest", argument)
-    return run_hosted(
-        OperationId.parse(operation.name),
-        Ingest(),
-        lambda: service.client.wait(operation.name, timeout_s=1.0),
-        session=frame.sparkSession,
-        etcd=service.etcd,
-    ).raise_for_outcome()
+    return ingested(service, frame.sparkSession, table, argument)
 
 
 def dataframe(service: Service, frame: Any, table: str, folder: Path) -> Any:

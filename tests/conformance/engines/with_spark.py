@@ -4,20 +4,17 @@ import sys
 
 from pyspark.sql import SparkSession
 
-RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
-CATALOG = "spark.sql.catalog.distop"
+from distop.spark import configure
 
-spark = (
+RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+
+builder = (
     SparkSession.builder.master("local[2]")
     .config("spark.jars.packages", RUNTIME)
     .config("spark.ui.enabled", "false")
     .config("spark.sql.shuffle.partitions", "2")
-    .config("spark.sql.extensions", "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions")
-    .config(CATALOG, "org.apache.iceberg.spark.SparkCatalog")
-    .config(f"{CATALOG}.type", "rest")
-    .config(f"{CATALOG}.uri", sys.argv[1])
-    .getOrCreate()
 )
+spark = configure(builder, sys.argv[1]).getOrCreate()
 
 
 def ids(of: str) -> list[int]:

@@ -44,7 +44,7 @@ async def test_ten_commands_set_a_coordinator_up(etcd_config: EtcdConfig, tmp_pa
         env={**os.environ, **etcd_config.to_env(), "PATH": path},
         stdout=PIPE,
         stderr=STDOUT,
-        process_group=0,
+        start_new_session=True,
     )
     try:
         said, _ = await asyncio.wait_for(process.communicate(), 200)

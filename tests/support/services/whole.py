@@ -16,6 +16,7 @@ from distop.client import AsyncClient, Finding, Operation
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
+from distop.proto.secret import Secret
 from support.services.coordinators import config_of, running
 from support.services.executing import runner
 from support.types.probes import PROBES
@@ -60,7 +61,7 @@ class Whole:
         """The table as any pyiceberg program sees it. Blocking."""
         properties = {"etcd.endpoints": ",".join(self.etcd.endpoints), "etcd.prefix": self.etcd.prefix}
         if self.etcd.user:
-            properties |= {"etcd.user": self.etcd.user, "etcd.password": self.etcd.password}
+            properties |= {"etcd.user": self.etcd.user, "etcd.password": Secret(self.etcd.password).reveal()}
         return EtcdCatalog("test", **properties).load_table(f"default.{name}")
 
     def rows(self, name: str = "t") -> pa.Table:

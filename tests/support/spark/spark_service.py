@@ -23,8 +23,11 @@ import pytest
 
 from distop.client import Client, Operation
 from distop.commit.catalog.catalog import EtcdCatalog
+from distop.executor.runner import run_hosted
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from distop.metastore.records.keyspace import OperationId
+from distop.spark_jobs.ingest.operation import Ingest
 from support.repository import TESTS as TESTS
 from support.services.coordinators import CoordinatorProcess
 from support.spark.spark_driver import session_of
@@ -100,6 +103,18 @@ def spark() -> Iterator[Any]:
 def writing(service: Service, table: str, frame: Any, save_mode: str = "append", **options: str) -> None:
     given = {"table": table, "coordinator": service.address, **options}
     frame.write.format("distop").options(**given).mode(save_mode).save()
+
+
+def ingested(service: Service, spark: Any, table: str, argument: dict[str, Any]) -> Operation:
+    """An ingest to its end, on this session."""
+    operation = service.client.start(table, "ingest", argument)
+    return run_hosted(
+        OperationId.parse(operation.name),
+        Ingest(),
+        lambda: service.client.wait(operation.name, timeout_s=1.0),
+        session=spark,
+        etcd=service.etcd,
+    ).raise_for_outcome()
 
 
 def reading(service: Service, spark: Any, table: str, **options: str) -> Any:

@@ -18,6 +18,7 @@ PROBES = tuple(
     f"support.types.probes:{name}"
     for name in (
         "Hooked",
+        "Sweeping",
         "PerObject",
         "Slow",
         "Friend",
@@ -136,6 +137,21 @@ class Hooked(_Probe):
         with log.open("a") as file:
             file.write(f"{operation.token} {operation.error.code if operation.error else '-'}\n")
         if before < operation.arg.argument.get("abortRaises", 0):
+            raise RuntimeError("not yet")
+
+
+class Sweeping(_Probe):
+    """``sweep_operation`` writes a line into the file ``argument.log``: its token, the attempts that count,
+    the code of the error. Then it raises as often as ``argument.raises`` says."""
+
+    type = "sweeping"
+
+    def sweep_operation(self, operation: OperationView) -> None:
+        log = Path(operation.arg.argument["log"])
+        code = operation.error.code if operation.error else "-"
+        with log.open("a") as file:
+            file.write(f"{operation.token} {','.join(sorted(operation.attempts)) or '-'} {code}\n")
+        if len(log.read_text().splitlines()) <= operation.arg.argument.get("raises", 0):
             raise RuntimeError("not yet")
 
 

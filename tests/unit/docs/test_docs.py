@@ -67,8 +67,10 @@ def test_every_error_is_documented_with_its_exit_code() -> None:
 
 
 def test_every_finding_of_the_doctor_is_documented() -> None:
-    sources = "".join(path.read_text() for path in (ROOT / "coordinator" / "doctor").glob("*.py"))
-    used = set(re.findall(r'"([A-Z]{2,}(?:_[A-Z]+)*)"', sources)) - {"NOSPACE", "CORRUPT", "PAUSED"}
+    rooms = [ROOT / "coordinator" / name for name in ("doctor", "recovery")]
+    sources = "".join(path.read_text() for room in rooms for path in room.glob("*.py"))
+    others = {"NOSPACE", "CORRUPT", "PAUSED", "BACKUP_DAMAGED"}
+    used = set(re.findall(r'"([A-Z]{2,}(?:_[A-Z]+)*)"', sources)) - others
     text = (ROOT / "docs" / "operating.md").read_text().partition("## The doctor")[2].partition("\n## ")[0]
     documented = {name for row in rows(text) for name in re.findall(r"[A-Z]{2,}(?:_[A-Z]+)*", row[0])}
     assert documented == used == set(SEVERITIES), REMEDY
@@ -156,7 +158,12 @@ def test_every_dependency_has_a_reason_and_names_its_extra() -> None:
 
 @pytest.mark.parametrize(
     ("name", "file"),
-    [("example", "audit.py"), ("example-rows", "access_logs.py"), ("example-test", "test_access_logs.py")],
+    [
+        ("example", "audit.py"),
+        ("example-rows", "access_logs.py"),
+        ("example-test", "test_access_logs.py"),
+        ("example-sweep", "exports.py"),
+    ],
 )
 def test_the_examples_in_the_text_are_those_that_run(name: str, file: str) -> None:
     shown = section("docs/writing-operations.md", name)

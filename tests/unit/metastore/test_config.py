@@ -12,6 +12,7 @@ from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.spark_task import SparkTask
 from distop.executor.sidecar.dial import SidecarUnavailable, start_sidecar
 from distop.metastore.etcd.config import EtcdConfig
+from distop.proto.secret import Secret
 
 ENDPOINT = {"DISTOP_ETCD": "10.0.0.1:2379", "DISTOP_ETCD_USER": "distop"}
 
@@ -25,7 +26,7 @@ def password_file(tmp_path: Path) -> str:
 
 def test_a_password_comes_from_its_file(password_file: str) -> None:
     environment = {**ENDPOINT, "DISTOP_ETCD_PASSWORD": "another", "DISTOP_ETCD_PASSWORD_FILE": password_file}
-    assert EtcdConfig.from_env(environment).password == "s3cret"
+    assert EtcdConfig.from_env(environment).password == Secret("s3cret")
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_children_are_told_the_file_and_read_it_themselves(password_file: str) -
 def test_a_password_that_was_given_wins_over_a_file_that_the_child_inherits(password_file: str) -> None:
     config = EtcdConfig.from_env({**ENDPOINT, "DISTOP_ETCD_PASSWORD": "given"})
     inherited = {"DISTOP_ETCD_PASSWORD_FILE": password_file, **config.to_env()}
-    assert EtcdConfig.from_env(inherited).password == "given"
+    assert EtcdConfig.from_env(inherited).password == Secret("given")
 
 
 def test_a_configuration_is_shown_without_its_password() -> None:

@@ -88,3 +88,21 @@ def test_the_tests_of_the_examples_pass(module: str, tmp_path: Path, monkeypatch
         folder = tmp_path / f"{number}"
         folder.mkdir()
         test(inspect.unwrap(examples.logs)(folder))
+
+
+def test_sweeping_is_told_which_attempts_count() -> None:
+    class Sweeping(Counting):
+        def __init__(self) -> None:
+            super().__init__()
+            self.counted: list[frozenset[str]] = []
+
+        def sweep_operation(self, operation: OperationView) -> None:
+            self.counted.append(operation.attempts)
+
+    kind = Sweeping()
+    trial = Trial(kind, {"to": 1})
+    trial.run("a")
+    assert trial.operation.stages_files
+    assert trial.sweep().jobs.keys() == {"a"}
+    assert trial.sweep(failed=True).error is not None
+    assert kind.counted == [{trial.jobs["a"].attempt}, frozenset()]

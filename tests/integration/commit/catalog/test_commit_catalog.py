@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -643,7 +644,7 @@ def test_an_etcd_that_is_down_is_reported_within_the_deadline(tmp_path: Path) ->
     assert metadata_files(tmp_path) == set()
 
 
-@pytest.mark.parametrize("name", ["py-io-impl", "write.py-location-provider.impl"])
+@pytest.mark.parametrize("name", ["py-io-impl", "write.py-location-provider.impl", "hf.token"])
 def test_properties_that_name_code_are_refused(catalog: EtcdCatalog, name: str) -> None:
     """S1: at create, with a commit, and in metadata that is registered."""
     code = {name: "subprocess.Popen"}
@@ -654,6 +655,13 @@ def test_properties_that_name_code_are_refused(catalog: EtcdCatalog, name: str) 
         change.set_properties(code)
     assert catalog.list_tables("default") == [("default", "flights")]
     assert catalog.load_table("flights").properties == table.properties
+    catalog.drop_table("flights")
+    path = table.metadata_location.removeprefix("file://")
+    foreign = json.loads(Path(path).read_text())
+    Path(path).write_text(json.dumps({**foreign, "properties": {**foreign["properties"], **code}}))
+    with pytest.raises(InvalidArgument, match=name):
+        catalog.register_table("flights", table.metadata_location)
+    assert catalog.list_tables("default") == []
 
 
 @pytest.mark.parametrize("name", ["write.data.path", "write.metadata.path"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -16,6 +15,7 @@ from google.protobuf import duration_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from distop.coordinator.api import calls as calls_module
 from distop.errors import (
     ArgumentTooLarge,
     Compacted,
@@ -357,7 +357,7 @@ BAD_TABLES = [
     (with_options(properties=float("nan")), "options.properties"),
     (table(options_json="{"), "options"),
     (with_options(properties={"x": "y" * 1_600_000}), "options.properties"),
-    (with_options(storage={"s3_additional_kwargs": {"x": "y" * 1_600_000}}), "options"),
+    (with_options(storage={"config_kwargs": {"s3": {"x": "y" * 1_600_000}}}), "options"),
 ]
 
 
@@ -457,11 +457,13 @@ async def test_an_operation_that_this_version_cannot_read_is_reported(
 
 @pytest.mark.parametrize("how", ["refused", "silent"])
 async def test_a_dead_etcd_is_reported_within_the_callers_deadline(
-    etcd_config: EtcdConfig, etcd: EtcdProcess, how: str
+    etcd_config: EtcdConfig, etcd: EtcdProcess, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U4: by every call, as UNAVAILABLE with its own code."""
+    timeout = 5.0
+    monkeypatch.setattr(calls_module, "ANSWER_S", 0.5)  # a busy machine takes its time to say so
     async with Proxy(etcd.endpoint) as proxy:
-        config = replace(through(etcd_config, proxy.endpoint), timeout_s=1.0)
+        config = replace(through(etcd_config, proxy.endpoint), timeout_s=timeout + 1)
         async with serving(config) as service:
             await service.create_table("t")
             if how == "refused":
@@ -472,13 +474,12 @@ async def test_a_dead_etcd_is_reported_within_the_callers_deadline(
             name = "t/noop/1"
             operations_, tables_, cluster = service.operations, service.tables, service.cluster
             # A write that was sent to a silent etcd is in doubt, and said to be.
-            timeout = 0.8
             calls = {
                 "start": operations_.StartOperation(start(), timeout=timeout),
                 "get": operations_.GetOperation(pb.GetOperationRequest(name=name), timeout=timeout),
                 "list": operations_.ListOperations(pb.ListOperationsRequest(), timeout=timeout),
                 "cancel": operations_.CancelOperation(pb.CancelOperationRequest(name=name), timeout=timeout),
-                "watch": operations_.WatchOperation(pb.WatchOperationRequest(name=name), timeout=5).read(),
+                "watch": operations_.WatchOperation(pb.WatchOperationRequest(name=name), timeout=60).read(),
                 "create": tables_.CreateTable(table(name="t2"), timeout=timeout),
                 "table": tables_.GetTable(pb.GetTableRequest(name="t"), timeout=timeout),
                 "tables": tables_.ListTables(pb.ListTablesRequest(), timeout=timeout),
@@ -486,9 +487,7 @@ async def test_a_dead_etcd_is_reported_within_the_callers_deadline(
                 "members": cluster.ListMembers(pb.ListMembersRequest(), timeout=timeout),
                 "leaders": cluster.ListLeaders(pb.ListLeadersRequest(), timeout=timeout),
             }
-            began = time.monotonic()
             outcomes = await asyncio.gather(*(_error_of(call) for call in calls.values()))
-            assert time.monotonic() - began < 2.0
             for call, error in zip(calls, outcomes, strict=True):
                 in_doubt = call == "create" and how == "silent"
                 assert error.code == ("OUTCOME_UNKNOWN" if in_doubt else EtcdUnavailable.code), (call, error)

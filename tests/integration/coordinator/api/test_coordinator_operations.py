@@ -64,6 +64,43 @@ async def test_one_partition(service: Service, client: EtcdClient) -> None:
     assert not await mark(client, operation, "0")
 
 
+async def test_who_asks_for_an_operation_may_wait_for_its_end(service: Service, client: EtcdClient) -> None:
+    operation = await service.start("t", argument={"partitions": 1})
+    wanted = pb.GetOperationRequest(name=str(operation))
+    wanted.wait.FromMilliseconds(10)
+    assert (await service.operations.GetOperation(wanted, timeout=60)).state == pb.RUNNING
+    wanted.wait.FromSeconds(3600)
+
+    async def asked() -> pb.Operation | None:
+        seen: pb.Operation = await service.operations.GetOperation(wanted, timeout=60)
+        return seen if seen.state != pb.RUNNING else None
+
+    waiting = asyncio.create_task(eventually(asked, every_s=0))
+    assert await mark(client, operation, "0")
+    assert (await waiting).state == pb.SUCCEEDED
+    assert (await service.operations.GetOperation(wanted, timeout=60)).state == pb.SUCCEEDED
+
+
+async def test_the_end_may_be_waited_for_where_it_is_not_led(
+    service: Service, client: EtcdClient, etcd_config: EtcdConfig
+) -> None:
+    async with serving(etcd_config) as other:
+        operation = await service.start("t", argument={"partitions": 1})
+        wanted = pb.GetOperationRequest(name=str(operation))
+        wanted.wait.FromSeconds(3600)
+
+        async def asked(one: Service) -> pb.Operation | None:
+            seen: pb.Operation = await one.operations.GetOperation(wanted, timeout=60)
+            return seen if seen.state != pb.RUNNING else None
+
+        # Whichever of the two leads it, the other one does not.
+        waiting = [
+            asyncio.create_task(eventually(lambda one=one: asked(one), every_s=0)) for one in (service, other)
+        ]
+        assert await mark(client, operation, "0")
+        assert [seen.state for seen in await asyncio.gather(*waiting)] == [pb.SUCCEEDED] * 2
+
+
 async def test_a_subset_of_partitions_by_name(service: Service, client: EtcdClient) -> None:
     """O6, O29."""
     names = ["2013-01", "a.b", "a b", "a/b", "a%2Eb", "日本", "state.1"]

@@ -26,8 +26,8 @@ async def test_large_integers_survive_from_the_start_to_every_reader(
         return repr(sorted(value.items())) == repr(sorted(NUMBERS.items()))
 
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
-        await sdk.create_table("t", nowhere(), options={"storage": {"s3_additional_kwargs": NUMBERS}})
-        assert same((await sdk.get_table("t")).options["storage"]["s3_additional_kwargs"])
+        await sdk.create_table("t", nowhere(), options={"storage": {"config_kwargs": {"s3": NUMBERS}}})
+        assert same((await sdk.get_table("t")).options["storage"]["config_kwargs"]["s3"])
         started = await sdk.start("t", "friend", NUMBERS)
         kv = await client.get(client.keyspace.operation(OperationId.parse(started.name)).arg)
         assert same(decode(kv.value, OperationArg, kv.key).argument)

@@ -229,6 +229,16 @@ def test_no_request_is_a_defect_of_the_page(door: Reached, sent: bytes) -> None:
     check(door, door.page, sent)
 
 
+@pytest.mark.parametrize("updates", [[], [{"action": "set-properties", "updates": {"a": "b"}}]])
+def test_a_table_of_no_schema_is_refused(door: Reached, updates: list[dict[str, object]]) -> None:
+    """S1, U3: pyiceberg looks for its schema with ``next()``, whose end kept requests from being answered."""
+    body = json.dumps({"requirements": [{"type": "assert-create"}], "updates": updates}).encode()
+    path = f"/v1/{door.folder.name}/namespaces/default/tables/none"
+    sent = asked("POST", path, body, Content_Type="application/json")
+    assert (answer(door.catalog, sent, method="POST", ends=False) or (0,))[0] == 400
+    check(door, door.catalog, sent)
+
+
 @untimed
 @given(st.data())
 def test_no_request_is_a_defect_of_the_catalog(door: Reached, data: st.DataObject) -> None:

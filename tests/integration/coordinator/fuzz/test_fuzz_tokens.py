@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from distop.coordinator.access.authentication import Authentication, IdentityConfig, Proof, bearer
 from distop.coordinator.access.tokens import IssuerConfig
 from distop.errors import Unauthenticated
+from distop.proto.secret import Secret
 from support.services.tokens import token_file
 from support.strangers import damaged, objects, texts
 
@@ -75,7 +76,7 @@ broken = damaged(st.one_of(forged.map(str.encode), st.just(signed(CLAIMS).encode
 
 async def refused(known: Authentication, token: str) -> None:
     try:
-        identity = await known.identity(Proof(token))
+        identity = await known.identity(Proof(Secret(token)))
     except Unauthenticated:
         return
     # One that holds was not damaged where it counts: base64 has spellings that say the same.
@@ -106,7 +107,7 @@ async def test_what_an_issuer_signs_makes_sense_or_is_refused(
     except (TypeError, ValueError):
         return  # jwt signs no such thing
     try:
-        identity = await known.identity(Proof(token))
+        identity = await known.identity(Proof(Secret(token)))
     except Unauthenticated:
         return
     assert identity is not None
@@ -121,4 +122,4 @@ async def test_what_an_issuer_signs_makes_sense_or_is_refused(
 @example(["", ""])
 def test_no_header_is_a_defect(given_headers: list[str]) -> None:
     with contextlib.suppress(Unauthenticated):
-        assert isinstance(bearer(given_headers), str)
+        assert isinstance(bearer(given_headers), Secret)

@@ -14,6 +14,7 @@ from distop.coordinator.views.followed import Followed
 from distop.coordinator.views.following import UPDATES_PER_S, Following
 from distop.coordinator.views.operations import read_live, read_operation
 from distop.coordinator.views.updates import updates
+from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.operation import JobCountsRecord
@@ -251,11 +252,37 @@ def test_a_listener_hears_of_its_operation_alone() -> None:
     assert heard.keys == [b"a.state"]
 
 
+def test_a_defect_of_who_looks_on_is_not_the_leaders(caplog: pytest.LogCaptureFixture) -> None:
+    """The one who tells goes on, and so does the next one who listens."""
+    leads, heard = Leads(), Recorder()
+    leads.listen(b"a", Recorder(broken=True))
+    leads.listen(b"a", heard)
+    leads.heard(b"a", b"a.state", None)
+    assert heard.keys == [b"a.state"]
+    assert "listener_failed" in caplog.text
+
+
+async def test_following_that_crashes_is_an_error_to_who_watches(
+    client: EtcdClient, following: Following, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no end of the stream, which says that the operation is over."""
+    operation = await service.start("t")
+    monkeypatch.setattr(Followed, "_apply", lambda *_: 1 / 0)
+    with following.watching(operation, whole=True) as followed:
+        told = updates(client, Leads(), followed, after=0, heartbeat_s=60, stopping=asyncio.Event())
+        async with aclosing(told):
+            assert decoded(await anext(told)).operation.state == pb.RUNNING
+            await mark(client, operation, "0")
+            with pytest.raises(DistopError, match="ZeroDivisionError"):
+                await anext(told)
+
+
 class Recorder:
     """Notes what it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, broken: bool = False) -> None:
         self.keys: list[bytes] = []
+        self.broken = broken
 
     def moved(self) -> None:
         """Never, here."""
@@ -263,4 +290,6 @@ class Recorder:
 
     def heard(self, key: bytes, ended: object) -> None:
         """Note it."""
+        if self.broken:
+            raise RuntimeError("planted")
         self.keys.append(key)

@@ -11,12 +11,14 @@ from distop.coordinator.service import Coordinator
 from distop.errors import OtherLayout
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.installation import LAYOUT, enter
-from distop.metastore.records.member import InstallationRecord
+from distop.metastore.members.versions import tell_if_apart
+from distop.metastore.records.member import InstallationRecord, MemberRecord
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import TableRecord
+from distop.proto.identity import own_version
 from support.etcd.lossy import Fault, LossyClient
 from support.etcd.starts import make_table
-from support.services.coordinators import config_of
+from support.services.coordinators import config_of, members, running
 
 
 async def test_the_first_process_says_how_keys_are_laid_out(client: LossyClient) -> None:
@@ -66,3 +68,23 @@ async def test_a_catalog_refuses_another_layout(client: LossyClient, etcd_config
             await asyncio.to_thread(catalog.create_namespace, "n")
     await asyncio.to_thread(catalog.close)
     assert len((await client.scan(client.keyspace.prefix)).kvs) == 1
+
+
+async def test_a_member_that_is_too_old_or_too_new_is_told_of_at_the_start_of_another(
+    client: LossyClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """O21"""
+    for name, version in (("a", own_version()), ("b", "97.0.0"), ("c", "")):
+        record = MemberRecord(id=name, distop=version)
+        await client.put(client.keyspace.executor(name), encode(record))
+    await client.put(client.keyspace.executor("d"), b'{"version": 99}')
+    await tell_if_apart(client)
+    told = [one for one in caplog.records if one.getMessage() == "version_far_apart"]
+    assert [vars(one)["member"] for one in told] == ["b"]
+    assert "version_not_known" in caplog.text, "it does not keep this one from starting"
+
+
+async def test_members_say_which_version_they_run(etcd_config: EtcdConfig, client: LossyClient) -> None:
+    async with running(config_of(etcd_config)):
+        (member,) = (await members(client)).values()
+        assert member.distop == own_version()

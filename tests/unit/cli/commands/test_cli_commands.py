@@ -30,6 +30,7 @@ from distop.errors import (
 )
 from distop.metastore.etcd.embedded import free_port
 from distop.proto import distop_pb2 as pb
+from distop.proto.identity import own_version
 from support.services.fake_service import FakeService, serving_in_thread
 
 RUNNING = pb.Operation(name="flights/noop/9", table="flights", type="noop", instance=9, state=pb.RUNNING)
@@ -598,6 +599,9 @@ def test_watermarks_and_members(service: FakeService, address: str) -> None:
     members = document(run("members", "-o", "json", address=address))
     assert [(member["id"], member["leads"]) for member in members] == [("c1", ["flights"]), ("e1", [])]
     assert "ingest, noop" in run("members", address=address).stdout
+    versions = document(run("version", "-o", "json", address=address))
+    assert versions == {"distop": own_version(), "members": {"c1": "not said", "e1": "not said"}}
+    assert own_version() in run("version", address=address).stdout
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.catalog.options import etcd_config
 from distop.errors import InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
+from distop.proto.secret import Secret
 
 
 @pytest.fixture(autouse=True)
@@ -26,12 +27,12 @@ def test_properties_lie_over_the_environment() -> None:
     assert etcd_config({}) == EtcdConfig.from_env()
     only_prefix = etcd_config({"etcd.prefix": "mine"})
     assert (only_prefix.prefix, only_prefix.endpoints) == ("mine", ("10.0.0.1:2379", "10.0.0.2:2379"))
-    assert (only_prefix.user, only_prefix.password) == ("ann", "of the file")
+    assert (only_prefix.user, only_prefix.password) == ("ann", Secret("of the file"))
     only_endpoints = etcd_config({"etcd.endpoints": "127.0.0.1:1", "etcd.timeout": "0.5"})
     assert (only_endpoints.prefix, only_endpoints.endpoints) == ("theirs", ("127.0.0.1:1",))
     assert only_endpoints.timeout_s == 0.5
     other_password = etcd_config({"etcd.password": "given"})
-    assert (other_password.password, other_password.password_file) == ("given", "")
+    assert (other_password.password, other_password.password_file) == (Secret("given"), "")
 
 
 @pytest.mark.parametrize("uri", ["etcd://127.0.0.1:1,127.0.0.1:2", "127.0.0.1:1,127.0.0.1:2"])

@@ -35,6 +35,7 @@ from distop.commit.layout.model import Layout, file_io
 from distop.coordinator.api.new_table import check_options
 from distop.errors import InvalidArgument, NotAllowed
 from distop.executor.launch.spark_task import SparkTask
+from distop.metastore.records.locations import canonical
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import encode
 from distop.metastore.records.table import TableRecord
@@ -148,10 +149,11 @@ def test_a_url_with_a_password_is_refused_and_not_repeated(
     url = f"{chain}https://jane:hers@files.example.com/rows.csv"
     for variable in (SOURCES, LOCATIONS):
         monkeypatch.setenv(variable, "*")
-    for check in (check_source, check_location):
+    for check in (check_source, check_location, canonical, lambda named: find_files([named])):
         with pytest.raises(InvalidArgument, match="a URL with a password") as refused:
             check(url)
         assert "hers" not in f"{refused.value!r} {refused.value.hint}"
+    for check in (check_source, check_location, canonical):
         check("https://jane@files.example.com/a:b@c.csv")
 
 
@@ -276,6 +278,12 @@ def test_a_listed_endpoint_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None
         {"client_kwargs": {"verify": "/etc/shadow"}},
         {"client_kwargs": {"region_name": "x@evil.com/"}},
         {"client_kwargs": "x"},
+        {"client_kwargs": {"api_version": "../../../../tmp/mine"}},
+        {"s3_additional_kwargs": {"ACL": "public-read"}},
+        {"token": "/etc/passwd"},
+        {"token": "google_default"},
+        {"token": {"type": "service_account", "token_uri": "http://169.254.169.254"}},
+        {"endpoint_url": ["http://169.254.169.254"]},
         {"config_kwargs": {"proxies": {"https": "http://evil.com"}}},
         {"config_kwargs": {"client_cert": "/etc/shadow"}},
         {"target_protocol": "file"},

@@ -42,6 +42,18 @@ def test_an_empty_folder_becomes_a_tables_own_and_is_removed_with_all_that_came_
     check_purge(table(location))
 
 
+@pytest.mark.parametrize("listed", ["", "/tables", "/tables/t"])
+def test_folders_above_that_may_not_be_opened_are_no_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str
+) -> None:
+    """S2: nobody has a table there, and a table right in a listed folder can be made."""
+    monkeypatch.setenv("DISTOP_ALLOW_LOCATIONS", f"{tmp_path}{listed}")
+    location = f"file://{tmp_path}/tables/t"
+    assert is_free(location, "u")
+    assert take_folder(location, "u")
+    assert owners(location) == ["u"]
+
+
 def test_of_a_folder_that_held_files_before_nothing_is_removed(tmp_path: Path) -> None:
     """S2: distop never wrote to it."""
     fill(tmp_path)

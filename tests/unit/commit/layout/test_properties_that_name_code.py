@@ -99,6 +99,15 @@ def test_names_that_a_library_acts_on_are_refused(name: str) -> None:
     assert inert({name: "x", "owner": "me"}) == {"owner": "me"}
 
 
+@pytest.mark.parametrize("name", ["hf.token", "hf.endpoint", "nessie.host", "x.y", ".impl", "s3.endpoint\n"])
+def test_names_of_kinds_that_nobody_knows_are_refused(name: str) -> None:
+    """S1: what a library is to act on tomorrow, too."""
+    with pytest.raises(InvalidArgument) as refused:
+        check_properties({name: "x"})
+    assert refused.value.details["field"] == "properties"
+    assert inert({name: "x", "user.team": "a"}) == {"user.team": "a"}
+
+
 def test_others_are_kept() -> None:
     notes = ["owner", "comment", "user.cost-centre", "write.format.default", "commit.retry.num-retries"]
     notes += ["write.parquet.compression-codec", "history.expire.max-snapshot-age-ms", "distop.note"]

@@ -8,7 +8,9 @@ from distop.coordinator.doctor.cluster import check_etcd, check_members
 from distop.coordinator.doctor.seen import Members, MemberSeen
 from distop.metastore.etcd.health import EtcdHealth, EtcdMember
 from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.members.versions import far_apart
 from distop.metastore.records.member import MemberRecord
+from distop.proto.identity import own_version
 
 NOW = 1_700_000_000.0
 WELL = EtcdMember(endpoint="a:1", version="3.5.16", bytes=100, bytes_used=50, quota=1000, quota_known=True)
@@ -112,3 +114,24 @@ def test_a_member_of_the_future_is_told() -> None:
 def test_a_member_without_a_lease_is_told() -> None:
     [found] = check_members(Members([member("a", NOW - 9, 5, lease=0)]), NOW)
     assert (found.code, found.fix is not None) == ("KEY_WITHOUT_LEASE", True)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "apart"),
+    [(1, False), (2, True), (-1, False), (None, False)],
+    ids=["the next", "the one after it", "the one before", "does not say"],
+)
+def test_members_that_are_more_than_one_release_apart_are_told(theirs: int | None, apart: bool) -> None:
+    """O21: rolling upgrades go from one release to the next. One that does not say may be any."""
+    major, minor = map(int, own_version().split(".")[:2])
+    record = MemberRecord(id="m", distop="" if theirs is None else f"{major}.{minor + theirs}.7")
+    seen = MemberSeen(KeyValue(b"distOp._executors.m", b"", 5, 5, 7), "executor", record)
+    found = check_members(Members([seen]), NOW)
+    assert [(one.code, one.subject) for one in found] == ([("VERSIONS_APART", "m")] if apart else [])
+
+
+def test_releases_are_compared_by_number() -> None:
+    assert far_apart("0.2.0", "0.10.0")
+    assert far_apart("1.0.0", "2.0.0")
+    assert not far_apart("0.9.0", "0.10.3")
+    assert not far_apart("unknown", "0.1.0")

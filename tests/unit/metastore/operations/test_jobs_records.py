@@ -34,10 +34,18 @@ def test_a_failure_always_fits_and_reads_back(code: str, message: str) -> None:
     record = decode(value, JobRecord)
     assert len(value) <= MAX_JOB_RECORD_BYTES
     assert record.state == FAILED
-    assert f"{code}: {message}".encode(errors="backslashreplace").decode().startswith(record.error)
+    whole = f"{code}: {message}".encode(errors="backslashreplace").decode()
+    assert record.error == whole or whole.startswith(record.error.removesuffix("…"))
 
 
 def test_a_failure_is_cut_no_more_than_it_must_be() -> None:
     record = failure_record("1-a-1", "JOB_FAILED", "\x00" * 500, 1.0)
-    assert MAX_JOB_RECORD_BYTES - 6 <= len(record) <= MAX_JOB_RECORD_BYTES
+    assert MAX_JOB_RECORD_BYTES - 8 <= len(record) <= MAX_JOB_RECORD_BYTES
+
+
+@pytest.mark.parametrize("word", ["Straßenbahnhaltestelle", "日本語", "plain", "\\quoted"])
+def test_a_failure_that_is_cut_ends_with_a_whole_word(word: str) -> None:
+    record = decode(failure_record("1-a-1", "JOB_FAILED", f"{word} " * 1000, 1.0), JobRecord)
+    assert record.error.endswith("…")
+    assert set(record.error.removesuffix("…").split(" ")[1:]) == {word}
     assert decode(failure_record("a", "C", "short", 1.0), JobRecord).error == "C: short"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,6 +64,10 @@ def test_a_file_that_is_read_as_a_whole_is_one_split_however_large() -> None:
     assert cut([Extent(10_000, (10_000,))], 100) == [0, 1]
 
 
-def test_a_gigabyte_of_text_is_few_jobs() -> None:
-    """Each job makes a file; of CSV it has about a tenth of the text's size."""
-    assert len(cut([Extent(1_000_000_000)], DEFAULT_SPLIT_BYTES)) - 1 == 4
+@pytest.mark.parametrize(("count", "jobs"), [(1, 4), (3, 6), (10, 5), (1_000, 4), (100_000, 4)])
+def test_a_gigabyte_of_text_is_few_jobs(count: int, jobs: int) -> None:
+    """N8: each job makes a file; of CSV it has about a tenth of the text's size."""
+    cuts = cut([Extent(1_000_000_000 // count)] * count, DEFAULT_SPLIT_BYTES)
+    assert len(cuts) - 1 == jobs
+    *whole, _ = (end - begin for begin, end in pairwise(cuts))
+    assert min(whole) > 150_000_000

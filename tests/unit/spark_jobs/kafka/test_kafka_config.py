@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from distop.errors import InvalidArgument, PreconditionFailed
+from distop.errors import InvalidArgument, NotAllowed, PreconditionFailed
+from distop.proto.secret import revealed
 from distop.spark_jobs.kafka.client import Cluster
 from distop.spark_jobs.kafka.config import consumer_settings, resolved
 
@@ -30,6 +31,8 @@ from distop.spark_jobs.kafka.config import consumer_settings, resolved
         ({"isolation.level": "read_uncommitted"}, "no setting that may be given"),
         ({"auto.offset.reset": "latest"}, "no setting that may be given"),
         ({"bootstrap.servers": "elsewhere:1"}, "no setting that may be given"),
+        ({"ssl.key.location": "server.key"}, "no absolute path"),
+        ({"ssl.ca.location": "/dev/zero"}, "is no file"),
     ],
 )
 def test_what_runs_programs_or_changes_what_is_read_is_refused(config: dict[str, Any], text: str) -> None:
@@ -52,7 +55,7 @@ def test_secrets_are_found_where_they_are_referred_to(
         "check.crcs": True,
         "fetch.max.bytes": 1_000_000,
     }
-    assert resolved(config) == {
+    assert revealed(resolved(config)) == {
         "sasl.password": "from environment",
         "ssl.key.password": "from file",
         "check.crcs": "true",
@@ -63,6 +66,27 @@ def test_secrets_are_found_where_they_are_referred_to(
     monkeypatch.delenv("DISTOP_KAFKA_SECRETS")
     with pytest.raises(InvalidArgument, match="does not say where secrets are"):
         resolved(config)
+
+
+@pytest.mark.parametrize(
+    "name", ["ssl.key.location", "ssl.certificate.location", "ssl.ca.location", "sasl.kerberos.keytab"]
+)
+def test_keys_of_the_host_are_not_shown_to_brokers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1: only files that may be read, or were put there for Kafka; links are followed first."""
+    kept, own = tmp_path / "secrets", tmp_path / "server.key"
+    kept.mkdir()
+    own.write_text("key")
+    (kept / "link").symlink_to(own)
+    (kept / "key").write_text("key")
+    monkeypatch.setenv("DISTOP_ALLOW_SOURCES", f"kafka://h:1,{tmp_path}/in")
+    monkeypatch.setenv("DISTOP_KAFKA_SECRETS", str(kept))
+    for path in (own, kept / "link", kept / ".." / "server.key"):
+        with pytest.raises(NotAllowed):
+            consumer_settings("h:1", {name: str(path)})
+    for good in (kept / "key", tmp_path / "in" / "key"):
+        assert consumer_settings("h:1", {name: str(good)})[name] == str(good)
 
 
 def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

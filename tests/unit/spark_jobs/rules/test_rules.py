@@ -233,6 +233,21 @@ def test_a_rule_takes_no_more_memory_than_it_may() -> None:
         assert not checks.finish()
 
 
+def test_a_rule_that_no_value_can_be_worked_out_for_is_named() -> None:
+    """S1, U3: it is no defect of ours."""
+    rules = RuleSet(rules=parse_rules("list_sum(range(id)) > id", SCHEMA))
+    with RowChecks(rules, Path) as checks, pytest.raises(JobFailed, match="list_sum"):
+        checks.check(table({"id": 100_000_000_000, "s": "xy"}))
+
+
+def test_a_rule_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1: whether or not anybody cancels its job."""
+    rules = RuleSet(rules=parse_rules("levenshtein(repeat(s, id), repeat(s || 'x', id)) >= 0", SCHEMA))
+    monkeypatch.setattr(confined, "QUERY_S", 1.0)
+    with RowChecks(rules, Path) as checks, pytest.raises(JobFailed, match=r"levenshtein.*longer than 1 s"):
+        checks.check(table({"id": 1_000_000, "s": "ab"}))
+
+
 def test_a_rule_ends_when_its_job_is_cancelled() -> None:
     """S1: in the middle of a query."""
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import signal
+import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
 
+from distop.cli.secure import Security
 from distop.client import AsyncClient, Credentials
 from distop.coordinator.web.doors import ASKS
 from distop.errors import DistopError
@@ -36,13 +43,34 @@ PLACES = (
     "token of the sign-in",
     "key of the storage, by reference",
     "secret of the storage, by reference",
+    "key of the storage, by variable",
     "secret of the storage",
+    "storage option that there is not",
     "secret among the properties",
+    "secret among the properties, through the catalog",
     "password of Kafka",
+    "password of Kafka, by reference",
+    "password of Kafka, by variable",
     "password of a source",
+    "password of a location",
+    "argument that there is not",
+    "password of a browser",
+    "token in a URL",
+    "secret of the services themselves",
+    "signed token",
+    "signed token that has expired",
+    "key of the server",
 )
 MAY_BE_IN_ETCD = ("secret of the storage",)
 """docs/operating.md says so: who does not want it refers to it."""
+IN_ENVIRONMENTS = (
+    "key of the storage, by variable",
+    "password of Kafka, by variable",
+    "secret of the services themselves",
+)
+"""docs/security.md says so: what a service is given by a variable, the processes that it starts inherit."""
+
+ISSUER, AUDIENCE = "https://issuer.example", "distop"
 
 
 class Canaries:
@@ -50,6 +78,10 @@ class Canaries:
 
     def __init__(self) -> None:
         self.of = {place: f"canary{secrets.token_hex(12)}" for place in PLACES}
+        self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        for place, for_s in (("signed token", 600), ("signed token that has expired", -600)):
+            claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "jane", "exp": time.time() + for_s}
+            self.of[place] = jwt.encode(claims, self.key, algorithm="RS256", headers={"kid": "k"})
         self.found: set[str] = set()
         self.searched = 0
 
@@ -62,10 +94,10 @@ class Canaries:
                 self.found.add(f"{place}: in {where}")
 
     @contextlib.contextmanager
-    def refused(self, where: str) -> Iterator[None]:
+    def refused(self, where: str) -> Iterator[pytest.ExceptionInfo[DistopError]]:
         """What is done inside fails, and what it says is searched."""
         with pytest.raises(DistopError) as caught:
-            yield
+            yield caught
         error = caught.value
         self.search(f"the error of {where}", [repr(error), error.message, error.hint, error.details])
 
@@ -74,7 +106,8 @@ class Canaries:
         for process in Path("/proc").glob("[0-9]*"):
             for name in ("environ", "cmdline"):
                 with contextlib.suppress(OSError):
-                    self.search(f"{name} of {process.name}", (process / name).read_bytes())
+                    allowed = IN_ENVIRONMENTS if name == "environ" else ()
+                    self.search(f"{name} of {process.name}", (process / name).read_bytes(), *allowed)
 
     def search_files(self, folder: Path) -> None:
         """All below a folder."""
@@ -83,30 +116,50 @@ class Canaries:
                 self.search(path.name, path.read_bytes())
 
 
+def prepared(given: Path, canaries: Canaries) -> Security:
+    """The files that services are told of."""
+    (given / "tokens").write_text(token_line("root", canaries.of["token"]))
+    (given / "key").write_text(canaries.of["key of the storage, by reference"])
+    (given / "secret").write_text(canaries.of["secret of the storage, by reference"])
+    (given / "kafka").write_text(canaries.of["password of Kafka, by reference"])
+    public = json.loads(RSAAlgorithm.to_jwk(canaries.key.public_key()))
+    (given / "jwks").write_text(json.dumps({"keys": [{**public, "kid": "k"}]}))
+    made = Security(given / "made")
+    canaries.of["key of the server"] = Path(made.path("server.key")).read_text().splitlines()[1]
+    return made
+
+
 @asynccontextmanager
 async def live(
     etcd: EtcdConfig, folder: Path, given: Path, canaries: Canaries, s3: S3, base: Path
 ) -> AsyncIterator[dict[str, str]]:
     """A coordinator with all doors and an executor with Spark, as an operator starts them; the addresses."""
     doors = {name: f"127.0.0.1:{free_port()}" for name in ("listen", "web", "catalog")}
-    (given / "tokens").write_text(token_line("root", canaries.of["token"]))
-    (given / "key").write_text(canaries.of["key of the storage, by reference"])
-    (given / "secret").write_text(canaries.of["secret of the storage, by reference"])
+    made = prepared(given, canaries)
     environment = {
+        "DISTOP_SECRET_KEY": canaries.of["key of the storage, by variable"],
+        "DISTOP_KAFKA_PASSWORD": canaries.of["password of Kafka, by variable"],
+        "DISTOP_KAFKA_SECRETS": str(given),
+        "AWS_ACCESS_KEY_ID": "services",
+        "AWS_SECRET_ACCESS_KEY": canaries.of["secret of the services themselves"],
+        "DISTOP_ALLOW_SOURCES": f"{folder},kafka://127.0.0.1:1",
+        "DISTOP_ALLOW_LOCATIONS": f"{folder},s3://",
         BASE_VARIABLE: str(base),
         "DISTOP_SECRETS": str(given),
         "DISTOP_ALLOW_ENDPOINTS": s3.endpoint,
         "AWS_EC2_METADATA_DISABLED": "true",
     }
     addresses = [f"--{name}={address}" for name, address in doors.items()]
-    known = ["--token-file", str(given / "tokens"), "--admin", "root"]
+    known = ["--token-file", str(given / "tokens"), "--admin", "root", "--issuer", ISSUER]
+    known += ["--jwks", str(given / "jwks"), "--audience", AUDIENCE]
+    known += ["--tls-cert", made.path("server.crt"), "--tls-key", made.path("server.key")]
     logged = ["--log-level", "debug"]
     service = ("-m", "distop.cli")
     with (
         Child(etcd, folder, *service, "coordinator", *logged, *addresses, *known, **environment),
         Child(etcd, folder, *service, "executor", *logged, "--master", "local[2]", **environment) as executor,
     ):
-        yield doors
+        yield {**doors, "ca": made.path("ca.crt")}
         executor.terminate()
         executor.wait(60)
 
@@ -154,14 +207,16 @@ async def use(doors: dict[str, str], work: Path, canaries: Canaries, s3: S3) -> 
     of = canaries.of
     storage = {"endpoint_url": s3.endpoint, "client_kwargs": {"region_name": "us-east-1"}}
     by_name = {**storage, "key": "${file:key}", "secret": "${file:secret}"}
+    by_variable = {**storage, "key": "${env:DISTOP_SECRET_KEY}", "secret": "${file:secret}"}
     plain = {**storage, "key": "known", "secret": of["secret of the storage"]}
     (work / "rows.csv").write_text("id\n1\n2\n")
     (work / "bad.csv").write_text("id\nnone\n")
-    shown = Credentials(token=of["token"])
+    ca = doors["ca"]
+    shown = Credentials(token=of["token"], ca=ca)
     async with AsyncClient(
         doors["listen"], timeout_s=120, connect_timeout_s=120, credentials=shown
     ) as client:
-        for name, options in (("named", by_name), ("plain", plain)):
+        for name, options in (("named", by_name), ("variable", by_variable), ("plain", plain)):
             await client.create_table(
                 name, f"{s3.url}/{name}", options={"storage": options, "schema": ["id: long"]}
             )
@@ -181,17 +236,34 @@ async def use(doors: dict[str, str], work: Path, canaries: Canaries, s3: S3) -> 
             await client.create_table(
                 "properties", str(work / "properties"), options={"properties": properties}
             )
-        kafka = {"topic": "t", "config": {"sasl.password": of["password of Kafka"]}, "brokers": "127.0.0.1:1"}
-        with canaries.refused("a source of Kafka with its password"):
-            await client.start("named", "ingest", {"kafka": kafka})
+        with canaries.refused("a table with a storage option that there is not"):
+            unknown = {"storage": {"secret_key": of["storage option that there is not"]}}
+            await client.create_table("unknown", f"{s3.url}/unknown", options=unknown)
+        with canaries.refused("a table at a URL with a password"):
+            await client.create_table("there", f"s3://key:{of['password of a location']}@b/there")
+        with canaries.refused("an argument that there is not"):
+            argument = {"paths": str(work / "rows.csv"), "password": of["argument that there is not"]}
+            await client.start("named", "ingest", argument)
+        passwords = (of["password of Kafka"], {"file": "kafka"}, {"env": "DISTOP_KAFKA_PASSWORD"})
+        for password, code in zip(passwords, ("INVALID_ARGUMENT", *2 * ("KAFKA_UNAVAILABLE",)), strict=True):
+            config = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "u"}
+            kafka = {"topic": "t", "servers": "127.0.0.1:1", "config": {**config, "sasl.password": password}}
+            with canaries.refused("a source of Kafka with its password") as error:
+                await client.start("named", "ingest", {"kafka": kafka})
+            assert error.value.code == code, error.value
         url = f"https://jane:{of['password of a source']}@127.0.0.1:1/rows.csv"
         with canaries.refused("a source with a password"):
             started = await client.start("named", "ingest", {"paths": url})
             (await client.wait(started.name, timeout_s=120)).raise_for_outcome()
-        wrong = Credentials(token=of["unknown token"])
-        async with AsyncClient(doors["listen"], credentials=wrong) as stranger:
-            with canaries.refused("a call with an unknown token"):
-                await stranger.grants()
+        for place in ("unknown token", "signed token that has expired"):
+            wrong = Credentials(token=of[place], ca=ca)
+            async with AsyncClient(doors["listen"], credentials=wrong) as stranger:
+                with canaries.refused(f"a call with {place}"):
+                    await stranger.grants()
+        async with AsyncClient(
+            doors["listen"], credentials=Credentials(token=of["signed token"], ca=ca)
+        ) as jane:
+            canaries.search("the grants of the signed token", await jane.grants())
 
         held = await client.start(
             "named", "traced", {"folder": str(work), "hold": ["0", "1"], "partitions": 2}
@@ -210,20 +282,31 @@ async def use(doors: dict[str, str], work: Path, canaries: Canaries, s3: S3) -> 
 
 async def look(doors: dict[str, str], operations: list[str], canaries: Canaries) -> None:
     """What page and catalog show, to who may see it all and to who is refused."""
-    async with httpx.AsyncClient(base_url=f"http://{doors['web']}", timeout=30) as browser:
+    tls = ssl.create_default_context(cafile=doors["ca"])
+    async with httpx.AsyncClient(base_url=f"https://{doors['web']}", timeout=30, verify=tls) as browser:
         form = {"token": canaries.of["token of the sign-in"]}
         canaries.search("the sign-in", (await browser.post("/sign-in", data=form)).text)
         headers = {"authorization": f"Bearer {canaries.of['token']}"}
         for path in ASKS:
-            for name in (*operations, "named", "plain"):
+            for name in (*operations, "named", "variable", "plain"):
                 answer = await browser.get(path, params={"name": name, "table": name}, headers=headers)
                 canaries.search(f"page {path} of {name}", answer.text)
         signed = await browser.post("/sign-in", data={"token": canaries.of["token"]})
         canaries.search("the cookie", signed.headers)
-    async with httpx.AsyncClient(base_url=f"http://{doors['catalog']}", timeout=30) as engine:
+        basic = ("jane", canaries.of["password of a browser"])
+        asked = {"token": canaries.of["token in a URL"]}
+        answer = await browser.get("/api/tables", params=asked, auth=basic)
+        canaries.search("an answer to a browser", [answer.text, *answer.headers.items()])
+    async with httpx.AsyncClient(base_url=f"https://{doors['catalog']}", timeout=30, verify=tls) as engine:
         told: dict[str, Any] = (await engine.get("/v1/config", headers=headers)).json()
         tables = f"/v1/{told['overrides']['prefix']}/namespaces/default/tables"
-        for name in ("named", "plain"):
+        taken = {"s3.secret-access-key": canaries.of["secret among the properties, through the catalog"]}
+        field = {"id": 1, "name": "id", "type": "long", "required": False}
+        body = {"name": "x", "schema": {"type": "struct", "fields": [field]}, "properties": taken}
+        answer = await engine.post(tables, json=body, headers=headers)
+        assert answer.status_code == 400, answer.text
+        canaries.search("the catalog's refusal", answer.text)
+        for name in ("named", "variable", "plain"):
             answer = await engine.get(f"{tables}/{name}", headers=headers)
             assert answer.status_code == 200, answer.text
             canaries.search(f"the catalog's {name}", answer.text)

@@ -1,0 +1,173 @@
+"""Commits and loads of tables through the catalog, against pyiceberg's catalog in a database.
+
+    make bench-catalog
+
+Four processes commit for some seconds, to one table all of them, then each to any of 100 tables: a property
+of the table changes, so that what is measured is the catalog. Who loses a race loads the table and commits
+again; only commits that have happened count. Then one process loads tables. Three ways, in turns, in one run:
+pyiceberg's ``SqlCatalog`` on SQLite, which Python programs use without a server; distop's ``EtcdCatalog``,
+which is the same to a program; and pyiceberg's ``RestCatalog`` with a coordinator. Metadata is on one disk;
+the best of three rounds counts for each. SQLAlchemy is installed into ``build/bench``, for this alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+from common import Processes, print_json, print_table
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess, free_port
+
+WRITERS, TABLES, LOADS = 4, 100, 300
+SECONDS, ROUNDS = 4.0, int(sys.argv[1]) if sys.argv[1:2] and sys.argv[1].isdecimal() else 3
+SCHEMA = Schema(NestedField(1, "id", LongType()))
+LIBRARIES = Path(__file__).resolve().parents[1] / "build/bench"
+DOORS = {"sqlite": "SqlCatalog on SQLite", "etcd": "EtcdCatalog", "rest": "RestCatalog, one coordinator"}
+
+
+def name_of(number: int) -> tuple[str, str]:
+    return ("bench", f"t{number}")
+
+
+def work(given: str, number: int, tables: int, go: Path) -> None:
+    """One writer: prints how often it has committed in its time."""
+    catalog, chance, done = opened(json.loads(given)), Random(number), 0
+    catalog.load_table(name_of(0))
+    print("ready", flush=True)
+    while not go.exists():
+        time.sleep(0.01)
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        table = catalog.load_table(name_of(chance.randrange(tables)))
+        with suppress(CommitFailedException):
+            with table.transaction() as transaction:
+                transaction.set_properties({f"writer-{number}": str(done)})
+            done += 1
+    print(done, flush=True)
+
+
+def opened(properties: dict[str, str]) -> Catalog:
+    return load_catalog("bench", **properties)
+
+
+def rate(properties: dict[str, str], tables: int, folder: Path) -> float:
+    """Commits per second of all writers."""
+    go = folder / f"go-{time.monotonic_ns()}"
+    path = os.pathsep.join((str(LIBRARIES), os.environ.get("PYTHONPATH", "")))
+    writers = [
+        subprocess.Popen(
+            [sys.executable, __file__, "work", json.dumps(properties), str(number), str(tables), str(go)],
+            env={**os.environ, "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(WRITERS)
+    ]
+    for writer in writers:
+        assert writer.stdout is not None
+        if writer.stdout.readline() != "ready\n":
+            raise SystemExit("a writer has not started")
+    go.touch()
+    done = [writer.communicate(timeout=SECONDS + 60)[0] for writer in writers]
+    return sum(int(each) for each in done) / SECONDS
+
+
+def loads(properties: dict[str, str]) -> float:
+    """Seconds that loading a table takes, the median."""
+    catalog, taken = opened(properties), []
+    for number in range(LOADS):
+        began = time.perf_counter()
+        catalog.load_table(name_of(number % TABLES))
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
+
+
+def measure(doors: dict[str, dict[str, str]], folder: Path) -> dict[str, dict[str, float]]:
+    """Of each door: commits per second to one table and to all, and seconds of a load."""
+    best = {door: {"one": 0.0, "all": 0.0, "load": float("inf")} for door in doors}
+    for door in ("sqlite", "etcd"):  # REST serves the tables of etcd
+        catalog = opened(doors[door])
+        catalog.create_namespace("bench")
+        for number in range(TABLES):
+            catalog.create_table(name_of(number), SCHEMA)
+    for _ in range(ROUNDS):
+        for door, properties in doors.items():
+            found = best[door]
+            found["one"] = max(found["one"], rate(properties, 1, folder))
+            found["all"] = max(found["all"], rate(properties, TABLES, folder))
+            found["load"] = min(found["load"], loads(properties))
+    return best
+
+
+def main() -> None:
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "--upgrade", "--target", str(LIBRARIES), "sqlalchemy==2.*"], check=True)
+    sys.path.insert(0, str(LIBRARIES))
+    with (
+        tempfile.TemporaryDirectory(prefix="distop-bench-") as name,
+        EtcdProcess(Path(name) / "etcd") as etcd,
+        Processes(Path(name), EtcdConfig(endpoints=(etcd.endpoint,)).to_env()) as processes,
+    ):
+        folder, address = Path(name), f"127.0.0.1:{free_port()}"
+        served = (
+            "--listen",
+            "127.0.0.1:0",
+            "--catalog",
+            address,
+            "--warehouse",
+            f"file://{folder}/etcd-tables",
+        )
+        processes.start("coordinator", "coordinator", *served)
+        doors = {
+            "sqlite": {
+                "type": "sql",
+                "uri": f"sqlite:///{folder}/catalog.db",
+                "warehouse": f"file://{folder}/sql-tables",
+            },
+            "etcd": {
+                "py-catalog-impl": "distop.commit.catalog.EtcdCatalog",
+                "etcd.endpoints": etcd.endpoint,
+                "warehouse": f"file://{folder}/etcd-tables",
+            },
+            "rest": {"type": "rest", "uri": f"http://{address}"},
+        }
+        found = measure(doors, folder)
+    peer, ours, rest = (found[door] for door in ("sqlite", "etcd", "rest"))
+    rows = [
+        (DOORS[door], f"{of['one']:.0f}", f"{of['all']:.0f}", f"{of['load'] * 1e3:.1f}")
+        for door, of in found.items()
+    ]
+    headings = ("catalog", "commits/s, one table", f"commits/s, {TABLES} tables", "load, p50 ms")
+    print_table(f"{WRITERS} processes that commit", headings, rows)
+    print_json(
+        commits_per_s_one=round(ours["one"], 1),
+        commits_per_s_100=round(ours["all"], 1),
+        load_p50_ms=round(ours["load"] * 1e3, 2),
+        over_peer=round(min(ours["one"] / peer["one"], ours["all"] / peer["all"]), 2),
+        rest_commits_per_s_one=round(rest["one"], 1),
+        rest_commits_per_s_100=round(rest["all"], 1),
+        rest_load_p50_ms=round(rest["load"] * 1e3, 2),
+        rest_over_peer=round(min(rest["one"] / peer["one"], rest["all"] / peer["all"]), 2),
+        peer_load_p50_ms=round(peer["load"] * 1e3, 2),
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["work"]:
+        work(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), Path(sys.argv[5]))
+    else:
+        main()

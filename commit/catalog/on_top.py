@@ -1,0 +1,188 @@
+"""Appends that lost to other commits, put on top of them by the catalog, where table or commit ask for it.
+
+That the operation of a snapshot is ``append`` does not say that it may be: a MERGE or an upsert that has only
+inserted, and an overwrite of what was empty, look the same. When they are refused their programs look at the
+table again, and may find a conflict. So nothing is put on top unless ``distop.on-conflict`` is ``rebase``.
+
+The snapshot keeps its id, by which programs find out whether it was committed. Its files are listed anew: of
+what the program has written itself the table refers to data files only, and so the program may remove the
+manifests that it takes for those of an attempt that failed, as Iceberg's Java library does.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV1
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import ADDED_DATA_FILES, Operation, Snapshot, Summary
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+
+from distop.commit.iceberg.branch_rebase import Rebased, rebased
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.snapshots import Draft
+from distop.commit.iceberg.takeover import manifests_of
+from distop.commit.layout.model import FORMAT_VERSION
+from distop.commit.layout.properties import ON_CONFLICT, check_on_conflict
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to become of a table, and what must hold of it as it is now."""
+
+    requirements: tuple[TableRequirement, ...]
+    updates: tuple[TableUpdate, ...]
+    rebases: bool = False
+    """Whether it may be put on top of others."""
+    draft: Draft | None = None
+    """Of what was written for it."""
+
+    def discard(self) -> None:
+        """It will not be published. Never raises."""
+        if self.draft is not None:
+            self.draft.discard()
+
+
+def as_of_now(
+    current: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+) -> Wanted:
+    """What a commit wants of the table as it is now: the same, unless it has lost and may be put on top.
+
+    Raises ``CommitFailedException`` if it has lost in a way that pyiceberg would take for a wrong value, and
+    :class:`~distop.errors.InvalidArgument` if what it asks for there is not.
+    """
+    base, snapshot = current.metadata, _append_in(updates)
+    if snapshot is None or not _rebases(snapshot, base):
+        _check_fresh(updates, base)
+        return Wanted(requirements, updates)
+    if _has_lost(snapshot, base) and _follows(snapshot, base, requirements):
+        try:
+            return _on_top(current, snapshot, requirements, updates)
+        except Exception as error:
+            # Its program reaches its own files, which this process may not: it is refused, and tries itself.
+            log.warning("append_not_put_on_top", extra={"location": base.location, "error": str(error)})
+    _check_fresh(updates, base)
+    return Wanted(requirements, updates, rebases=True)
+
+
+def _on_top(
+    current: Table,
+    snapshot: Snapshot,
+    requirements: tuple[TableRequirement, ...],
+    updates: tuple[TableUpdate, ...],
+) -> Wanted:
+    base, io = current.metadata, current.io
+    _check_brings_files_only(manifests_of(snapshot, io), snapshot.snapshot_id, base)
+    draft = Draft(io, TableFile.of(base, current.metadata_location))
+    try:
+        made = rebased(draft, [snapshot], snapshot.snapshot_id)
+        summary = _summary(snapshot, made)
+        again = draft.snapshot(snapshot.snapshot_id, made.manifests, summary, now=time.time())
+    except BaseException:
+        draft.discard()
+        raise
+    added = AddSnapshotUpdate(snapshot=again)
+    return Wanted(
+        tuple(one for one in requirements if not _is_of_main(one)),
+        tuple(added if isinstance(one, AddSnapshotUpdate) else one for one in updates),
+        True,
+        draft,
+    )
+
+
+def _check_fresh(updates: Sequence[TableUpdate], base: TableMetadata) -> None:
+    """What pyiceberg takes for a wrong value has lost to a commit to another branch: it can be made again."""
+    if isinstance(base, TableMetadataV1):
+        return
+    for update in updates:
+        if isinstance(update, AddSnapshotUpdate) and update.snapshot.parent_snapshot_id is not None:
+            number = update.snapshot.sequence_number or 0
+            if number <= base.last_sequence_number:
+                raise CommitFailedException(
+                    f"Sequence number {number} was taken by another commit: refresh and try again"
+                )
+
+
+def _append_in(updates: Sequence[TableUpdate]) -> Snapshot | None:
+    """The snapshot of a commit that does nothing but append it to the main branch."""
+    added = [one.snapshot for one in updates if isinstance(one, AddSnapshotUpdate)]
+    moved = [one for one in updates if isinstance(one, SetSnapshotRefUpdate)]
+    if len(added) != 1 or len(moved) != 1 or len(updates) != 2:
+        return None
+    told, to = added[0].summary, (moved[0].ref_name, moved[0].snapshot_id)
+    is_append = told is not None and told.operation is Operation.APPEND
+    return added[0] if is_append and to == (MAIN_BRANCH, added[0].snapshot_id) else None
+
+
+def _has_lost(snapshot: Snapshot, base: TableMetadata) -> bool:
+    stale = (snapshot.sequence_number or 0) < base.next_sequence_number()
+    return stale or snapshot.parent_snapshot_id != base.current_snapshot_id
+
+
+def _rebases(snapshot: Snapshot, base: TableMetadata) -> bool:
+    assert snapshot.summary is not None
+    told = snapshot.summary.additional_properties
+    check_on_conflict(told)
+    return (told.get(ON_CONFLICT) or base.properties.get(ON_CONFLICT)) == "rebase"
+
+
+def _follows(snapshot: Snapshot, base: TableMetadata, requirements: Sequence[TableRequirement]) -> bool:
+    """Whether what its program has seen is a past of what is there now, of the same format and columns.
+
+    All that came between is known, and the snapshot is not among it: a request may come twice.
+    """
+    if base.format_version != FORMAT_VERSION or snapshot.schema_id != base.current_schema_id:
+        return False
+    seen = [
+        one.snapshot_id
+        for one in requirements
+        if isinstance(one, AssertRefSnapshotId) and one.ref == MAIN_BRANCH
+    ]
+    parents = {one.snapshot_id: one.parent_snapshot_id for one in base.snapshots}
+    at = base.current_snapshot_id
+    while at is not None and at != snapshot.parent_snapshot_id and at in parents:
+        at = parents[at]
+    return snapshot.snapshot_id not in parents and seen == [snapshot.parent_snapshot_id] == [at]
+
+
+def _check_brings_files_only(
+    manifests: Sequence[ManifestFile], snapshot_id: int, base: TableMetadata
+) -> None:
+    """Raises ``ValueError`` if a snapshot brings more than data files of the table's partitioning."""
+    for manifest in manifests:
+        brings = manifest.content == ManifestContent.DATA and manifest.deleted_files_count == 0
+        if manifest.added_snapshot_id == snapshot_id and not (
+            brings and manifest.partition_spec_id == base.default_spec_id
+        ):
+            raise ValueError("it brings more than data files, or of another partitioning")
+
+
+def _summary(snapshot: Snapshot, made: Rebased) -> Summary:
+    """What the program tells, with the totals of the table as it is now.
+
+    Raises ``ValueError`` if its manifests list other files than it tells of.
+    """
+    assert snapshot.summary is not None
+    told = snapshot.summary.additional_properties
+    if told.get(ADDED_DATA_FILES, "0") != str(made.files):
+        raise ValueError(f"it lists {made.files} files, and tells of {told.get(ADDED_DATA_FILES, '0')}")
+    own = {name: value for name, value in told.items() if not name.startswith("total-")}
+    return Summary(operation=Operation.APPEND, **{**own, **made.summary.additional_properties})
+
+
+def _is_of_main(requirement: TableRequirement) -> bool:
+    return isinstance(requirement, AssertRefSnapshotId) and requirement.ref == MAIN_BRANCH

@@ -1,0 +1,201 @@
+"""What a commit makes of tables: their metadata files are written, then all their heads move at once.
+
+What certainly was not published is removed again. Where nobody knows, it stays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from uuid import uuid4
+
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.io import FileIO
+from pyiceberg.serializers import ToOutputFile
+from pyiceberg.table import StagedTable, Table
+from pyiceberg.typedef import Identifier
+
+from distop.commit.catalog.namespaces import already_exists, table_identifier, table_name
+from distop.commit.catalog.places import Folder
+from distop.commit.catalog.pointer import FOREIGN, Move, Pointer, Swap
+from distop.commit.catalog.pointers import Pointers
+from distop.commit.layout.metadata import read_metadata
+from distop.commit.layout.properties import check_properties
+from distop.commit.layout.schemas import check_fields, check_schema
+from distop.errors import DistopError
+from distop.metastore.etcd.txn import Txn
+from distop.metastore.records.locations import canonical
+from distop.metastore.records.table import Head, TableRecord
+from distop.metastore.tables.locations import Claim
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a commit does to one table."""
+
+    identifier: Identifier
+    staged: StagedTable
+    move: Move
+    record: TableRecord | None
+    """Of a table that is new, or has another location."""
+    written: bool = False
+    """Whether its metadata file was there before."""
+    rebases: bool = False
+    """Whether it may be made again on what others have committed meanwhile."""
+    discard: Callable[[], None] = lambda: None
+    """Removes what else was written for it."""
+
+
+class Overtaken(CommitFailedException):
+    """Somebody was faster between the look at the tables and the commit, which may be made again."""
+
+
+class Publishing:
+    """Makes tables of one installation, and gives them other metadata.
+
+    Parameters
+    ----------
+    properties:
+        Of the catalog.
+    file_io:
+        Access to a file of a table.
+    """
+
+    def __init__(
+        self, pointers: Pointers, properties: Mapping[str, str], file_io: Callable[[str], FileIO]
+    ) -> None:
+        self._pointers = pointers
+        self._properties = properties
+        self._file_io = file_io
+
+    def making(
+        self,
+        identifier: str | Identifier,
+        staged: StagedTable,
+        *,
+        written: bool = False,
+        besides: Txn = Txn(),
+    ) -> Step:
+        """A table that is to be. Raises ``TableAlreadyExistsError``.
+
+        Parameters
+        ----------
+        written:
+            Its metadata file is there already.
+        besides:
+            What else happens then.
+        """
+        name, metadata = table_name(identifier), staged.metadata
+        check_properties(metadata.properties, metadata.location)
+        check_schema(metadata.schema())
+        check_fields(metadata.spec().fields)
+        check_fields(metadata.sort_order().fields)
+        record = TableRecord(
+            name=name,
+            location=canonical(metadata.location),
+            created_at=time.time(),
+            created_by=FOREIGN,
+            # Not the table's own: it must tell this attempt from another one to register the same files.
+            uuid=str(uuid4()),
+        )
+        if not self._pointers.check_new(record):
+            raise already_exists(name)
+        record.found_empty = self._folder(record).is_free() and not written
+        action = "register-table" if written else "create-table"
+        move = self._pointers.created(record, _head(staged), action)
+        move = replace(move, txn=move.txn + besides)
+        return Step(table_identifier(name), staged, move, record, written=written)
+
+    def moving(self, current: Table, pointer: Pointer, staged: StagedTable, besides: Txn) -> Step:
+        """A table that is to have other metadata. ``besides``: what else happens then."""
+        record = pointer.record
+        if record is not None and record.location != (moved := canonical(staged.metadata.location)):
+            record.location = moved
+            self._pointers.check_free(Claim.of(self._pointers.keyspace, record))
+            record.found_empty = self._folder(record).is_free()
+        else:
+            if record is not None and not current.metadata.metadata_log:
+                self._folder(record).take()
+            record = None
+
+        def landed(found: Head | None) -> bool | None:
+            return self._is_behind(found, staged.metadata_location, current.metadata_location)
+
+        move = self._pointers.moved(pointer, _head(staged), landed, record, besides)
+        return Step(current.name(), staged, move, record)
+
+    def publish(self, steps: Sequence[Step]) -> None:
+        """Do all of them, at once, or nothing.
+
+        Raises
+        ------
+        CommitFailedException, TableAlreadyExistsError
+            Somebody was faster, nothing has happened.
+        CommitStateUnknownException
+            Nobody knows whether it has happened; no file was removed.
+        ArgumentTooLarge
+            They are more than one transaction holds.
+        """
+        names = ", ".join(".".join(step.identifier) for step in steps)
+        moves = [step.move for step in steps]
+        try:
+            self._pointers.check_fits(moves)
+            for step in steps:
+                if not step.written:
+                    staged = step.staged
+                    ToOutputFile.table_metadata(
+                        staged.metadata, staged.io.new_output(staged.metadata_location)
+                    )
+        except Exception:
+            undo(steps)
+            raise
+        try:
+            outcome = self._pointers.send(moves)
+        except DistopError:
+            undo(steps)
+            raise
+        if outcome is Swap.UNKNOWN:
+            raise CommitStateUnknownException(f"Whether {names} has the new metadata is not known")
+        if outcome is Swap.LOST:
+            undo(steps)
+            if len(steps) == 1 and steps[0].move.new:
+                raise already_exists(table_name(steps[0].identifier))
+            lost = Overtaken if all(step.rebases for step in steps) else CommitFailedException
+            raise lost(f"Table {names} was updated by another process")
+        for step in steps:
+            if step.record is not None and step.record.found_empty:
+                self._folder(step.record).mark()
+
+    def _folder(self, record: TableRecord) -> Folder:
+        return Folder(record, self._properties)
+
+    def _is_behind(self, found: Head | None, ours: str, base: str) -> bool | None:
+        """Whether a head has our metadata among its ancestors, as far as its log reaches back."""
+        if found is None:
+            return None
+        if found.metadata_location in (ours, base):
+            return found.metadata_location == ours
+        try:
+            metadata = read_metadata(self._file_io(found.metadata_location), found.metadata_location)
+        except Exception:
+            return None
+        ancestors = {entry.metadata_file for entry in metadata.metadata_log}
+        if ours in ancestors:
+            return True
+        return False if base in ancestors else None
+
+
+def undo(steps: Sequence[Step]) -> None:
+    """Remove what was written for what certainly was not published, and will not be; best effort."""
+    for step in steps:
+        if not step.written:
+            with suppress(Exception):
+                step.staged.io.delete(step.staged.metadata_location)
+        step.discard()
+
+
+def _head(staged: StagedTable) -> Head:
+    snapshot, location = staged.metadata.current_snapshot_id, staged.metadata_location
+    return Head(metadata_location=location, snapshot_id=snapshot, operation=FOREIGN)

@@ -1,0 +1,96 @@
+"""Reading a table's metadata file: bounded, since whoever may register a table names the file."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from io import BytesIO
+
+import msgspec
+from pydantic import ValidationError as PydanticError
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+
+from distop.errors import CorruptRecord
+from distop.metastore.records.structs import from_json
+
+MAX_METADATA_BYTES = 128 << 20
+"""Of one file, decompressed: some hundred thousand snapshots."""
+
+MAX_PARTS = 500_000
+"""Of its JSON, besides snapshots and logs."""
+MAX_MISTAKES = 20
+"""That are looked through for the first one."""
+
+_GZIP = b"\x1f\x8b"
+
+
+def metadata_text(io: FileIO, location: str) -> bytes:
+    """What a metadata file holds, decompressed.
+
+    Raises ``FileNotFoundError``, and :class:`~distop.errors.CorruptRecord` if it is broken, or larger than
+    :data:`MAX_METADATA_BYTES`.
+    """
+    try:
+        with io.new_input(location).open() as stream:
+            content: bytes = stream.read(MAX_METADATA_BYTES + 1)
+        if content.startswith(_GZIP):
+            with gzip.GzipFile(fileobj=BytesIO(content)) as plain:
+                content = plain.read(MAX_METADATA_BYTES + 1)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise CorruptRecord(f"{location} is no table metadata: {error}") from error
+    if len(content) > MAX_METADATA_BYTES:
+        raise CorruptRecord(f"{location} has more than {MAX_METADATA_BYTES:,} bytes of metadata")
+    return content
+
+
+def read_metadata(io: FileIO, location: str) -> TableMetadata:
+    """A table's metadata. Raises as :func:`metadata_text`, also if it is none."""
+    text = metadata_text(io, location)
+    try:
+        _check_parts(text)
+        return TableMetadataUtil.parse_raw(text.decode())
+    except (ValidationError, PydanticError, UnicodeDecodeError, msgspec.MsgspecError) as error:
+        raise CorruptRecord(f"{location} is no table metadata: {_why(error)}") from error
+
+
+class _Snapshot(msgspec.Struct, rename="kebab"):
+    snapshot_id: int
+    timestamp_ms: int
+    manifest_list: str | None = None
+    summary: dict[str, str] | None = None
+
+
+class _Present(msgspec.Struct, rename="kebab"):
+    timestamp_ms: int
+    snapshot_id: int
+
+
+class _Earlier(msgspec.Struct, rename="kebab"):
+    timestamp_ms: int
+    metadata_file: str
+
+
+_LONG = {"snapshots": _Snapshot, "snapshot-log": _Present, "metadata-log": _Earlier}
+"""What grows with the history of a table."""
+
+
+def _check_parts(text: bytes) -> None:
+    """pydantic looks for every mistake in what it is given; of millions each takes its time and memory."""
+    fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    for name, kind in _LONG.items():
+        from_json(fields.pop(name, None) or b"null", list[kind] | None)  # type: ignore[valid-type, arg-type]
+    if sum(bytes(raw).count(b",") for raw in fields.values()) > MAX_PARTS:
+        raise msgspec.ValidationError(f"it has more than {MAX_PARTS:,} parts besides its history")
+
+
+def _why(error: Exception) -> str:
+    """Without what stands in the file: it may be another one's."""
+    inner = error.args[0] if error.args and isinstance(error.args[0], PydanticError) else error
+    if isinstance(inner, msgspec.MsgspecError):
+        return str(inner)
+    if not isinstance(inner, PydanticError) or inner.error_count() > MAX_MISTAKES:
+        return type(inner).__name__
+    first = inner.errors(include_url=False, include_context=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:500].removeprefix(": ")

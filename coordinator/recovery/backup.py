@@ -1,0 +1,216 @@
+"""A backup: etcd's own snapshot in a file, beside it what it holds, and a look whether a file still does.
+
+The mark that stands in etcd meanwhile stands in the snapshot, too. By it every process knows the keys of a
+restored etcd for what they are, see ``installation.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import IO
+
+from distop.errors import AlreadyExists, Conflict, CorruptRecord, DistopError, InvalidArgument, NotFound
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.health import member_status
+from distop.metastore.etcd.txn import Delete, Get, Put, Txn, unchanged
+from distop.metastore.etcd.update import settle
+from distop.metastore.members.installation import was_restored
+from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.member import BackupRecord
+from distop.metastore.records.record import Record, decode, encode
+from distop.metastore.tables.audit import audit_put, prune_softly
+from distop.proto.identity import own_version
+
+LIMIT_S = 3600.0
+"""Longest that etcd may take to send its snapshot."""
+
+_HASH_BYTES = 32
+"""A snapshot ends with the SHA-256 of what comes before."""
+
+
+class BackupDamaged(CorruptRecord):
+    """A file of a backup is not what was written."""
+
+    code = "BACKUP_DAMAGED"
+    default_hint = "restore an older one; do not use this"
+
+
+class BackupManifest(Record, kw_only=True):
+    """``FILE.json``: what the snapshot in ``FILE`` holds."""
+
+    bytes: int
+    sha256: str
+    """Of the database, which is all but the last 32 bytes of the file."""
+    prefix: str
+    """Of the keys of the installation; others may be in the snapshot, too."""
+    revision: int
+    """The snapshot holds everything up to it, and perhaps some more."""
+    cluster_id: str
+    etcd: str = ""
+    """Version of the member that has sent it; empty: it did not say."""
+    distop: str
+    at: float
+    """When it was begun; seconds since the Unix epoch."""
+    tables: int
+    operations: int
+    """That had not ended."""
+
+
+def manifest_of(file: Path) -> Path:
+    """Where it stands."""
+    return file.with_name(f"{file.name}.json")
+
+
+async def back_up(client: EtcdClient, file: Path, *, by: str, limit_s: float = LIMIT_S) -> BackupManifest:
+    """Write a snapshot of etcd to a file that does not exist yet, and its manifest beside it.
+
+    Both appear whole or not at all, the manifest last. May die anywhere: what stays is a file that ends with
+    ``.part``, and the mark in etcd, which the next backup replaces.
+
+    Raises
+    ------
+    AlreadyExists
+        The file is there.
+    EtcdUnavailable, EtcdDenied
+        Of an etcd with users only ``root`` may have a snapshot.
+    BackupDamaged
+        What has arrived is not what was sent.
+    Conflict
+        Another backup was made at the same time.
+    """
+    _check_free(file)
+    space, at, part = client.keyspace, time.time(), file.with_name(f"{file.name}.part")
+    mark = Put(space.backup, encode(BackupRecord(at=at, by=by)))
+    entry = audit_put(space, "backup", by=by, target=space.name, argument=file.name, at=at)
+    found = await client.get_range(space.backup, b"")
+    if any(was_restored(kv, found.revision) for kv in found.kvs):
+        raise InvalidArgument(
+            "etcd was restored from a backup, and is not mended yet",
+            hint="first: distop doctor --after-restore --fix",
+        )
+    marked = await settle(client, Txn(then=(mark, entry)))
+    try:
+        member = await member_status(client)
+        counts = await client.read_at_once(
+            [Get(start, prefix_end(start), keys_only=True, limit=1) for start in (space.tables, space.active)]
+        )
+        hashed = await _write(client, part, limit_s)
+        if (await client.get(space.backup)).mod_revision != marked.revision:
+            os.unlink(part)
+            raise Conflict("another backup was made at the same time: it may have taken the mark away")
+        _put_in_place(part, file)
+        manifest = BackupManifest(
+            bytes=hashed.size,
+            sha256=hashed.sha256,
+            prefix=space.name,
+            revision=marked.revision,
+            cluster_id=member.cluster_id,
+            etcd=member.version,
+            distop=own_version(),
+            at=at,
+            tables=counts.counts[0],
+            operations=counts.counts[1],
+        )
+        _write_manifest(manifest_of(file), manifest)
+    finally:
+        with suppress(DistopError):  # etcd may be away; it does no harm
+            standing = await client.get(space.backup)
+            if standing.mod_revision == marked.revision:
+                await settle(client, Txn((unchanged(standing),), (Delete(space.backup),)))
+    await prune_softly(client, space.audit_prefix)
+    return manifest
+
+
+async def _write(client: EtcdClient, part: Path, limit_s: float) -> _Hashed:
+    hashed = _Hashed()
+    try:
+        with _opened(part) as stream:
+            async with aclosing(client.snapshot(limit_s)) as pieces:
+                async for piece in pieces:
+                    hashed.add(piece)
+                    stream.write(piece)
+            _sync(stream)
+    except OSError as error:
+        raise InvalidArgument(f"{part} cannot be written: {error}", details={"field": "file"}) from error
+    if not hashed.whole:
+        raise BackupDamaged(f"the snapshot in {part} has broken off, or was changed on its way")
+    return hashed
+
+
+def _check_free(file: Path) -> None:
+    for one in (file, manifest_of(file)):
+        if one.exists():
+            raise AlreadyExists(f"{one} exists already", details={"field": "file"})
+
+
+def _opened(part: Path) -> IO[bytes]:
+    part.unlink(missing_ok=True)
+    # Whoever can read it knows all that etcd knows.
+    return os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
+class _Hashed:
+    """Size and digest of a snapshot, whose end is the digest of the rest."""
+
+    def __init__(self) -> None:
+        self.size, self._end, self._digest = 0, b"", hashlib.sha256()
+
+    def add(self, piece: bytes) -> None:
+        self.size += len(piece)
+        both = self._end + piece
+        self._digest.update(both[:-_HASH_BYTES])
+        self._end = both[-_HASH_BYTES:]
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    @property
+    def whole(self) -> bool:
+        return self._digest.digest() == self._end
+
+
+def _write_manifest(file: Path, manifest: BackupManifest) -> None:
+    part = file.with_name(f"{file.name}.part")
+    with part.open("wb") as stream:
+        stream.write(encode(manifest))
+        _sync(stream)
+    _put_in_place(part, file)
+
+
+def _sync(stream: IO[bytes]) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
+def _put_in_place(part: Path, file: Path) -> None:
+    os.replace(part, file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def check(file: Path) -> BackupManifest:
+    """See whether a backup is what was written. Blocks.
+
+    Raises :class:`~distop.errors.NotFound`, and :class:`BackupDamaged`.
+    """
+    try:
+        manifest = decode(manifest_of(file).read_bytes(), BackupManifest, manifest_of(file).name.encode())
+        hashed = _Hashed()
+        with file.open("rb") as stream:
+            while piece := stream.read(1 << 20):
+                hashed.add(piece)
+    except FileNotFoundError as error:
+        raise NotFound(f"{error.filename} does not exist", details={"field": "file"}) from error
+    except OSError as error:
+        raise InvalidArgument(f"{file} cannot be read: {error}", details={"field": "file"}) from error
+    if (hashed.size, hashed.sha256) != (manifest.bytes, manifest.sha256) or not hashed.whole:
+        raise BackupDamaged(f"{file} is not the snapshot that {manifest_of(file)} tells of")
+    return manifest

@@ -1,0 +1,177 @@
+"""``distop doctor --after-restore``: etcd came back from a backup, and the tables' files are ahead of it.
+
+No service runs meanwhile. What was held before (leaderships, runs, claims, memberships) is let go of first:
+a process of before that wakes up finds its fence gone. Then each table is looked at, and led while it is
+mended, so that nobody else can act on it. Everything compares what was read, and may be done again from the
+start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field
+
+import msgspec
+
+from distop.coordinator.doctor.findings import DOCTOR, Finding, Reported
+from distop.coordinator.recovery.strangers import files_without_table
+from distop.coordinator.recovery.table import Restored, TableMending
+from distop.errors import PreconditionFailed
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, unchanged
+from distop.metastore.etcd.update import settle
+from distop.metastore.members.installation import LEAP, was_restored
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.member import BackupRecord, InstallationRecord
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import TableRecord
+from distop.metastore.tables.audit import audit_put
+from distop.metastore.tables.listing import table_names
+
+TTL_S = 15
+PAGE = 1000
+BITE = 60
+"""Keys let go of by one transaction."""
+
+AFTER_RESTORE = f"{DOCTOR} --after-restore"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mending:
+    """What is to be done."""
+
+    fix: bool = False
+    table: str = ""
+    """Only this one; the first time it must be all."""
+    anyway: bool = False
+    """Also if nothing shows that etcd was restored: the backup was made by other means."""
+    published: Collection[str] = field(default_factory=tuple)
+    """Names of metadata files that somebody says were published, where that cannot be told."""
+    folders: Collection[str] = field(default_factory=tuple)
+    """Where tables may lie that were made after the backup, beside those where others lie."""
+    by: str = ""
+
+
+async def mend(client: EtcdClient, what: Mending, *, now: float) -> AsyncGenerator[Reported, None]:
+    """Look at all tables, and mend them if asked to; what was found, as it is.
+
+    Parameters
+    ----------
+    now:
+        Seconds since the Unix epoch.
+
+    Raises
+    ------
+    PreconditionFailed
+        Nothing shows that etcd was restored; or services run already.
+    """
+    space = client.keyspace
+    read = await client.txn(Txn(then=(Get(space.backup), Get(space.installation))))
+    mark, installation = read.one(0, space.backup), read.one(1, space.installation)
+    record = decode(installation.value, InstallationRecord, installation.key) if installation.exists else None
+    if record is None:
+        raise PreconditionFailed(f"there is no installation {space.name!r} in this etcd")
+    first = was_restored(mark, read.revision)
+    if first:
+        restored = Restored(mark.mod_revision + LEAP, decode(mark.value, BackupRecord, mark.key).at)
+    elif what.anyway:
+        first, restored = True, Restored(read.revision + 1, 0.0)
+    elif record.restored:
+        restored = Restored(record.restored, 0.0)
+    else:
+        raise PreconditionFailed(
+            "nothing shows that this etcd was restored from a backup of distop",
+            hint="restore it with --bump-revision 1000000000 --mark-compacted; was the backup made by other "
+            "means? then, while no service runs: --anyway",
+        )
+    async with AsyncExitStack() as stack:
+        session = None
+        if what.fix:
+            session = await stack.enter_async_context(LeaseSession(client, TTL_S))
+        if first:
+            held = await _held_before(client, restored, session)
+            if held is not None:
+                yield held
+        places: dict[str, TableRecord] = {}
+        held_back = False
+        async with aclosing(table_names(client)) as listed:
+            async for names, _ in listed:
+                for name in names:
+                    mending = TableMending(client, client.keyspace.table(name), restored, what.by, now)
+                    table = await mending.read()
+                    if table is None:
+                        continue
+                    places[table.uuid] = table
+                    if what.table in ("", name):
+                        async for reported in mending.mend(session, what.published):
+                            held_back = held_back or _is_open(reported)
+                            yield reported
+        if not what.table:
+            for finding in await asyncio.to_thread(files_without_table, places, what.folders):
+                yield Reported(finding)
+        if first and what.fix and not what.table and not held_back:
+            await _over(client, mark, installation, record, restored, what.by, now)
+
+
+async def _held_before(
+    client: EtcdClient, restored: Restored, session: LeaseSession | None
+) -> Reported | None:
+    """Let go of what processes of before hold: their leases came back, too, and they may still renew them."""
+    space, held = client.keyspace, []
+    pages = client.pages(space.prefix, prefix_end(space.prefix), limit=PAGE, keys_only=True)
+    async with aclosing(pages):
+        async for page in pages:
+            held += [kv for kv in page.kvs if kv.lease and not _is_answer(client, kv)]
+    if any(kv.create_revision >= restored.revision for kv in held):
+        raise PreconditionFailed(
+            "a service has registered since etcd was restored",
+            hint="end all services, wait until their leases are over, and try again",
+        )
+    if not held:
+        return None
+    finding = Finding(
+        code="HELD_BEFORE_RESTORE",
+        sentence=f"{len(held):,} keys are held by processes of before the restore, which may still run",
+        remedy=f"{AFTER_RESTORE} takes them away",
+    )
+    if session is None:
+        return Reported(finding)
+    for first in range(0, len(held), BITE):
+        bite = held[first : first + BITE]
+        # What has gone meanwhile ran out; its absence must not keep the others.
+        gone = tuple(Txn((unchanged(kv),), (Delete(kv.key),)) for kv in bite)
+        await settle(client, Txn(then=gone))
+    return Reported(finding, fixed=True, outcome="took them away")
+
+
+def _is_open(reported: Reported) -> bool:
+    """Whether a table is neither mended nor paused: no service may begin."""
+    return reported.finding.code == "RESTORE_UNCLEAR" and not reported.outcome
+
+
+def _is_answer(client: EtcdClient, kv: KeyValue) -> bool:
+    """What was answered to a request stays true."""
+    return kv.key.startswith(client.keyspace.prefix + b"_answers.")
+
+
+async def _over(
+    client: EtcdClient,
+    mark: KeyValue,
+    installation: KeyValue,
+    record: InstallationRecord,
+    restored: Restored,
+    by: str,
+    now: float,
+) -> None:
+    """Services may begin."""
+    known = encode(msgspec.structs.replace(record, restored=restored.revision))
+    target = client.keyspace.name
+    entry = audit_put(client.keyspace, "after-restore", by=by, target=target, at=now)
+    gone = (Delete(mark.key),) if mark.exists else ()
+    await settle(
+        client,
+        Txn((unchanged(mark), unchanged(installation)), (Put(installation.key, known), entry, *gone)),
+    )

@@ -1,0 +1,207 @@
+"""What etcd is to know again of one operation that had published before etcd was restored.
+
+Its history line, its request, its batches, the number behind its own: written in one transaction, of which
+the history line is the last witness. Where that stands there is nothing to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from distop.commit.iceberg.ahead import Publication
+from distop.coordinator.backlog.applying import share_of
+from distop.errors import Busy, LeadershipLost
+from distop.metastore.backlog.batches import (
+    DONE,
+    FAILED,
+    RUNNING,
+    WAITING,
+    AppliedRecord,
+    BatchRecord,
+    ordering_of,
+)
+from distop.metastore.backlog.unordered import without_failed
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import (
+    Compare,
+    Delete,
+    Get,
+    KeyValue,
+    Op,
+    Put,
+    Txn,
+    TxnResult,
+    absent,
+    unchanged,
+)
+from distop.metastore.etcd.update import settle, update
+from distop.metastore.members.election import Epoch
+from distop.metastore.operations.ending import Finish, Finished, finish
+from distop.metastore.operations.requests import done_before
+from distop.metastore.records.keyspace import OperationId, OperationKeys, TableKeys
+from distop.metastore.records.operation import COMMITTING, SUCCESS, HistoryRecord, OperationArg, RequestNote
+from distop.metastore.records.record import decode, encode
+
+RACES = 10
+"""How often the end of an operation is tried while something else moves its table: nothing should."""
+
+
+async def publish_again(
+    client: EtcdClient, keys: TableKeys, epoch: Epoch, found: Publication, now: float
+) -> bool:
+    """See that etcd knows of a publication; whether it did not. Safe to repeat.
+
+    Raises :class:`~distop.errors.LeadershipLost` when somebody else leads the table.
+    """
+    # The table may have had another name then.
+    operation = replace(OperationId.parse(found.operation), table=keys.name)
+    op = keys.operation(operation)
+    read = await client.read_at_once([Get(op.arg), Get(op.state), Get(keys.history(operation))])
+    if read.got(2):
+        return False
+    if read.got(0) and read.got(1):
+        arg = decode(read.one(0, op.arg).value, OperationArg, op.arg)
+        if arg.uuid == found.uuid:
+            await _finish(client, keys, op, epoch, arg, found, now)
+            return True
+    await _remember(client, keys, epoch, operation, found, now)
+    return True
+
+
+async def _finish(
+    client: EtcdClient,
+    keys: TableKeys,
+    op: OperationKeys,
+    epoch: Epoch,
+    arg: OperationArg,
+    found: Publication,
+    now: float,
+) -> None:
+    """End an operation that runs, as etcd has it, as its leader did then."""
+    # Whatever was asked for after the backup, or paused before, came too late.
+    held = (Delete(op.waiting), Delete(op.cancel))
+    await settle(client, Txn((epoch.held(),), (Put(op.state, COMMITTING), *held)))
+    for _ in range(RACES):
+        share = await share_of(client, keys, arg, failure=None, now=now)
+        plan = Finish(
+            sealed=COMMITTING,
+            run_ops=await client.get(keys.run_ops),
+            history=_history(found, arg),
+            arg=arg,
+            publication=share,
+            leave_keys=True,
+        )
+        if (await finish(client, keys, op, epoch, plan))[0] is Finished.DONE:
+            return
+    raise Busy(f"{arg.id} could not be ended: something else changes its table")
+
+
+def _history(found: Publication, arg: OperationArg | None) -> HistoryRecord:
+    line = HistoryRecord(
+        outcome=SUCCESS,
+        uuid=found.uuid,
+        request_id=found.request.id if found.request else "",
+        started_by=found.started_by,
+        finished_at=found.at,
+        facts={"rows": found.rows, "snapshotId": str(found.snapshot_id), "restored": True},
+    )
+    if arg is None:
+        return line
+    return msgspec.structs.replace(
+        line,
+        request_id=arg.request_id,
+        started_at=arg.started_at,
+        started_by=arg.started_by,
+        partition_count=arg.partition_count,
+        succeeded=arg.partition_count,
+        argument=arg.asked,
+        retry_of=arg.retry_of,
+        follows=arg.follows,
+    )
+
+
+async def _remember(
+    client: EtcdClient, keys: TableKeys, epoch: Epoch, operation: OperationId, found: Publication, now: float
+) -> None:
+    line, number = keys.history(operation), keys.next_instance(operation.type)
+    states = [keys.unordered(state, found.unordered) for state in (WAITING, RUNNING, FAILED, DONE)]
+    places = states if found.unordered else []
+    places += [key for batch in found.batches for key in (keys.backlog(batch), keys.applied(batch))]
+    wanted = [line, number, keys.ordering, epoch.key, *places]
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, None]:
+        standing = {key: read.one(index, key) for index, key in enumerate(wanted)}
+        if standing[line].exists:
+            return None, None
+        if standing[epoch.key].create_revision != epoch.revision:
+            raise LeadershipLost(f"table {keys.name!r} is led by somebody else: is a coordinator running?")
+        ops: list[Op] = [Put(line, encode(_history(found, None)))]
+        following = max(int(standing[number].value or b"1"), operation.instance + 1)
+        ops.append(Put(number, str(following).encode()))
+        if found.request is not None:
+            ops += done_before(keys, _asked(operation, found))
+        ordering = ordering_of(standing[keys.ordering])
+        changed = ordering
+        for batch in found.batches:
+            entry, applied = standing[keys.backlog(batch)], standing[keys.applied(batch)]
+            if not applied.exists:
+                changed = changed.done_with(batch)
+                ops.append(Put(applied.key, _applied(operation, entry, found.at)))
+            ops.append(Delete(entry.key))
+        if found.unordered:
+            *open_ones, done = (standing[key] for key in states)
+            queued = next((kv for kv in open_ones if kv.exists), done)
+            ops += [Delete(kv.key) for kv in open_ones]
+            if not done.exists:
+                ops.append(Put(done.key, _applied(operation, queued, found.at)))
+            changed = without_failed(changed, found.unordered)
+        if changed.blocked is not None and changed.blocked.batch in found.batches:
+            changed = msgspec.structs.replace(changed, blocked=None)
+        if found.batches or changed != ordering:
+            ops += [Put(keys.ordering, encode(changed)), Put(keys.backlog_index, b"{}")]
+        compares: tuple[Compare, ...] = (absent(line), epoch.held())
+        compares += tuple(unchanged(kv) for key, kv in standing.items() if key not in (line, epoch.key))
+        return Txn(compares, tuple(ops)), None
+
+    reads = [Get(key) for key in wanted]
+    await update(client, reads, decide, what=f"table {keys.name!r}")
+
+
+def _asked(operation: OperationId, found: Publication) -> OperationArg:
+    request = found.request
+    assert request is not None
+    note = RequestNote(digest=request.digest, call=request.call, forget_at=request.forget_at)
+    return OperationArg(
+        table=operation.table,
+        type=operation.type,
+        object=operation.object,
+        instance=operation.instance,
+        request_id=request.id,
+        request_note=note,
+        started_at=found.at,
+    )
+
+
+def _applied(operation: OperationId, queued: KeyValue, at: float) -> bytes:
+    """Of a batch; ``queued``: as somebody had queued it before the backup, if that is so."""
+    record = decode(queued.value, BatchRecord, queued.key) if queued.exists else BatchRecord(type="")
+    done = AppliedRecord(
+        outcome="applied", operation=str(operation), digest=record.digest, uid=record.uid, at=at
+    )
+    return encode(done)
+
+
+async def number_beyond(client: EtcdClient, keys: TableKeys, epoch: Epoch, operation: OperationId) -> None:
+    """See that no number up to that of an operation is used again: a Delta table knows operations by them."""
+    key = keys.next_instance(operation.type)
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, None]:
+        standing = read.one(0, key)
+        if int(standing.value or b"1") > operation.instance:
+            return None, None
+        put = Put(key, str(operation.instance + 1).encode())
+        return Txn((unchanged(standing), epoch.held()), (put,)), None
+
+    await update(client, [Get(key)], decide, what=f"table {keys.name!r}")

@@ -1,0 +1,274 @@
+"""One table after a restore: what its files say was published, and bringing etcd up to that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection
+from dataclasses import dataclass, replace
+
+from distop.commit.files.storage import storage_of
+from distop.commit.iceberg.ahead import Ahead, Unclear, find_ahead
+from distop.commit.iceberg.watermarks import is_after
+from distop.coordinator.doctor.findings import DOCTOR, Finding, Reported
+from distop.coordinator.recovery.other_formats import operations_since
+from distop.coordinator.recovery.records import number_beyond, publish_again
+from distop.errors import CorruptRecord, DistopError, LeadershipLost, PreconditionFailed
+from distop.errors import Restored as RestoredError
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, absent, equals, unchanged
+from distop.metastore.etcd.update import settle
+from distop.metastore.members.election import Epoch, campaign
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.active import active_operations
+from distop.metastore.operations.pausing import pause_table
+from distop.metastore.records.keyspace import OperationId, TableKeys, prefix_end
+from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.operation import (
+    ABORTING,
+    COMMITTING,
+    RUNNING,
+    ErrorRecord,
+    HistoryRecord,
+    OperationArg,
+    PauseRecord,
+)
+from distop.metastore.records.record import decode, encode, encode_plain
+from distop.metastore.records.table import Head, TableRecord, Watermarks
+from distop.metastore.records.watermark_chunks import position
+from distop.metastore.records.watermarks import Marks
+from distop.metastore.tables.audit import audit_put
+from distop.metastore.tables.watermarks import make_room, marks_at
+
+LOOK_S = 900.0
+"""Longest look into the files of one table."""
+
+RACES = 5
+MAX_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What separates before from after."""
+
+    revision: int
+    """What was created below it was so before the restore."""
+    backup_at: float
+    """Seconds since the Unix epoch; 0: not known."""
+
+
+class TableMending:
+    """Mends one table.
+
+    Parameters
+    ----------
+    now:
+        Seconds since the Unix epoch.
+    """
+
+    def __init__(self, client: EtcdClient, keys: TableKeys, restored: Restored, by: str, now: float) -> None:
+        self._client, self._keys, self._restored = client, keys, restored
+        self._by, self._now = by, now
+
+    async def read(self) -> TableRecord | None:
+        """The table's record; ``None`` if there is none that can be read, of which the doctor tells."""
+        kv = await self._client.get(self._keys.table)
+        try:
+            return decode(kv.value, TableRecord, kv.key) if kv.exists else None
+        except CorruptRecord:
+            return None
+
+    async def mend(
+        self, session: LeaseSession | None, published: Collection[str]
+    ) -> AsyncGenerator[Reported, None]:
+        """What is found; mended, if there is a session."""
+        record = await self.read()
+        if record is None:
+            return
+        epoch: Epoch | None = None
+        try:
+            async with asyncio.timeout(LOOK_S):
+                if session is not None:
+                    epoch = await self._led(session)
+                ahead, doubts = await self._look(record, published, epoch)
+            running = await self._running_before()
+            if doubts:
+                yield await self._paused(doubts, epoch)
+            done = set()
+            for found in ahead.publications if ahead is not None else ():
+                if found.operation and epoch is not None:
+                    await publish_again(self._client, self._keys, epoch, found, self._now)
+                done.add(found.uuid)
+            if ahead is not None:
+                yield await self._moved(record, ahead, epoch)
+            for arg in running:
+                if arg.uuid not in done and not doubts and record.format == "iceberg":
+                    yield await self._given_up(arg, epoch)
+        except (DistopError, TimeoutError) as error:
+            said = error.message if isinstance(error, DistopError) else f"it took longer than {LOOK_S:g} s"
+            yield Reported(
+                self._finding("RESTORE_UNCLEAR", f"table {self._keys.name!r} could not be mended: {said}", "")
+            )
+
+    async def _led(self, session: LeaseSession) -> Epoch:
+        leader = LeaderRecord(member=f"after-restore-{session.lease_id:x}")
+        epoch = await campaign(self._client, self._keys, session, leader)
+        if epoch is None:
+            raise LeadershipLost(
+                f"a coordinator leads table {self._keys.name!r}", hint="end all coordinators, and then again"
+            )
+        return epoch
+
+    # -- looking -------------------------------------------------------------------------------------
+
+    async def _look(
+        self, record: TableRecord, published: Collection[str], epoch: Epoch | None
+    ) -> tuple[Ahead | None, list[str]]:
+        """What was published since; and what cannot be told."""
+        if record.format != "iceberg":
+            return None, await self._of_another_format(record, epoch)
+        kv = await self._client.get(self._keys.head)
+        head = decode(kv.value, Head, kv.key) if kv.exists else None
+        try:
+            ahead = await asyncio.to_thread(
+                find_ahead,
+                record.location,
+                record.uuid,
+                head.metadata_location if head else "",
+                head.snapshot_id if head else None,
+                storage_of(record),
+                anew=head is not None and await self._knows_nothing(),
+                choose=published,
+            )
+        except Unclear as error:
+            return None, [f"{error.message}; {error.hint}"]
+        except DistopError as error:
+            return None, [error.message]
+        except Exception as error:  # whatever a file system may raise
+            return None, [f"its files cannot be read: {type(error).__name__}: {error}"]
+        return ahead, list(ahead.doubts) if ahead is not None else []
+
+    async def _of_another_format(self, record: TableRecord, epoch: Epoch | None) -> list[str]:
+        prefix = self._keys.history_prefix
+        lines = (await self._client.scan(prefix)).kvs
+        known = {decode(kv.value, HistoryRecord, kv.key).uuid for kv in lines}
+        since = await asyncio.to_thread(operations_since, record, known, self._restored.backup_at)
+        if not since:
+            return []
+        if epoch is not None and record.format == "delta":
+            for number in map(OperationId.parse, since):
+                await number_beyond(self._client, self._keys, epoch, replace(number, table=self._keys.name))
+        named = ", ".join(sorted(since)[:MAX_NAMED])
+        return [
+            f"{len(since)} operations published to it that etcd does not know ({named}): no watermarks tell"
+        ]
+
+    async def _knows_nothing(self) -> bool:
+        """Whether it was registered just now: no operation and no watermark of it is known."""
+        prefix = self._keys.history_prefix
+        history = await self._client.get_range(prefix, prefix_end(prefix), limit=1, keys_only=True)
+        return not history.kvs and not (await self._client.get(self._keys.watermarks)).exists
+
+    async def _running_before(self) -> list[OperationArg]:
+        found = []
+        for arg in await active_operations(self._client, self._keys):
+            op = self._keys.operation(arg.id)
+            read = await self._client.read_at_once([Get(op.arg), Get(op.state)])
+            created = read.one(0, op.arg).create_revision
+            if created < self._restored.revision and read.one(1, op.state).value in (RUNNING, COMMITTING):
+                found.append(arg)
+        return found
+
+    # -- mending -------------------------------------------------------------------------------------
+
+    def _finding(self, code: str, sentence: str, remedy: str, operation: str = "") -> Finding:
+        remedy = remedy or f"{DOCTOR} --after-restore --table {self._keys.name}, once that is put right"
+        return Finding(
+            code=code, table=self._keys.name, operation=operation, sentence=sentence, remedy=remedy
+        )
+
+    async def _paused(self, doubts: list[str], epoch: Epoch | None) -> Reported:
+        """Nothing is written to it before somebody has looked."""
+        name = self._keys.name
+        finding = self._finding(
+            "RESTORE_UNCLEAR",
+            f"table {name!r}: {'; '.join(doubts)}",
+            f"put its watermarks right (distop watermarks set), then: distop resume {name}",
+        )
+        if epoch is None:
+            return Reported(finding)
+        why = PauseRecord(by=self._by, reason=f"after a restore: {doubts[0]}"[:1000], at=self._now)
+        entry = audit_put(self._keys, "pause", by=self._by, target=name, reason=why.reason, at=self._now)
+        await pause_table(self._client, self._keys, why, entry)
+        return Reported(finding, outcome="paused the table")
+
+    async def _moved(self, record: TableRecord, ahead: Ahead, epoch: Epoch | None) -> Reported:
+        """Head and watermarks go forward to what the files say, in one transaction."""
+        name, count = self._keys.name, len(ahead.publications)
+        finding = self._finding(
+            "HEAD_BEHIND_FILES",
+            f"table {name!r} is ahead of its head by {count} snapshots: {ahead.location}",
+            f"{DOCTOR} --after-restore moves head and watermarks there",
+        )
+        if epoch is None:
+            return Reported(finding)
+        await make_room(self._client, self._keys, len(encode_plain(ahead.watermarks)))
+        wanted = (self._keys.table, self._keys.head, self._keys.watermarks)
+        for _ in range(RACES):
+            read = await self._client.read_at_once([Get(key) for key in wanted])
+            table, head, recent = (read.one(index, key) for index, key in enumerate(wanted))
+            marks = marks_at(self._client, record, recent, read.revision)
+            after = await asyncio.to_thread(_forward, marks, ahead.watermarks)
+            last = ahead.publications[-1].operation if ahead.publications else ""
+            moved = Head(
+                metadata_location=ahead.location, snapshot_id=ahead.snapshot_id, operation=last or "foreign"
+            )
+            entry = audit_put(
+                self._keys, "after-restore", by=self._by, target=name, reason=ahead.location, at=self._now
+            )
+            puts: list[Put] = [Put(head.key, encode(moved)), entry]
+            if after is not None:
+                puts.append(Put(recent.key, after.encoded()))
+            compares = (unchanged(table), unchanged(head), unchanged(recent), epoch.held())
+            if (await settle(self._client, Txn(compares, tuple(puts)))).succeeded:
+                return Reported(finding, fixed=True, outcome=f"moved them on by {count} snapshots")
+            if _is_at(await self._client.get(head.key), ahead):
+                return Reported(finding, fixed=True, outcome=f"moved them on by {count} snapshots")
+        raise PreconditionFailed(f"table {name!r} is changed by somebody else")
+
+    async def _given_up(self, arg: OperationArg, epoch: Epoch | None) -> Reported:
+        """An operation that has not published is started again by its caller, or with its batch."""
+        op = self._keys.operation(arg.id)
+        finding = self._finding(
+            "OPERATION_BEFORE_RESTORE",
+            f"{arg.id} was under way when the backup was made, and has published nothing",
+            f"{DOCTOR} --after-restore gives it up; its batches wait again, its callers start it again",
+            str(arg.id),
+        )
+        if epoch is None:
+            return Reported(finding)
+        message = "etcd was restored from a backup that was made while it ran"
+        error = ErrorRecord(code=RestoredError.code, message=message, at=self._now)
+        ops = (Put(op.state, ABORTING), Put(op.error, encode(error)))
+        gone = (Delete(op.waiting), Delete(op.completion), Delete(op.resolve))
+        for state in (RUNNING, COMMITTING):
+            txn = Txn((equals(op.state, state), epoch.held(), absent(op.commit)), (*ops, *gone))
+            if (await settle(self._client, txn)).succeeded:
+                return Reported(finding, fixed=True, outcome="gave it up")
+        done = (await self._client.get(op.state)).value == ABORTING
+        return Reported(finding, fixed=done, outcome="gave it up" if done else "it has steps to redo")
+
+
+def _forward(marks: Marks, to: Watermarks) -> Marks | None:
+    """The watermarks, none of them further back than before; ``None``: nothing moves. Blocks."""
+    marks.chunks.know(position(source, name) for source, names in to.items() for name in names)
+    changes: Watermarks = {}
+    for source, names in to.items():
+        for name, value in names.items():
+            standing = marks.value(source, name)
+            if standing is None or is_after(value, standing):
+                changes.setdefault(source, {})[name] = value
+    return marks.then(changes) if changes else None
+
+
+def _is_at(head: KeyValue, ahead: Ahead) -> bool:
+    return head.exists and decode(head.value, Head, head.key).metadata_location == ahead.location

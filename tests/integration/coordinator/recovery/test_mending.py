@@ -1,0 +1,186 @@
+"""Tables whose files are ahead of an etcd that came back from a backup (O27, B1, U8).
+
+Keys are put back as they stood, which is what a restore does: revisions go on, and what was held is gone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from distop.client import AsyncClient
+from distop.coordinator.doctor.findings import Reported
+from distop.coordinator.recovery.mending import Mending, mend
+from distop.errors import PreconditionFailed, TablePaused
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.keyspace import prefix_end
+from support.services.coordinators import config_of, running
+from support.services.executing import runner
+from support.services.whole import LEASE_S, Whole, write_csv
+from support.types.probes import PROBES
+from support.waiting import eventually
+
+
+@asynccontextmanager
+async def serving(etcd: EtcdConfig, folder: Path, store: EtcdClient) -> AsyncIterator[Whole]:
+    """A coordinator; nobody runs jobs."""
+    async with (
+        running(config_of(etcd, operations=PROBES, lease_ttl_s=LEASE_S)) as coordinator,
+        AsyncClient(coordinator.address, timeout_s=20) as client,
+    ):
+        yield Whole(etcd, store, client, folder, coordinator.address)
+
+
+async def backed_up(store: EtcdClient) -> Sequence[KeyValue]:
+    """What a backup would hold, but for what is held under leases."""
+    return [kv for kv in (await store.scan(store.keyspace.prefix)).kvs if not kv.lease]
+
+
+async def put_back(store: EtcdClient, kvs: Sequence[KeyValue]) -> None:
+    prefix = store.keyspace.prefix
+    await store.delete(prefix, prefix_end(prefix))
+    for kv in kvs:
+        await store.put(kv.key, kv.value)
+
+
+async def mended(store: EtcdClient, *, fix: bool = True, **what: object) -> list[Reported]:
+    given = Mending(fix=fix, anyway=True, by="ada", **what)  # type: ignore[arg-type]
+    return [one async for one in mend(store, given, now=time.time())]
+
+
+def codes(found: Sequence[Reported], *, fixed: bool = True) -> list[str]:
+    return sorted(one.finding.code for one in found if one.fixed == fixed)
+
+
+async def until_applied(service: Whole, table: str = "t", *, ordered: bool = True) -> None:
+    async def none_left() -> bool:
+        return not [one async for one in service.client.backlog(table, ordered=ordered)]
+
+    await eventually(none_left, 30.0)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_batches_that_were_applied_since_are_not_applied_again(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path, ordered: bool
+) -> None:
+    """Neither those that waited at the backup, nor those that were queued later and come again."""
+
+    async def publish(service: Whole, number: int) -> str:
+        source = write_csv(tmp_path / f"s{number}", "a.csv", number * 10, 10)
+        asked = {"paths": [str(source)]}
+        answer = await service.client.enqueue("t", f"b{number}", "ingest", asked, ordered=ordered)
+        return answer.became.replace("_", " ")
+
+    async with serving(etcd_config, tmp_path, client) as service:
+        await service.client.create_table("t", str(tmp_path / "table"))
+        async with runner(client, lease_ttl_s=LEASE_S):
+            await publish(service, 0)
+            await until_applied(service, ordered=ordered)
+            await service.at_rest()
+        await service.client.pause_table("t")
+        for number in (1, 2):
+            await publish(service, number)
+        saved = await backed_up(client)
+        await service.client.resume_table("t")
+        async with runner(client, lease_ttl_s=LEASE_S):
+            await publish(service, 3)
+            await until_applied(service, ordered=ordered)
+            await service.at_rest()
+    await put_back(client, saved)
+    seen = await mended(client, fix=False)
+    assert codes(seen, fixed=False) == ["HEAD_BEHIND_FILES"]
+    assert codes(await mended(client)) == ["HEAD_BEHIND_FILES"]
+    assert await mended(client) == []
+    async with serving(etcd_config, tmp_path, client) as service, runner(client, lease_ttl_s=LEASE_S):
+        await service.client.resume_table("t")
+        assert [await publish(service, number) for number in range(5)] == [*["already applied"] * 4, "queued"]
+        await until_applied(service, ordered=ordered)
+        assert service.ids() == list(range(50))
+        assert await service.findings(deep=True) == []
+
+
+async def test_an_operation_of_the_backup_that_has_published_since_ends_as_it_did(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
+) -> None:
+    """Its caller asks again under its request id, and hears of it; watermarks stand where they stood."""
+    source = write_csv(tmp_path / "s", "a.csv", 0, 10)
+    async with serving(etcd_config, tmp_path, client) as service:
+        await service.client.create_table("t", str(tmp_path / "table"))
+        started = await service.client.start("t", "ingest", {"paths": [str(source)]}, request_id="r")
+        saved = await backed_up(client)
+        async with runner(client, lease_ttl_s=LEASE_S):
+            (await service.client.wait(started.name, timeout_s=30)).raise_for_outcome()
+            marks = await service.client.watermarks("t")
+            await service.at_rest()
+    await put_back(client, saved)
+    assert codes(await mended(client)) == ["HEAD_BEHIND_FILES"]
+    async with serving(etcd_config, tmp_path, client) as service, runner(client, lease_ttl_s=LEASE_S):
+        again = await service.client.start("t", "ingest", {"paths": [str(source)]}, request_id="r")
+        assert (again.name, again.done) == (started.name, True)
+        assert await service.client.watermarks("t") == marks
+        assert service.ids() == list(range(10))
+        await service.at_rest()
+        assert await service.findings(deep=True) == []
+        follower = await service.ingest(write_csv(tmp_path / "s2", "a.csv", 10, 10))
+        assert follower.name == "t/ingest/2"
+        assert service.ids() == list(range(20))
+
+
+async def test_an_operation_of_the_backup_that_has_published_nothing_is_given_up(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
+) -> None:
+    """What its jobs have left may have been swept since; its caller starts it again."""
+    source = write_csv(tmp_path / "s", "a.csv", 0, 10)
+    asked = {"paths": [str(source)]}
+    async with serving(etcd_config, tmp_path, client) as service:
+        await service.client.create_table("t", str(tmp_path / "table"))
+        started = await service.client.start("t", "ingest", asked, request_id="r")
+        saved = await backed_up(client)
+    await put_back(client, saved)
+    assert codes(await mended(client)) == ["OPERATION_BEFORE_RESTORE"]
+    async with serving(etcd_config, tmp_path, client) as service, runner(client, lease_ttl_s=LEASE_S):
+        ended = await service.client.wait(started.name, timeout_s=30)
+        assert (ended.error and ended.error.code) == "ETCD_RESTORED"
+        again = await service.client.start("t", "ingest", asked, request_id="r")
+        (await service.client.wait(again.name, timeout_s=30)).raise_for_outcome()
+        assert (again.name, service.ids()) == ("t/ingest/2", list(range(10)))
+
+
+@pytest.mark.parametrize("kind", ["files", "delta"])
+async def test_tables_whose_files_tell_no_watermarks_are_paused(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path, kind: str
+) -> None:
+    """Nothing is doubled unseen; and a Delta table takes no new operation for one that it holds."""
+    sources = [write_csv(tmp_path / f"s{number}", "a.csv", number * 10, 10) for number in range(3)]
+    async with serving(etcd_config, tmp_path, client) as service, runner(client, lease_ttl_s=LEASE_S):
+        await service.client.create_table("t", str(tmp_path / "table"), format=kind)
+        (await service.ingest(sources[0])).raise_for_outcome()
+        await service.at_rest()
+        saved = await backed_up(client)
+        (await service.ingest(sources[1])).raise_for_outcome()
+        await service.at_rest()
+    assert await mended(client, fix=False) == [], "these it knows"
+    await put_back(client, saved)
+    assert codes(await mended(client), fixed=False) == ["RESTORE_UNCLEAR"]
+    async with serving(etcd_config, tmp_path, client) as service, runner(client, lease_ttl_s=LEASE_S):
+        with pytest.raises(TablePaused):
+            await service.ingest(sources[2])
+        await service.client.resume_table("t")
+        after = await service.ingest(sources[2])
+        assert after.name == ("t/ingest/3" if kind == "delta" else "t/ingest/2")
+
+
+async def test_an_installation_that_was_not_restored_is_left_alone(
+    client: EtcdClient, tmp_path: Path
+) -> None:
+    with pytest.raises(PreconditionFailed, match="no installation"):
+        await mended(client)
+    async with serving(client.config, tmp_path, client):
+        with pytest.raises(PreconditionFailed, match="nothing shows"):
+            _ = [one async for one in mend(client, Mending(fix=True), now=time.time())]

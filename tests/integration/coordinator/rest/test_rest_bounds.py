@@ -1,0 +1,124 @@
+"""What a request to the catalog may hold: few mistakes, and tables of a size that can be borne."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.services.rest import RestDoor
+
+TABLES = "namespaces/default/tables"
+FIELD = '{"id": 1, "name": "a", "type": "long", "required": false}'
+SET_SCHEMA = {"action": "set-current-schema", "schema-id": 7}
+MANY_FIELDS = {
+    "action": "add-spec",
+    "spec": {
+        "spec-id": 1,
+        "fields": [
+            {"source-id": 1, "field-id": 1000 + at, "transform": f"bucket[{at + 1}]", "name": f"f{at}"}
+            for at in range(1_001)
+        ],
+    },
+}
+SET_PROPERTIES = {"action": "set-properties", "updates": {"a": "b"}}
+
+
+def updates(text: str) -> str:
+    return f'{{"requirements": [], "updates": [{text}]}}'
+
+
+def schema(*fields: str) -> str:
+    return f'{{"type": "struct", "schema-id": 0, "fields": [{", ".join(fields)}]}}'
+
+
+def column(at: int, name: str, kind: str = '"long"', **more: str) -> str:
+    told = "".join(f', "{key}": "{text}"' for key, text in more.items())
+    return f'{{"id": {at}, "name": "{name}", "type": {kind}, "required": false{told}}}'
+
+
+def nested(depth: int, at: int = 1) -> str:
+    kind = '"long"'
+    for level in range(depth):
+        kind = f'{{"type": "list", "element-id": {level + 10}, "element": {kind}, "element-required": false}}'
+    return column(at, "nested", kind)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"requirements": [{"type": "assert-create"}], "updates": []},
+        {"requirements": [{"type": "assert-create"}], "updates": [SET_SCHEMA]},
+        {"requirements": [{"type": "assert-create"}], "updates": [SET_PROPERTIES]},
+        {"requirements": [], "updates": [SET_SCHEMA]},
+        {"requirements": [], "updates": [{"action": "remove-properties", "removals": ["x", "x"]}]},
+        {"requirements": [], "updates": [{"action": "remove-snapshot-ref", "ref-name": "x"}]},
+        {"requirements": [], "updates": [{"action": "remove-partition-specs", "spec-ids": [7]}]},
+        {"requirements": [], "updates": [{"action": "remove-schemas", "schema-ids": [7]}]},
+        {
+            "requirements": [],
+            "updates": [
+                {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 7}
+            ],
+        },
+        {"requirements": [], "updates": [MANY_FIELDS]},
+        {"requirements": [], "updates": [{"action": "set-default-spec", "spec-id": 7}]},
+        {"requirements": [], "updates": [{"action": "set-default-sort-order", "sort-order-id": 7}]},
+        {"requirements": [], "updates": [{"action": "remove-snapshots", "snapshot-ids": [7]}]},
+        {"requirements": [], "updates": [{"action": "remove-statistics", "snapshot-id": 7}]},
+        {"requirements": [{"type": "assert-current-schema-id", "current-schema-id": 7}], "updates": []},
+    ],
+)
+@pytest.mark.parametrize("name", ["t", "new"])
+def test_what_names_a_part_that_is_not_there_is_refused(
+    door: RestDoor, body: dict[str, Any], name: str
+) -> None:
+    """U3: at once; pyiceberg looks for it with ``next()``, whose end no thread can tell of."""
+    one = f'{{"name": "t", "schema": {schema(FIELD)}}}'
+    assert door.raw("POST", f"/v1/{door.prefix}/{TABLES}", one, JSON).status == 200
+    answer = door.ask("POST", f"{TABLES}/{name}", body)
+    assert answer.status in (400, 404, 409, 200), answer.text
+
+
+@pytest.mark.parametrize("count", [50_000, 1_000_000])
+@pytest.mark.parametrize(
+    ("before", "mistake", "behind"),
+    [
+        ("", "{}", ""),
+        ('{"action": "remove-snapshots", "snapshot-ids": [', '"x"', "]}"),
+        ('{"action": "add-schema", "schema": {"type": "struct", "fields": [', "{}", "]}}"),
+    ],
+)
+def test_a_request_of_many_mistakes_is_refused_in_few_words(
+    door: RestDoor, before: str, mistake: str, behind: str, count: int
+) -> None:
+    """S1: to look for them, and to tell them all, would take minutes and gigabytes."""
+    text = updates(before + ",".join([mistake] * count) + behind)
+    answer = door.raw("POST", f"/v1/{door.prefix}/{TABLES}/t", text, JSON)
+    assert answer.status in (400, 413), answer.text[:300]
+    assert len(answer.text) < 2_000
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        schema(*(column(at + 1, f"c{at}") for at in range(10_001))),
+        schema(column(1, "c" * 1_001)),
+        schema(column(1, "c", doc="d" * 10_001)),
+        schema(nested(40)),
+    ],
+    ids=["columns", "name", "doc", "nesting"],
+)
+def test_a_table_is_not_larger_than_operations_bear(door: RestDoor, shape: str) -> None:
+    """S1: when it is made, and when it is changed; the error names the schema."""
+    one = f'{{"name": "wide", "schema": {shape}}}'
+    made = door.raw("POST", f"/v1/{door.prefix}/{TABLES}", one, JSON)
+    assert made.problem == (400, "BadRequestException"), made.text[:300]
+    good = f'{{"name": "t", "schema": {schema(FIELD, nested(20, 2))}}}'
+    assert door.raw("POST", f"/v1/{door.prefix}/{TABLES}", good, JSON).status == 200
+    change = updates(f'{{"action": "add-schema", "schema": {shape}}}')
+    changed = door.raw("POST", f"/v1/{door.prefix}/{TABLES}/t", change, JSON)
+    assert changed.problem == (400, "BadRequestException"), changed.text[:300]
+
+
+JSON: dict[str, Any] = {"content-type": "application/json"}

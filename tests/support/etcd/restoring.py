@@ -1,0 +1,52 @@
+"""Loss of an etcd, and its return from a backup as operators do it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distop.metastore.etcd.embedded import EtcdBinary, EtcdProcess, find_etcd
+from distop.metastore.members.installation import BUMP
+
+
+def etcd_that_restores() -> EtcdBinary:
+    """An etcd whose etcdutl raises revisions; the test is skipped where there is none."""
+    folders = [find_etcd().path.parent, *sorted(Path(sys.prefix).glob("etcd*"), reverse=True)]
+    for folder in (*folders, *map(Path, os.get_exec_path())):
+        utl, server = folder / "etcdutl", folder / "etcd"
+        if utl.is_file() and server.is_file():
+            said = subprocess.run([utl, "snapshot", "restore", "--help"], capture_output=True, timeout=20)
+            if b"--bump-revision" in said.stdout:
+                told = subprocess.run([server, "--version"], capture_output=True, text=True, timeout=20)
+                return EtcdBinary(server, told.stdout.split("etcd Version: ")[1].split()[0], "restores")
+    pytest.skip("no etcdutl with --bump-revision: make test-etcd ETCD=3.6.16 builds one")
+
+
+def lose(etcd: EtcdProcess) -> None:
+    """SIGKILL, and all its data gone."""
+    etcd.kill()
+    shutil.rmtree(etcd.data_dir / "data")
+
+
+def restore(etcd: EtcdProcess, backup: Path) -> None:
+    """What docs/operating.md says, for the one member."""
+    command = [str(etcd.binary.path.with_name("etcdutl")), "snapshot", "restore", str(backup)]
+    command += [f"--bump-revision={BUMP}", "--mark-compacted", f"--data-dir={etcd.data_dir / 'data'}"]
+    command += ["--name=distop", "--initial-cluster=distop=http://127.0.0.1:0"]
+    command += ["--initial-advertise-peer-urls=http://127.0.0.1:0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def distop(etcd: str, prefix: str, *words: str, succeeds: bool = True) -> str:
+    """A command that speaks to etcd itself; what it says on stdout."""
+    env = {**os.environ, "DISTOP_ETCD": etcd, "DISTOP_PREFIX": prefix}
+    command = [sys.executable, "-m", "distop.cli", *words, "--output", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
+    assert (done.returncode == 0) == succeeds, (done.returncode, done.stdout, done.stderr)
+    return done.stdout

@@ -1,0 +1,74 @@
+"""Metadata files that somebody names may hold anything; to look at one costs little all the same."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.layout import metadata
+from distop.commit.layout.model import Layout, load_metadata
+from distop.errors import CorruptRecord
+from support.tables.publishing import ROWS
+
+CANARY = "canary5b1e"
+MISTAKES = 1_000_000
+
+READS: list[Callable[[str], object]] = [load_metadata, TableFile.read]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_bomb_is_not_unpacked(
+    read: Callable[[str], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1: neither a packed file nor a plain one is read beyond what metadata may have."""
+    monkeypatch.setattr(metadata, "MAX_METADATA_BYTES", 1 << 20)
+    (tmp_path / "a.gz.metadata.json").write_bytes(gzip.compress(b" " * (1 << 25)))
+    (tmp_path / "b.metadata.json").write_bytes(b" " * (1 << 21))
+    for name in ("a.gz.metadata.json", "b.metadata.json"):
+        with pytest.raises(CorruptRecord, match="more than 1,048,576 bytes"):
+            read(f"{tmp_path}/{name}")
+
+
+@pytest.mark.parametrize("read", READS)
+def test_what_is_packed_badly_is_no_metadata(read: Callable[[str], object], tmp_path: Path) -> None:
+    """U3"""
+    whole = gzip.compress(b'{"format-version": 2}' * 1000)
+    for at, broken in enumerate((whole[:-20], whole[:10] + b"x" * 50, whole[:20])):
+        (path := tmp_path / f"{at}.gz.metadata.json").write_bytes(broken)
+        with pytest.raises(CorruptRecord, match="no table metadata"):
+            read(str(path))
+
+
+@pytest.mark.parametrize("name", ["snapshots", "metadata-log", "schemas", "sort-orders", "refs", "x"])
+def test_of_a_million_mistakes_one_is_told(name: str, tmp_path: Path) -> None:
+    """S1: to look for all of them would take minutes, and gigabytes."""
+    good = json.loads(Layout.create(ROWS, []).new_metadata("/t", now=1.0).model_dump_json())
+    text = json.dumps({**good, name: []}).replace(f'"{name}": []', f'"{name}": [{"{}," * MISTAKES}{{}}]')
+    (path := tmp_path / "t.metadata.json").write_text(text)
+    with pytest.raises(CorruptRecord) as refused:
+        load_metadata(str(path))
+    assert len(str(refused.value)) < 1_000
+
+
+@pytest.mark.parametrize("content", [f"{CANARY}\n", {"table-uuid": CANARY}, {"last-updated-ms": CANARY}])
+def test_what_is_no_metadata_is_not_shown(content: Any, tmp_path: Path) -> None:
+    """S5: it may be a file of somebody else's."""
+    good = json.loads(Layout.create(ROWS, []).new_metadata("/t", now=1.0).model_dump_json())
+    text = content if isinstance(content, str) else json.dumps({**good, **content})
+    (path := tmp_path / "t.metadata.json").write_text(text)
+    with pytest.raises(CorruptRecord, match="no table metadata") as refused:
+        load_metadata(str(path))
+    assert CANARY not in str(refused.value)
+
+
+def test_packed_metadata_is_read(tmp_path: Path) -> None:
+    """P14: as other programs write it."""
+    made = Layout.create(ROWS, []).new_metadata("/t", now=1.0)
+    (path := tmp_path / "t.gz.metadata.json").write_bytes(gzip.compress(made.model_dump_json().encode()))
+    assert load_metadata(str(path)) == TableFile.read(str(path)).metadata == made

@@ -1,0 +1,62 @@
+"""A secret shows itself to nobody who has not asked for it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import pickle
+from collections.abc import Callable
+from dataclasses import asdict, replace
+
+import msgspec
+import pytest
+
+from distop.client import Credentials
+from distop.coordinator.access.authentication import Proof
+from distop.metastore.etcd.config import EtcdConfig
+from distop.proto.secret import NONE, Secret, revealed
+
+TEXT = "canary9f3a"
+HOLDERS = [
+    Secret(TEXT),
+    EtcdConfig(user="u", password=TEXT),
+    Credentials(token=TEXT),
+    Proof(Secret(TEXT)),
+    {"storage": {"secret": Secret(TEXT)}},
+]
+
+
+@pytest.mark.parametrize("holder", HOLDERS, ids=lambda one: type(one).__name__)
+def test_it_is_not_shown(holder: object, caplog: pytest.LogCaptureFixture) -> None:
+    """S5: neither it nor what holds it, by text, log or error."""
+    logging.getLogger("test").warning("shown %s %r", holder, holder, extra={"holder": str(holder)})
+    told = [repr(holder), str(holder), f"{holder}", f"{holder!r:>40}", str(ValueError(holder)), caplog.text]
+    assert not [text for text in told if TEXT in text]
+    assert "***" in repr(holder)
+
+
+@pytest.mark.parametrize("holder", HOLDERS, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("dump", [pickle.dumps, json.dumps, msgspec.json.encode])
+def test_it_is_not_sent_by_accident(holder: object, dump: Callable[[object], object]) -> None:
+    """S5"""
+    with pytest.raises(TypeError):
+        dump(holder)
+
+
+def test_who_asks_for_it_gets_it() -> None:
+    assert Secret(Secret(TEXT)).reveal() == TEXT
+    assert revealed({"a": {"key": Secret(TEXT), "anon": True}}) == {"a": {"key": TEXT, "anon": True}}
+    assert EtcdConfig(user="u", password=TEXT).to_env()["DISTOP_ETCD_PASSWORD"] == TEXT
+    assert Credentials(token=TEXT).to_env() == {"DISTOP_TOKEN": TEXT}
+
+
+def test_it_is_a_value() -> None:
+    assert Secret(TEXT) == Secret(TEXT) != Secret("other")
+    assert Secret(TEXT) != TEXT
+    assert len({Secret(TEXT), Secret(TEXT), NONE}) == 2
+    assert not NONE
+    assert repr(NONE) == "''"
+    assert copy.deepcopy(Secret(TEXT)) == copy.copy(Secret(TEXT)) == Secret(TEXT)
+    config = EtcdConfig(user="u", password=TEXT)
+    assert replace(config, timeout_s=1.0).password == Secret(TEXT) == asdict(config)["password"]

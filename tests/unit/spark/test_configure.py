@@ -1,0 +1,106 @@
+"""Setting a Spark session up for Iceberg's runtime."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from distop.spark import configure
+
+CATALOG = "spark.sql.catalog.distop"
+EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+
+WITHOUT_THE_RUNTIME = """
+from pyspark.sql import SparkSession
+from distop.spark import configure
+
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = configure(builder).getOrCreate()
+assert spark.range(3).count() == 3
+spark.sql("CREATE TEMPORARY VIEW numbers AS SELECT 1 AS id")
+assert spark.sql("SELECT id FROM numbers").collect()[0].id == 1
+try:
+    spark.sql("SELECT * FROM distop.default.t")
+except Exception as error:
+    print("missing:", "org.apache.iceberg.spark.SparkCatalog" in str(error))
+spark.stop()
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DISTOP_CATALOG", "DISTOP_TOKEN", "DISTOP_INSECURE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def settings(builder: SparkSession.Builder) -> dict[str, str]:
+    return {name: str(value) for name, value in builder._options.items()}
+
+
+def test_the_catalog_is_where_it_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings(configure(SparkSession.Builder()))[f"{CATALOG}.uri"] == "http://127.0.0.1:7072"
+    monkeypatch.setenv("DISTOP_CATALOG", "https://catalog.example:443")
+    monkeypatch.setenv("DISTOP_TOKEN", "mine")
+    found = settings(configure(SparkSession.Builder()))
+    assert found[f"{CATALOG}.uri"] == "https://catalog.example:443"
+    assert found[f"{CATALOG}.token"] == "mine"
+    found = settings(configure(SparkSession.Builder(), "https://other", catalog="lake", token="theirs"))
+    assert found["spark.sql.catalog.lake.uri"] == "https://other"
+    assert found["spark.sql.catalog.lake.token"] == "theirs"
+    assert CATALOG not in found
+
+
+def test_extensions_that_were_set_before_stay() -> None:
+    builder = SparkSession.Builder().config("spark.sql.extensions", "a.B, c.D")
+    assert settings(configure(builder))["spark.sql.extensions"] == f"a.B,c.D,{EXTENSION}"
+    again = configure(configure(SparkSession.Builder()))
+    assert settings(again)["spark.sql.extensions"] == EXTENSION
+
+
+def test_a_token_goes_to_no_other_host_in_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the client's does not."""
+    configure(SparkSession.Builder(), "http://[::1]:7072", token="mine")
+    with pytest.raises(ValueError, match="https"):
+        configure(SparkSession.Builder(), "http://catalog.example:7072", token="mine")
+    monkeypatch.setenv("DISTOP_INSECURE", "1")
+    configure(SparkSession.Builder(), "http://catalog.example:7072", token="mine")
+
+
+@pytest.mark.parametrize("wrong", [{"uri": "127.0.0.1:7072"}, {"catalog": "my lake"}, {"catalog": ""}])
+def test_what_cannot_be_is_refused(wrong: dict[str, str]) -> None:
+    """U3"""
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        configure(SparkSession.Builder(), **wrong)
+
+
+def test_without_icebergs_runtime_a_session_works_as_before(tmp_path: Path) -> None:
+    """Only names below the catalog are not found."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THE_RUNTIME],
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == "missing: True\n"
+
+
+def test_it_loads_nothing() -> None:
+    """So that it works in environments that have only Spark."""
+    script = "import sys; known = set(sys.modules); import distop.spark; print(*(set(sys.modules) - known))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script],
+        env={"PYTHONPATH": str(Path(__file__).parents[3] / "src")},
+        text=True,
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    ours = {name for name in done.stdout.split() if name.startswith(("distop.", "pyspark"))}
+    assert ours == {"distop.spark", "distop.proto", "distop.proto.addresses"}
