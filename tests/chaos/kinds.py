@@ -77,6 +77,7 @@ class Holding(DistributedOperation):
         while not release.exists():
             job.raise_if_cancelled()
             time.sleep(0.01)
+        path.unlink(missing_ok=True)  # what the attempt that counts has staged would stay
         return {}
 
     def cancel_job_and_cleanup(self, job: JobContext) -> None:

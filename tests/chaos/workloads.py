@@ -381,11 +381,17 @@ async def runner_told_to_go(lab: Lab) -> list[str]:
 
 
 async def runner_paused(lab: Lab) -> list[str]:
-    """SIGSTOP past the lease for all runners in turn: each is a new member when it wakes up."""
+    """SIGSTOP past the lease for all runners in turn: each is a new member when it wakes up, and what it ran
+    waits for another one."""
+    release = lab.folder / f"released-{lab.operations}"
+    argument = {"partitions": 1, "release": str(release)}
+    held = await lab.start(await lab.table("held"), "holding", argument)
+    await _taken(lab, held)
     started = await lab.ingest(await lab.table("appended"))
     for runner in lab.cluster.runners():
         await paused(runner)
-    return await lab.ended(started)
+    release.touch()
+    return await all_ended(lab, held, started)
 
 
 async def leader_paused(lab: Lab) -> list[str]:
@@ -442,6 +448,17 @@ async def _leader_of(lab: Lab, started: Started) -> Service | None:
         return [leader] if leader is not None or over else None
 
     return (await lab.until(led, f"nobody leads {table}"))[0]
+
+
+async def _taken(lab: Lab, started: Started) -> None:
+    """Wait until an executor runs an operation."""
+    store = lab.cluster.store
+    runner = store.keyspace.operation(started.operation).runner
+
+    async def taken() -> bool:
+        return (await store.get(runner)).exists
+
+    await lab.until(taken, f"{started.operation} is not taken")
 
 
 async def _signal_leader(lab: Lab, started: Started, number: signal.Signals) -> None:
