@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 from pyiceberg.io import FileIO
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from distop.commit.layout.model import file_io
 from distop.errors import CorruptRecord
@@ -83,6 +84,8 @@ def is_spared(folder: str, now: float) -> bool:
 # -- the list ----------------------------------------------------------------------------------------
 
 
+# A folder that an earlier try has published from may be swept away between its making and the file's.
+@retry(retry=retry_if_exception_type(FileNotFoundError), stop=stop_after_attempt(5), reraise=True)
 def write_list(io: FileIO, path: str, tasks: Sequence[PreparedTask]) -> None:
     """Write the list of the tasks that count. Its name must not have been used before."""
     with io.new_output(path).create(overwrite=True) as stream:
