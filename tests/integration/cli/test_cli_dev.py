@@ -279,9 +279,9 @@ async def test_a_service_that_dies_is_reported_and_ends_it(tmp_path: Path, servi
     async with dev(tmp_path) as running:
         os.kill(running.pids[service], signal.SIGKILL)
         said = await running.end(None)
-        assert running.process.returncode == 13
+        assert running.process.returncode == 13, said
         error = json.loads(said.splitlines()[-1])["error"]
-        assert error["code"] == "SERVICE_ENDED"
+        assert error["code"] == "SERVICE_ENDED", said
         assert error["message"] == f"the {service} has ended by signal 9"
 
 
