@@ -5,7 +5,7 @@ Neither library promises to keep them. An upgrade that breaks something breaks i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -17,7 +17,9 @@ from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.io.pyarrow import ArrowScan
+    from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
 
 
@@ -55,6 +57,13 @@ def batches_of(scan: ArrowScan, io: FileIO, tasks: Iterable[FileScanTask]) -> It
 
     chosen = list(tasks)
     return scan._record_batches_from_scan_tasks_and_deletes(chosen, _read_all_delete_files(io, chosen))
+
+
+def proving(schema: Schema, expression: BooleanExpression) -> Callable[[DataFile], bool]:
+    """Whether the statistics of a file prove an expression of all its rows."""
+    from pyiceberg.expressions.visitors import _StrictMetricsEvaluator
+
+    return _StrictMetricsEvaluator(schema, expression).eval
 
 
 class StagingCatalog(MetastoreCatalog):

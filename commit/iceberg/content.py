@@ -17,6 +17,10 @@ from distop.metastore.records.table import Head
 IGNORE = "ignore"
 MAX_REPLACEMENTS = 1000
 """Snapshots in a row that are looked through."""
+MAX_LINEAGE = 10_000
+"""Snapshots that are looked through for the one that has removed a file."""
+SHOWN = 20
+"""Snapshots, and partitions, that facts and errors name."""
 
 
 def is_live(manifest: ManifestFile) -> bool:
@@ -58,12 +62,21 @@ def only_replaced(file: TableFile, snapshot: Snapshot | None, since: int | None)
     since:
         Id of that snapshot; ``None``: before the first one.
     """
+    return _only(Operation.REPLACE, file, snapshot, since)
+
+
+def only_appended(file: TableFile, snapshot: Snapshot | None, since: int | None) -> bool:
+    """Whether a snapshot has all files of an earlier one: nothing but appends came after it."""
+    return _only(Operation.APPEND, file, snapshot, since)
+
+
+def _only(kind: Operation, file: TableFile, snapshot: Snapshot | None, since: int | None) -> bool:
     if since is None:
         return snapshot is None
     for _ in range(MAX_REPLACEMENTS):
         if snapshot is None or snapshot.snapshot_id == since:
             return snapshot is not None
-        if snapshot.summary is None or snapshot.summary.operation != Operation.REPLACE:
+        if snapshot.summary is None or snapshot.summary.operation != kind:
             return False
         parent = snapshot.parent_snapshot_id
         if parent == since:
@@ -71,6 +84,23 @@ def only_replaced(file: TableFile, snapshot: Snapshot | None, since: int | None)
         # Of a past that has expired nothing is known, the parent included.
         snapshot = None if parent is None else file.snapshot(parent)
     return False
+
+
+def removers(file: TableFile, current: Snapshot | None, since: str | None) -> list[Snapshot]:
+    """The snapshots since another one that may have removed something, the newest first.
+
+    The present one, if that cannot be told since snapshots between have expired.
+    """
+    found = []
+    snapshot = current
+    for _ in range(MAX_LINEAGE):
+        if snapshot is None or str(snapshot.snapshot_id) == since:
+            break
+        if snapshot.summary is None or snapshot.summary.operation != Operation.APPEND:
+            found.append(snapshot)
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else file.snapshot(parent)
+    return found[:SHOWN] or ([current] if current is not None else [])
 
 
 def is_ignored(context: FinishContext) -> bool:

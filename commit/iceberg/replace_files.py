@@ -17,12 +17,12 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
+from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
 from pyiceberg.table.update import AddSortOrderUpdate, TableUpdate
 
 from distop.commit.files.storage import FILES_AT_ONCE
 from distop.commit.iceberg.append import Change, IcebergStep, added_counts
-from distop.commit.iceberg.content import is_live, writer_of
+from distop.commit.iceberg.content import SHOWN, is_live, removers, writer_of
 from distop.commit.iceberg.merging import merged
 from distop.commit.iceberg.replace_partitions import Area, Replaced, key_of, take_out
 from distop.commit.iceberg.rewrite_plan import RewriteJob, RewritePlan, packed_values, unpacked_values
@@ -36,10 +36,6 @@ from distop.operations.api import OperationView
 
 MISSING = "missing"
 """Field of a job's result: a file that was not there when the job was to read it."""
-SHOWN = 20
-"""Partitions and snapshots that facts and errors name."""
-MAX_LINEAGE = 10_000
-"""Snapshots that are looked through for the one that has removed a file."""
 
 
 class IcebergReplace(IcebergStep):
@@ -151,12 +147,12 @@ class IcebergReplace(IcebergStep):
         touched = sorted({self._plan.partitions[jobs[name].partition].path for name in dropped})
         snapshots = [
             {"snapshot": str(snapshot.snapshot_id), "by": writer_of(snapshot)}
-            for snapshot in self._removers(draft)
+            for snapshot in removers(draft.file, draft.base.current_snapshot(), self._plan.snapshot_id)
         ]
         return {DROPPED_JOBS: _ranges(places), "droppedPartitions": touched[:SHOWN], "conflicts": snapshots}
 
     def _nothing_left(self, draft: Draft) -> HeadConflict:
-        first = next(iter(self._removers(draft)), None)
+        first = next(iter(removers(draft.file, draft.base.current_snapshot(), self._plan.snapshot_id)), None)
         arg, found = self._view.arg, "" if first is None else str(first.snapshot_id)
         removed = "it holds no snapshot at all"
         if first is not None:
@@ -171,22 +167,6 @@ class IcebergReplace(IcebergStep):
                 "by": writer_of(first),
             },
         )
-
-    def _removers(self, draft: Draft) -> list[Snapshot]:
-        """The snapshots since the start that may have removed something, the newest first.
-
-        The present one, if that cannot be told since snapshots between have expired.
-        """
-        found = []
-        snapshot = current = draft.base.current_snapshot()
-        for _ in range(MAX_LINEAGE):
-            if snapshot is None or str(snapshot.snapshot_id) == self._plan.snapshot_id:
-                break
-            if snapshot.summary is None or snapshot.summary.operation != Operation.APPEND:
-                found.append(snapshot)
-            parent = snapshot.parent_snapshot_id
-            snapshot = None if parent is None else draft.file.snapshot(parent)
-        return found[:SHOWN] or ([current] if current is not None else [])
 
 
 class _Found:

@@ -18,6 +18,9 @@ class Effect(StrEnum):
     REWRITES = "rewrites"
     """Replaces files by others that hold the same rows. Files that another operation has taken out of the
     table meanwhile stay out."""
+    DELETES = "deletes"
+    """Takes rows of one snapshot out of the table, by replacing the files that hold them. It fails if another
+    operation has taken out one of these files meanwhile."""
     CLEANS = "cleans"
     """Removes snapshots, or files that no snapshot refers to. It adds no file."""
     REPLACES = "replaces"
@@ -37,6 +40,9 @@ _TOGETHER: dict[Effect, frozenset[Effect]] = {
     # Two of these may both overwrite, so one waits for the other.
     Effect.WRITES: frozenset({Effect.REWRITES, Effect.CLEANS}),
     Effect.REWRITES: frozenset({Effect.CLEANS}),
+    # The snapshot that it reads must not expire. It and what replaces the same files would make each other's
+    # work void; what overwrites does so as well, and it is known then whose rows are to be there.
+    Effect.DELETES: frozenset({Effect.READS, Effect.APPENDS, Effect.WRITES}),
 }
 """Each pair once."""
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.expressions import And, Not, NotIn, NotNull, Or, UnboundPredicate
+from pyiceberg.expressions import And, Not, Or, UnboundPredicate
 from pyiceberg.expressions.parser import parse
-from pyiceberg.expressions.visitors import bind, rewrite_not
+from pyiceberg.expressions.visitors import bind
 from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyparsing import ParseException
 
+from distop.commit.deleting.predicate import certain
 from distop.operations.arguments import invalid
 
 if TYPE_CHECKING:
@@ -22,16 +23,17 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
 
-def parse_filter(text: str) -> BooleanExpression:
-    """Raises :class:`~distop.errors.InvalidArgument` naming the place that cannot be understood."""
+def parse_filter(text: str, field: str = "filter") -> BooleanExpression:
+    """Raises :class:`~distop.errors.InvalidArgument` naming the place that cannot be understood, and the
+    ``field`` of the argument that it stands in."""
     try:
         return parse(text)
     except ParseException as error:
         raise invalid(
-            "filter", f"the filter {text!r} cannot be understood from {text[error.loc :]!r} on"
+            field, f"the filter {text!r} cannot be understood from {text[error.loc :]!r} on"
         ) from None
     except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
-        raise invalid("filter", f"the filter {text!r} cannot be understood: {error}") from None
+        raise invalid(field, f"the filter {text!r} cannot be understood: {error}") from None
 
 
 def filter_columns(expression: BooleanExpression) -> set[str]:
@@ -46,28 +48,15 @@ def filter_columns(expression: BooleanExpression) -> set[str]:
     return set()
 
 
-def arrow_filter(expression: BooleanExpression, schema: Schema) -> Any:
+def arrow_filter(expression: BooleanExpression, schema: Schema, field: str = "filter") -> Any:
     """The ``pyarrow.compute.Expression`` of a filter over rows of a schema.
 
     Raises
     ------
     InvalidArgument
-        A column does not exist, or is compared with something of another kind.
+        A column does not exist, or is compared with something of another kind. Names the ``field``.
     """
     try:
-        bound = bind(schema, _without_unknown(rewrite_not(expression)), case_sensitive=True)
-        return expression_to_pyarrow(bound)
-    except (ValueError, TypeError, ArithmeticError) as error:
-        raise invalid("filter", f"the filter does not fit the columns: {error}") from None
-
-
-def _without_unknown(expression: BooleanExpression) -> BooleanExpression:
-    """In Arrow, NULL is not in any list; in SQL nobody knows."""
-    match expression:
-        case And():
-            return And(_without_unknown(expression.left), _without_unknown(expression.right))
-        case Or():
-            return Or(_without_unknown(expression.left), _without_unknown(expression.right))
-        case NotIn():
-            return And(expression, NotNull(term=expression.term))
-    return expression
+        return expression_to_pyarrow(bind(schema, certain(expression), case_sensitive=True))
+    except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
+        raise invalid(field, f"the filter does not fit the columns: {error}") from None

@@ -28,6 +28,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
+from distop.commit.deleting.predicate import certain
 from distop.commit.files.storage import StorageOptions
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.rollback import target_of
@@ -193,7 +194,7 @@ class TableSnapshot:
         if expression is None:
             return AlwaysTrue()
         self.projection(sorted(filter_columns(expression)), "filter")
-        return expression
+        return certain(expression)
 
     def projection(self, columns: Sequence[str] | None, field: str = "columns") -> Schema:
         """The schema of some columns, in this order; of all, if there are none to choose.

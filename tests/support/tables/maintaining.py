@@ -9,6 +9,7 @@ from uuid import uuid4
 from distop.commit.cleanup.expiry import IcebergExpire
 from distop.commit.cleanup.orphans import IcebergRemoveOrphans
 from distop.commit.cleanup.staged import sweep
+from distop.commit.deleting.publish import IcebergDelete
 from distop.commit.iceberg.replace_files import IcebergReplace
 from distop.commit.iceberg.rollback import IcebergRollback
 from distop.commit.layout.owner import mark_folder
@@ -21,6 +22,7 @@ from support.sources.ingesting import LocalJob
 from support.tables.publishing import Staged, Table
 
 STEPS: dict[str, type[TransactionalStep]] = {
+    "iceberg.delete": IcebergDelete,
     "iceberg.replace": IcebergReplace,
     "iceberg.rollback": IcebergRollback,
     "iceberg.expire": IcebergExpire,

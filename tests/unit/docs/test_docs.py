@@ -19,6 +19,7 @@ from distop.coordinator.metrics.prometheus import PrometheusMetrics
 from distop.errors import DistopError
 from distop.operations.registry import GROUP, Registry
 from distop.spark_jobs.compact.argument import CompactArgument
+from distop.spark_jobs.delete.argument import DeleteArgument
 from distop.spark_jobs.ingest.argument import IngestArgument
 from distop.spark_jobs.kafka.argument import KafkaArgument
 from support.repository import ROOT, product_sources
@@ -105,6 +106,13 @@ def test_every_field_of_compact_is_documented() -> None:
     text = (ROOT / "docs" / "maintenance.md").read_text().partition("## compact")[2].partition("\n## ")[0]
     fields = {field.name for field in msgspec.structs.fields(CompactArgument)}
     assert {row[0] for row in rows(text)} == fields, REMEDY
+
+
+def test_every_field_of_delete_is_documented() -> None:
+    text = (ROOT / "docs" / "maintenance.md").read_text().partition("## delete")[2].partition("\n## ")[0]
+    assert {row[0] for row in rows(text)} == {
+        field.name for field in msgspec.structs.fields(DeleteArgument)
+    }, REMEDY
 
 
 def test_what_runs_beside_what_is_documented() -> None:

@@ -1,0 +1,243 @@
+"""The step that publishes a deletion: the files that held the rows leave, what remained of them comes in.
+
+It is built on whatever the table holds by then, so what others have appended stays, and is not looked at: the
+rows that go are those of the snapshot that the operation began on. If one of their files is not in the table
+any more, or rows of it were deleted or came back, nobody knows what has become of the rows: nothing is
+published then, and the operation fails with a conflict.
+"""
+
+from __future__ import annotations
+
+from base64 import b85decode
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.table import FileScanTask
+from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
+
+from distop.commit.deleting.files import Concerned, Deletes, Leaving, Place, Places
+from distop.commit.deleting.plan import DeletePlan, concerned
+from distop.commit.files.storage import FILES_AT_ONCE
+from distop.commit.iceberg.append import Change, IcebergStep, added_counts
+from distop.commit.iceberg.content import is_live, removers, writer_of
+from distop.commit.iceberg.merging import merged
+from distop.commit.iceberg.replace_partitions import Area, Replaced, key_of, take_out
+from distop.commit.iceberg.rewrite_plan import unpacked_values
+from distop.commit.iceberg.snapshots import Draft
+from distop.commit.iceberg.takeover import JobsOutput, manifests_of, take_over
+from distop.commit.layout.model import Layout
+from distop.commit.steps.contract import Contribution, FinishContext
+from distop.commit.steps.facts import ADOPTED_FROM
+from distop.errors import CorruptRecord, HeadConflict, PreconditionFailed
+from distop.operations.api import OperationView
+
+READ, REMOVED, CHANGED = "read", "removed", "changed"
+"""Fields of a job's result: rows that the files it has changed held, rows of them that are gone, and which of
+its files these are: a bit for each, in base 85."""
+
+
+class IcebergDelete(IcebergStep):
+    """Takes the rows out of the table for which the predicate of the plan is true.
+
+    The operation's argument is a :class:`~distop.commit.deleting.plan.DeletePlan`.
+    """
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        """See :class:`IcebergStep`.
+
+        Raises
+        ------
+        HeadConflict
+            Others have removed a file meanwhile that holds rows to be deleted, or have changed which of its
+            rows are there.
+        PreconditionFailed
+            The jobs' results contradict each other, or the snapshot that the operation began on is gone.
+        """
+        self._view = context.view
+        contribution = super().prepare(context)
+        none = {"removedRows": 0, "removedFiles": 0, "droppedFiles": 0}
+        return replace(contribution, facts=none | dict(contribution.facts))
+
+    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
+        """See :class:`IcebergStep`."""
+        arg = self._view.arg
+        plan, found = DeletePlan.of(arg), concerned(arg)
+        changed = _Changed.of(self._view, found, Places(plan.metadata))
+        leaving = {file.path: file for file in (*found.whole, *changed.files)}
+        if not leaving:
+            return None
+        standing = _Standing(draft, leaving)
+        if not (standing.has_all and standing.rows_are_those_of(found, changed)):
+            raise self._conflict(draft, plan)
+        replaced = Replaced(untouched=standing.others)
+        for spec_id, manifests in standing.holding.items():
+            spec = draft.base.specs()[spec_id]
+            take_out(
+                draft, spec, manifests, lambda e: e.data_file.file_path in leaving, replaced, snapshot_id
+            )
+        if replaced.files != len(leaving) or output.rows + changed.removed != changed.read:
+            raise PreconditionFailed(
+                f"{arg.id} was to take out {len(leaving)} files, and found {replaced.files}; of "
+                f"{changed.read} rows it has removed {changed.removed} and written {output.rows}"
+            )
+        added = take_over(draft, layout, output, snapshot_id)
+        facts: dict[str, Any] = {
+            ADOPTED_FROM: output.adopt_from,
+            "removedRows": changed.removed + sum(file.rows for file in found.whole),
+            "removedFiles": replaced.files,
+            "droppedFiles": len(found.whole),
+        }
+        return Change(
+            manifests=[*added, *replaced.rewritten, *merged(draft, replaced.untouched, snapshot_id)],
+            summary=_summary(draft, output, replaced),
+            facts=facts,
+        )
+
+    def _conflict(self, draft: Draft, plan: DeletePlan) -> HeadConflict:
+        current = draft.base.current_snapshot()
+        first = next(iter(removers(draft.file, current, plan.snapshot_id)), None)
+        arg, found = self._view.arg, "" if first is None else str(first.snapshot_id)
+        return HeadConflict(
+            f"files in which {arg.id} has found rows to delete, of snapshot {plan.snapshot_id} of table "
+            f"{arg.table!r}, are not as they were: snapshot {found or 'none'}, written by "
+            f"{writer_of(first)}, came between",
+            hint="nothing was deleted; start the operation again to delete what the table holds now",
+            details={"expected": str(plan.snapshot_id), "snapshot": found, "by": writer_of(first)},
+        )
+
+
+@dataclass(kw_only=True)
+class _Changed:
+    """The files that the jobs have changed."""
+
+    files: list[Leaving] = field(default_factory=list)
+    delete_files: set[str] = field(default_factory=set)
+    """What the jobs knew by which rows of theirs were gone before."""
+    places: set[Place] = field(default_factory=set)
+    read: int = 0
+    removed: int = 0
+
+    @classmethod
+    def of(cls, view: OperationView, found: Concerned, places: Places) -> _Changed:
+        changed = cls()
+        names = view.arg.partition_names()
+        for name, tasks in zip(names, found.jobs, strict=True):
+            job = view.jobs[name]
+            if job.state == "success":
+                changed._add(view, name, job.result, tasks, places)
+        return changed
+
+    def _add(
+        self,
+        view: OperationView,
+        name: str,
+        result: Mapping[str, Any],
+        tasks: Sequence[FileScanTask],
+        places: Places,
+    ) -> None:
+        try:
+            chosen = chosen_of(str(result[CHANGED]), tasks)
+            read, removed, written = int(result[READ]), int(result[REMOVED]), int(result["rows"])
+        except (KeyError, ValueError) as error:
+            raise CorruptRecord(
+                f"job {name} of {view.arg.id} reports something that is no result of a deletion: {error!r}"
+            ) from error
+        held = sum(task.file.record_count for task in chosen)
+        exact = not any(task.delete_files for task in chosen)
+        if read != removed + written or read > held or (exact and read != held):
+            raise PreconditionFailed(
+                f"job {name} of {view.arg.id} has read {read} rows of files of {held}, removed {removed} and "
+                f"written {written}"
+            )
+        for task in chosen:
+            place = places.of(task.file)
+            self.files.append(Leaving(task.file.file_path, place, task.file.record_count))
+            self.places.add(place)
+            self.delete_files |= {file.file_path for file in task.delete_files}
+        self.read += read
+        self.removed += removed
+
+
+def chosen_of(packed: str, tasks: Sequence[FileScanTask]) -> list[FileScanTask]:
+    """The files that a job's result speaks of. Raises ``ValueError``."""
+    bits = int.from_bytes(b85decode(packed), "little")
+    if bits >> len(tasks):
+        raise ValueError(f"it names more than {len(tasks)} files")
+    return [task for at, task in enumerate(tasks) if bits >> at & 1]
+
+
+class _Standing:
+    """Which of the files that are to leave the table still has."""
+
+    def __init__(self, draft: Draft, leaving: Mapping[str, Leaving]) -> None:
+        self.holding: dict[int, list[ManifestFile]] = {}
+        """Manifests that list some of them, by partition spec."""
+        self.others: list[ManifestFile] = []
+        self._draft = draft
+        self._live = [one for one in manifests_of(draft.base.current_snapshot(), draft.io) if is_live(one)]
+        areas = _areas(draft, leaving.values())
+        there: set[str] = set()
+
+        def listed(manifest: ManifestFile) -> set[str]:
+            area = areas.get(manifest.partition_spec_id)
+            if manifest.content != ManifestContent.DATA or area is None or not area.may_hold(manifest):
+                return set()
+            entries = manifest.fetch_manifest_entry(draft.io)
+            return leaving.keys() & {entry.data_file.file_path for entry in entries}
+
+        with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="manifests") as pool:
+            for manifest, paths in zip(self._live, pool.map(listed, self._live), strict=True):
+                if paths:
+                    self.holding.setdefault(manifest.partition_spec_id, []).append(manifest)
+                else:
+                    self.others.append(manifest)
+                there |= paths
+        self.has_all = there == leaving.keys()
+
+    def rows_are_those_of(self, found: Concerned, changed: _Changed) -> bool:
+        """Whether nobody has deleted rows of the files that were read, or has brought some back."""
+        now = Deletes(self._draft.io, self._live)
+        if not changed.delete_files <= now.paths:
+            return False
+        places = Places(self._draft.base)
+        for entry in now.entries:
+            file = entry.data_file
+            anywhere = not len(file.partition)
+            if file.file_path in found.delete_files or not changed.places:
+                continue
+            if anywhere or places.of(file) in changed.places:
+                return False
+        return True
+
+
+def _areas(draft: Draft, leaving: Collection[Leaving]) -> dict[int, Area]:
+    specs, schema = draft.base.specs(), draft.base.schema()
+    by_spec: dict[int, set[tuple[str | None, ...]]] = {}
+    for file in leaving:
+        by_spec.setdefault(file.place[0], set()).add(file.place[1])
+    areas = {}
+    for spec_id, values in by_spec.items():
+        spec = specs.get(spec_id)
+        if spec is None:
+            continue  # so nobody has such a file any more
+        if any(one.source_id not in schema.field_ids for one in spec.fields):
+            raise PreconditionFailed(
+                f"the table at {draft.base.location} has lost a column that partition spec {spec_id} goes "
+                "by, which files with rows to be deleted have",
+                hint="start the operation again",
+            )
+        records = (unpacked_values(spec, schema, one) for one in values)
+        areas[spec_id] = Area(spec, schema, {key_of(record, len(spec.fields)) for record in records})
+    return areas
+
+
+def _summary(draft: Draft, output: JobsOutput, replaced: Replaced) -> Summary:
+    parent = draft.base.current_snapshot()
+    operation = Operation.OVERWRITE if output.files else Operation.DELETE
+    return update_snapshot_summaries(
+        Summary(operation=operation, **added_counts(output), **replaced.counts()),
+        parent.summary if parent else None,
+    )

@@ -1,0 +1,166 @@
+"""``delete``: the rows of a table go for which a predicate is true, exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from distop.errors import PreconditionFailed
+from distop.metastore.records.effects import Effect
+from distop.metastore.records.operation import OperationArg, StepRecord
+from distop.metastore.records.structs import convert
+from distop.operations.api import DistributedOperation, Plan, PlanRequest
+from distop.operations.arguments import invalid
+from distop.operations.job import JobContext
+from distop.spark_jobs.delete.argument import DeleteArgument, parse_argument, predicate
+
+JOB_BYTES = 512 << 20
+"""About so much is read by a job, as it lies on disk; more, where there would be too many of them."""
+WANTED_JOBS = 5000
+
+
+class Delete(DistributedOperation):
+    """Removes rows. Which are looked at is fixed at the start: those of the snapshot that the table has then.
+
+    What others append meanwhile is not touched. If they have removed or changed a file that holds such rows,
+    nothing is published, and the operation fails with a conflict. See
+    :class:`~distop.spark_jobs.delete.argument.DeleteArgument` for the argument.
+    """
+
+    type = "delete"
+    effect = Effect.DELETES
+    stages_files = True
+
+    def plan(self, request: PlanRequest) -> Plan:
+        """See :meth:`DistributedOperation.plan`.
+
+        Raises
+        ------
+        InvalidArgument
+            A field is malformed, or the predicate does not fit the table's columns.
+        PreconditionFailed
+            The table has another format, files that cannot be read here, or no such branch.
+        """
+        from distop.commit.deleting.plan import DeletePlan
+
+        argument = _checked(request)
+        if request.head is None:
+            return Plan(argument=msgspec.to_builtins(DeletePlan(where=argument.where)))
+        plan, found = _planned(request, argument)
+        return Plan(argument=msgspec.to_builtins(plan), partition_count=len(found.jobs))
+
+    def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
+        """What has been appended since came in after this deletion, as it were. What has left is a reason to
+        look again: the end would be a conflict."""
+        from distop.commit.deleting.plan import DeletePlan
+        from distop.commit.files.storage import storage_of
+        from distop.commit.iceberg.content import only_appended
+        from distop.commit.iceberg.metadata_files import TableFile
+
+        if made_on.head is None or request.head is None:
+            return False
+        made = convert(plan.argument, DeletePlan)
+        file = TableFile.read(request.head.metadata_location, storage=storage_of(request.table))
+        snapshot = _snapshot(file, made.branch)
+        since = None if made.snapshot_id is None else int(made.snapshot_id)
+        return only_appended(file, snapshot, since)
+
+    def preview(self, request: PlanRequest) -> Mapping[str, Any]:
+        """How many files would be read by how many jobs, and how many go as a whole."""
+        argument = _checked(request)
+        if request.head is None:
+            return {"jobs": 0, "filesToRead": 0, "filesToDrop": 0, "rowsToDrop": 0}
+        _, found = _planned(request, argument)
+        return {
+            "jobs": len(found.jobs),
+            "filesToRead": sum(map(len, found.jobs)),
+            "filesToDrop": len(found.whole),
+            "rowsToDrop": sum(file.rows for file in found.whole),
+        }
+
+    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
+        """One: the snapshot without the rows; none if no file can hold any."""
+        return [StepRecord(step="iceberg.delete")] if operation.argument.get("layout") else []
+
+    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
+        """Look for the rows in some files, and write anew what remains of files that have any.
+
+        Returns
+        -------
+        The writer's result (``rows``, ``files``, ``bytes``, its manifest), and ``read``, ``removed``,
+        ``changed`` (see :mod:`distop.commit.deleting.publish`).
+
+        Raises
+        ------
+        JobFailed
+            A file is missing, or holds other rows than the table says.
+        """
+        from distop.spark_jobs.delete.job import run_job
+
+        return run_job(job)
+
+    def cancel_job_and_cleanup(self, job: JobContext) -> None:
+        """Remove the attempt's files."""
+        from distop.commit.cleanup.staged import remove_attempt
+
+        remove_attempt(job.operation, job.partition, job.attempt)
+
+
+def _checked(request: PlanRequest) -> DeleteArgument:
+    if request.table.format != "iceberg":
+        raise PreconditionFailed(
+            f"table {request.table.name!r} has format {request.table.format}, this is for Iceberg tables",
+            hint="Delta has DELETE for this" if request.table.format == "delta" else "",
+        )
+    if request.partitions is not None:
+        raise invalid("partitions", "a deletion takes no partitions", "say it in where: kind = 'a' and ...")
+    return parse_argument(request.argument)
+
+
+def _planned(request: PlanRequest, argument: DeleteArgument) -> Any:
+    from distop.commit.deleting.files import Concerned, concerned_by
+    from distop.commit.deleting.plan import DeletePlan, planned_on
+    from distop.commit.files.storage import storage_of
+    from distop.commit.iceberg.branches import check_branch_name
+    from distop.commit.iceberg.metadata_files import TableFile
+    from distop.commit.layout.model import Layout, file_io
+    from distop.commit.layout.partitioning import Partitioner
+
+    assert request.head is not None
+    if argument.branch is not None:
+        check_branch_name(argument.branch)
+    storage = storage_of(request.table)
+    file = TableFile.read(request.head.metadata_location, storage=storage)
+    metadata = file.metadata
+    layout = Layout.of(metadata)
+    Partitioner(layout.schema, layout.spec)  # raises if rows cannot be split as the table has it
+    where = predicate(argument.where, layout.schema)
+    snapshot = _snapshot(file, argument.branch or "")
+    nothing = DeletePlan(where=argument.where, branch=argument.branch or "")
+    if snapshot is None:
+        return nothing, Concerned()
+    told = str(snapshot.summary["total-files-size"] if snapshot.summary else "")
+    job_bytes = max(JOB_BYTES, int(told) // WANTED_JOBS if told.isdecimal() else 0)
+    found = concerned_by(metadata, snapshot, file_io(metadata.location, storage), where, job_bytes)
+    if not found.whole and not found.jobs:
+        nothing.snapshot_id = str(snapshot.snapshot_id)
+        return nothing, found
+    fixed = planned_on(metadata, snapshot)
+    plan = msgspec.structs.replace(nothing, **fixed, job_bytes=job_bytes, digest=found.digest)
+    return plan, found
+
+
+def _snapshot(file: Any, branch: str) -> Any:
+    """The snapshot that rows are deleted from."""
+    from pyiceberg.table.refs import SnapshotRefType
+
+    if not branch:
+        return file.metadata.current_snapshot()
+    ref = file.metadata.refs.get(branch)
+    if ref is None or ref.snapshot_ref_type != SnapshotRefType.BRANCH:
+        raise PreconditionFailed(
+            f"the table at {file.metadata.location} has no branch {branch!r}", details={"field": "branch"}
+        )
+    return file.snapshot(ref.snapshot_id)

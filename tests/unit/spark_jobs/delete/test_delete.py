@@ -1,0 +1,541 @@
+"""Deletion from plan to sweep: rows that a predicate is true of go, all others stay, whoever else writes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestWriterV2,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import AddPartitionSpecUpdate, SetDefaultSpecUpdate, TableUpdate
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, StringType
+
+from distop.commit.deleting import files as deleting_files
+from distop.commit.iceberg.append import IcebergOverwrite
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.modes import IcebergOverwritePartitions
+from distop.commit.iceberg.snapshots import Draft
+from distop.commit.layout.model import Layout
+from distop.errors import DistopError, HeadConflict, InvalidArgument, JobFailed, PreconditionFailed
+from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import Head, TableRecord, decode_watermarks
+from distop.operations.api import PlanRequest
+from distop.spark_jobs.compact.operation import Compact
+from distop.spark_jobs.delete.operation import Delete
+from distop.spark_jobs.maintenance.snapshots import Rollback
+from support.tables.maintaining import Run
+from support.tables.publishing import ROWS, Table, new_table, rows
+
+
+def local(url: str) -> Path:
+    return Path(url.removeprefix("file://"))
+
+
+def filled(folder: Path, commits: int = 3, *, partition_by: tuple[str, ...] = ("kind",)) -> Table:
+    """Ids from 0 on, ten a commit, of three kinds."""
+    table = new_table(folder, partition_by)
+    for number in range(commits):
+        table.publish(table.staged([rows(10 * number, 10)]))
+    return table
+
+
+def deleting(table: Table, where: str, *, jobs: bool = True, **argument: Any) -> Run:
+    return Run.of(table, Delete(), jobs=jobs, where=where, **argument)
+
+
+def left_over(table: Table) -> set[str]:
+    """Data files on disk that no snapshot knows."""
+    iceberg = table.iceberg()
+    known = {
+        local(entry.data_file.file_path).name
+        for snapshot in iceberg.metadata.snapshots
+        for manifest in snapshot.manifests(iceberg.io)
+        for entry in manifest.fetch_manifest_entry(iceberg.io, discard_deleted=False)
+    }
+    return {path.name for path in local(table.location).rglob("*.parquet")} - known
+
+
+def test_the_rows_go_and_all_others_stay(tmp_path: Path) -> None:
+    """P3, P11: in one snapshot; the past can still be read, files without such rows are not touched."""
+    table = filled(tmp_path)
+    before, files = table.record().snapshot_id, set(table.data_files())
+    facts = deleting(table, "id >= 5 and id < 12").finish()
+    assert table.ids() == [*range(5), *range(12, 30)]
+    assert (facts["removedRows"], facts["removedFiles"], facts["droppedFiles"]) == (7, 5, 0)
+    snapshot = table.iceberg().current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert snapshot.summary.operation == Operation.OVERWRITE
+    assert (snapshot.summary["total-records"], snapshot.summary["distop.operation"]) == (
+        "23",
+        "flights/delete/4",
+    )
+    assert len(files & set(table.data_files())) == 4
+    assert sorted(table.iceberg().scan(snapshot_id=before).to_arrow()["id"].to_pylist()) == list(range(30))
+    assert left_over(table) == set()
+
+
+def test_files_of_which_all_rows_go_are_not_read(tmp_path: Path) -> None:
+    """Their statistics prove it: no job, and a snapshot that says so."""
+    table = filled(tmp_path)
+    run = deleting(table, "kind = 'k1' and id >= 10")
+    assert run.staged.arg.partition_count == 0
+    facts = run.finish()
+    assert (facts["removedRows"], facts["removedFiles"], facts["droppedFiles"]) == (7, 2, 2)
+    assert table.ids() == [n for n in range(30) if n < 10 or n % 3 != 1]
+    snapshot = table.iceberg().current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert snapshot.summary.operation == Operation.DELETE
+
+
+def test_nothing_matched_is_a_success_without_a_snapshot(tmp_path: Path) -> None:
+    """P10: no file can hold such a row; files could, and do not; the table is empty, or new."""
+    table = filled(tmp_path, partition_by=())
+    head = table.head
+    empty = deleting(table, "id > 100")
+    assert list(empty.kind.commit_steps(empty.staged.arg)) == []
+    assert not empty.staged.arg.partition_count
+    facts = deleting(table, "kind = 'k00'").finish()
+    assert (facts["removedRows"], facts["removedFiles"]) == (0, 0)
+    assert table.head == head
+    assert left_over(table) == set()
+    assert deleting(new_table(tmp_path / "new"), "id = 1").staged.arg.partition_count == 0
+
+
+def test_all_rows_can_go(tmp_path: Path) -> None:
+    table = filled(tmp_path)
+    assert deleting(table, "true").finish()["removedRows"] == 30
+    assert (table.ids(), table.data_files()) == ([], [])
+    table.publish(table.staged([rows(0, 3)]))
+    assert table.ids() == [0, 1, 2]
+
+
+COLUMNS = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("x", pa.float64()), ("t", pa.string())])
+
+
+def with_unknown(folder: Path, partition_by: tuple[str, ...] = ()) -> Table:
+    """A table with NULL and NaN where they hurt, in two files."""
+    table = Table("flights", f"file://{folder}/flights", Layout.create(COLUMNS, list(partition_by)))
+    values = (
+        {
+            "id": [0, 1, 2, 3],
+            "n": [1, 2, None, 4],
+            "x": [1.0, math.nan, None, 4.0],
+            "t": ["a", None, "ab", "c"],
+        },
+        {"id": [4, 5, 6, 7], "n": [None] * 4, "x": [math.nan] * 4, "t": ["c", "c", None, None]},
+    )
+    for one in values:
+        table.publish(table.staged([pa.record_batch(one, schema=COLUMNS)]))
+    return table
+
+
+@pytest.mark.parametrize("partition_by", [(), ("t",), ("bucket(4, n)",)])
+@pytest.mark.parametrize(
+    ("where", "gone"),
+    [
+        ("n < 3", [0, 1]),
+        ("not n < 3", [3]),
+        ("n != 2", [0, 3]),
+        ("n not in (1, 2)", [3]),
+        ("not (n in (1, 2) or t = 'c')", []),
+        ("n < 99999999999", [0, 1, 3]),
+        ("n != 99999999999", [0, 1, 3]),
+        ("n is null", [2, 4, 5, 6, 7]),
+        ("n is not null", [0, 1, 3]),
+        ("n = 1 or t = 'c'", [0, 3, 4, 5]),
+        ("n is null and t = 'c'", [4, 5]),
+        ("t not like 'a%'", [3, 4, 5]),
+        ("t like 'a%'", [0, 2]),
+        ("x is nan", [1, 4, 5, 6, 7]),
+        ("x is not nan", [0, 3]),
+        ("x > 1.5", [3]),
+        ("x < 1.5", [0]),
+        ("x != 1.0", [1, 3, 4, 5, 6, 7]),
+        ("t < 'b'", [0, 2]),
+        ("false", []),
+    ],
+)
+def test_rows_of_which_the_predicate_is_unknown_stay(
+    tmp_path: Path, where: str, gone: list[int], partition_by: tuple[str, ...]
+) -> None:
+    """SQL's three values, whether partitions, statistics or the rows themselves decide."""
+    table = with_unknown(tmp_path, partition_by)
+    run = deleting(table, where)
+    if run.staged.arg.argument.get("layout"):
+        assert run.finish()["removedRows"] == len(gone)
+    assert table.ids() == [n for n in range(8) if n not in gone]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "",
+        "nobody = 1",
+        "lower(kind) = 'k1'",
+        "id in (select id from t)",
+        "random() < 0.5",
+        "id = 'one'",
+        "id = ",
+        "id = 1 and (id = 2 or (" * 150 + "id = 3" + "))" * 150,
+        "id in (" + ", ".join(map(str, range(40_000))) + ")",
+        "kind like '%k'",
+    ],
+)
+def test_a_predicate_that_cannot_be_taken_is_refused_by_its_field(tmp_path: Path, where: str) -> None:
+    """O4, S1: neither functions nor queries are part of the language."""
+    table = filled(tmp_path, 1)
+    with pytest.raises(InvalidArgument) as refused:
+        deleting(table, where)
+    assert refused.value.details["field"] == "where"
+
+
+def test_other_arguments_that_are_refused(tmp_path: Path) -> None:
+    """O4"""
+    table = filled(tmp_path, 1)
+    with pytest.raises(InvalidArgument) as refused:
+        Run.of(table, Delete(), partitions=["kind=k1"], where="id = 1")
+    assert refused.value.details["field"] == "partitions"
+    with pytest.raises(InvalidArgument, match="wher"):
+        Run.of(table, Delete(), wher="id = 1")
+    with pytest.raises(PreconditionFailed, match="no branch 'aside'"):
+        deleting(table, "id = 1", branch="aside")
+    delta = TableRecord(name="d", location=f"file://{tmp_path}", format="delta")
+    with pytest.raises(PreconditionFailed, match="Iceberg"):
+        Delete().plan(PlanRequest(table=delta, head=None, watermarks={}, argument={"where": "true"}))
+
+
+def test_a_nested_column_is_refused(tmp_path: Path) -> None:
+    columns = pa.schema([("id", pa.int64()), ("s", pa.struct([("b", pa.int32())])), ("b", pa.int32())])
+    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(columns))
+    table.publish(table.staged([pa.record_batch({"id": [1], "s": [{"b": 1}], "b": [2]}, schema=columns)]))
+    for where in ("s.b = 1", "s is null"):
+        with pytest.raises(InvalidArgument) as refused:
+            deleting(table, where)
+        assert refused.value.details["field"] == "where"
+
+
+# -- beside others ---------------------------------------------------------------------------------------
+
+
+def test_what_is_appended_meanwhile_is_not_touched(tmp_path: Path) -> None:
+    """P6, P7: also when the commit was prepared before, and is prepared again."""
+    table = filled(tmp_path)
+    run = deleting(table, "id < 5 or id >= 100")
+    table.publish(table.staged([rows(100, 5)]))
+    lost = run.step().prepare(table.context(run.staged))
+    table.publish(table.staged([rows(200, 5)]))
+    assert not table.apply(lost.txn)
+    lost.discard()
+    run.finish()
+    assert table.ids() == [*range(5, 30), *range(100, 105), *range(200, 205)]
+    assert left_over(table) == set()
+
+
+@pytest.mark.parametrize("where", ["id < 5", "kind = 'k0'"])
+@pytest.mark.parametrize("change", ["overwrite", "partitions", "compact", "delete", "rollback"])
+def test_whoever_changes_the_same_files_first_wins(tmp_path: Path, where: str, change: str) -> None:
+    """P6: nothing is published, the error names the snapshot; started again, it does what is left."""
+    table = filled(tmp_path)
+    first = str(table.iceberg().metadata.snapshots[0].snapshot_id)
+    run = deleting(table, where)
+    match change:
+        case "overwrite":
+            table.publish(table.staged([rows(0, 9)]), IcebergOverwrite())
+        case "partitions":
+            table.publish(table.staged([rows(0, 3, kinds=1)]), IcebergOverwritePartitions())
+        case "compact":
+            Run.of(table, Compact(), min_files=2).finish()
+        case "delete":
+            deleting(table, "id = 0").finish()
+        case "rollback":
+            table.publish(table.staged([rows(90, 3)]))
+            Run.of(table, Rollback(), snapshot=first).finish()
+    head, there = table.head, table.ids()
+    if change == "rollback" and where == "id < 5":
+        # What it is about is in the first snapshot, too.
+        assert run.finish()["removedRows"] == 5
+        return
+    with pytest.raises(HeadConflict) as refused:
+        run.commit()
+    if change != "rollback":
+        assert refused.value.details["snapshot"] == str(table.record().snapshot_id)
+    assert table.head == head
+    deleting(table, where).finish()
+    gone = (lambda n: n < 5) if where == "id < 5" else (lambda n: n % 3 == 0)
+    if change != "partitions" or where == "id < 5":
+        assert table.ids() == [n for n in there if not gone(n)]
+    run.sweep({})
+
+
+def test_what_changes_other_files_is_built_upon(tmp_path: Path) -> None:
+    """P6: an overwrite of another partition, and a deletion of other rows."""
+    table = filled(tmp_path)
+    run = deleting(table, "id < 5 and kind = 'k1'")
+    table.publish(table.staged([rows(300, 9, kinds=1)]), IcebergOverwritePartitions())
+    deleting(table, "id > 25 and kind = 'k2'").finish()
+    assert run.finish()["removedRows"] == 2
+    expected = [n for n in range(30) if n % 3 and n not in (1, 4, 26, 29)]
+    assert table.ids() == [*expected, *range(300, 309)]
+
+
+def test_a_plan_holds_as_long_as_others_only_append(tmp_path: Path) -> None:
+    """O1: a table that is fed all the time can be planned upon; what has left is a reason to plan again."""
+    table = filled(tmp_path)
+
+    def request() -> PlanRequest:
+        return PlanRequest(
+            table=TableRecord(name="flights", location=table.location),
+            head=decode(table.head.value, Head),
+            watermarks=decode_watermarks(table.watermarks.value),
+            argument={"where": "id < 5"},
+        )
+
+    kind, made_on = Delete(), request()
+    plan = kind.plan(made_on)
+    table.publish(table.staged([rows(100, 5)]))
+    assert kind.plan_holds(plan, made_on, request())
+    assert kind.preview(request()) == {"jobs": 1, "filesToRead": 3, "filesToDrop": 0, "rowsToDrop": 0}
+    deleting(table, "id = 0").finish()
+    assert not kind.plan_holds(plan, made_on, request())
+
+
+def test_a_lost_reply_publishes_nothing_twice(tmp_path: Path) -> None:
+    """P8, C3: the snapshot has the id of the operation; what is published is refused, not repeated."""
+    table = filled(tmp_path)
+    run = deleting(table, "id < 5")
+    run.commit()
+    head = table.head
+    with pytest.raises(DistopError, match="not published"):
+        run.commit()
+    assert table.head == head
+
+
+def test_the_results_of_the_jobs_are_checked_before_anything_counts(tmp_path: Path) -> None:
+    """U3: a row is neither lost nor kept by a result that cannot be."""
+    table = filled(tmp_path)
+    for name, wrong in (("removed", 4), ("read", 9), ("rows", 1)):
+        run = deleting(table, "id < 5")
+        run.staged.jobs["0"].result[name] = wrong
+        with pytest.raises(PreconditionFailed):
+            run.commit()
+    path = local(table.data_files()[0])
+    pq.write_table(pq.read_table(path).slice(1), path)
+    with pytest.raises(JobFailed, match="the table says"):
+        deleting(table, "id >= 0 and id != 4")
+
+
+def test_a_file_that_is_missing_fails_the_job(tmp_path: Path) -> None:
+    """U3"""
+    table = filled(tmp_path)
+    run = deleting(table, "id < 5", jobs=False)
+    for path in table.data_files():
+        local(path).unlink()
+    with pytest.raises(JobFailed, match="missing"):
+        run.run_jobs()
+
+
+def test_files_are_cut_into_jobs_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """O8: each job says of its files which it has changed; a plan that does not fit any more is refused."""
+    monkeypatch.setattr(deleting_files, "MAX_FILES_PER_JOB", 2)
+    table = filled(tmp_path, 5, partition_by=())
+    run = deleting(table, "id in (3, 44) and kind != 'k2' or id = 25", jobs=False)
+    assert run.staged.arg.partition_count == 2
+    run.run_jobs()
+    assert run.finish()["removedFiles"] == 2
+    assert table.ids() == [n for n in range(50) if n not in (3, 25)]
+    monkeypatch.setattr(deleting_files, "MAX_JOBS", 1)
+    with pytest.raises(PreconditionFailed, match="jobs"):
+        deleting(table, "kind != 'k1'")
+    monkeypatch.setattr(deleting_files, "MAX_JOBS", 100)
+    run = deleting(table, "kind != 'k1'", jobs=False)
+    monkeypatch.setattr(deleting_files, "MAX_FILES_PER_JOB", 3)
+    with pytest.raises(JobFailed, match="others than when it was planned"):
+        run.run_jobs()
+
+
+# -- tables of every age, and of other engines -----------------------------------------------------------
+
+
+def alter(table: Table, *updates: TableUpdate) -> None:
+    """What another program does to a table."""
+    draft = Draft(table.iceberg().io, TableFile.read(table.record().metadata_location))
+    location = draft.write(*updates)
+    head = Head(metadata_location=location, snapshot_id=table.record().snapshot_id, operation="foreign")
+    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
+
+
+def change_schema(table: Table, change: Callable[[Any], None]) -> None:
+    update = table.iceberg().update_schema()
+    change(update)
+    alter(table, *update._commit()[0])
+
+
+def test_older_files_are_read_through_the_present_schema(tmp_path: Path) -> None:
+    """A column that was added is NULL in them, a renamed one keeps its values, a type is widened."""
+    columns = pa.schema([("id", pa.int32()), ("kind", pa.string())])
+    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(columns))
+    for number in range(2):
+        ids = pa.array([2 * number, 2 * number + 1], pa.int32())
+        table.publish(table.staged([pa.record_batch({"id": ids, "kind": ["a", "b"]}, schema=columns)]))
+    change_schema(table, lambda update: update.update_column("id", LongType()))
+    change_schema(table, lambda update: update.rename_column("kind", "sort"))
+    change_schema(table, lambda update: update.add_column("kind", StringType()))
+    assert deleting(table, "kind = 'a'").finish()["removedRows"] == 0
+    assert deleting(table, "kind != 'a'").finish()["removedRows"] == 0
+    assert deleting(table, "sort = 'a' and kind is null and id < 1").finish()["removedRows"] == 1
+    assert table.ids() == [1, 2, 3]
+    assert deleting(table, "kind is null and id < 9999999999 and sort != 'a'").finish()["removedRows"] == 2
+    assert table.ids() == [2]
+
+
+def test_files_of_an_earlier_partitioning(tmp_path: Path) -> None:
+    """They are dropped, read, and written anew in the present partitioning."""
+    table = filled(tmp_path, 2, partition_by=())
+    spec = PartitionSpec(
+        *Layout.create(ROWS, ["kind"]).spec.fields,
+        spec_id=1,
+    )
+    assert spec.fields[0].transform == IdentityTransform()
+    alter(table, AddPartitionSpecUpdate(spec=spec), SetDefaultSpecUpdate(spec_id=-1))
+    table.layout = Layout.of(table.iceberg().metadata)
+    table.publish(table.staged([rows(20, 10)]))
+    facts = deleting(table, "id in (1, 2, 25)").finish()
+    assert (facts["removedRows"], facts["removedFiles"]) == (3, 2)
+    assert table.ids() == [n for n in range(30) if n not in (1, 2, 25)]
+    specs = [task.file.spec_id for task in table.iceberg().scan().plan_files()]
+    assert sorted(set(specs)) == [0, 1]
+    assert deleting(table, "id >= 10").finish()["droppedFiles"] >= 3
+    assert table.ids() == [0, *range(3, 10)]
+
+
+def delete_positions(table: Table, path: str, positions: list[int], *, content: DataFileContent) -> None:
+    """What Spark's merge-on-read does to rows of one file of an unpartitioned table."""
+    iceberg = table.iceberg()
+    folder = local(table.location) / "data"
+    name = folder / f"deletes-{len(list(folder.iterdir()))}.parquet"
+    if content is DataFileContent.POSITION_DELETES:
+        pq.write_table(
+            pa.table(
+                {"file_path": [path] * len(positions), "pos": pa.array(positions, pa.int64())},
+                schema=pa.schema(
+                    [
+                        pa.field("file_path", pa.string(), False, {"PARQUET:field_id": "2147483546"}),
+                        pa.field("pos", pa.int64(), False, {"PARQUET:field_id": "2147483545"}),
+                    ]
+                ),
+            ),
+            name,
+        )
+    else:
+        field = pa.field("id", pa.int64(), False, {"PARQUET:field_id": "1"})
+        pq.write_table(pa.table({"id": positions}, schema=pa.schema([field])), name)
+    file = DataFile.from_args(
+        content=content,
+        file_path=f"file://{name}",
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=len(positions),
+        file_size_in_bytes=name.stat().st_size,
+        equality_ids=[1] if content is DataFileContent.EQUALITY_DELETES else None,
+        # Statistics of what it names: nothing that a predicate on other rows may be measured by.
+        lower_bounds={1: (0).to_bytes(8, "little")},
+        upper_bounds={1: (0).to_bytes(8, "little")},
+        value_counts={1: len(positions)},
+        null_value_counts={1: 0},
+    )
+    draft = Draft(iceberg.io, TableFile.read(table.record().metadata_location))
+    place, snapshot_id = draft.new_manifest_path(), 4711 + len(iceberg.metadata.snapshots)
+
+    class Writer(ManifestWriterV2):
+        def content(self) -> ManifestContent:
+            return ManifestContent.DELETES
+
+    spec = iceberg.metadata.spec()
+    with Writer(spec, iceberg.schema(), iceberg.io.new_output(place), snapshot_id, "deflate") as writer:
+        writer.add_entry(
+            ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=snapshot_id, data_file=file)
+        )
+    current = iceberg.current_snapshot()
+    assert current is not None
+    manifests = [*current.manifests(iceberg.io), writer.to_manifest_file()]
+    location = draft.add_snapshot(snapshot_id, manifests, Summary(operation=Operation.DELETE), now=0.0)
+    head = Head(metadata_location=location, snapshot_id=snapshot_id, operation="foreign")
+    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
+
+
+def test_rows_that_position_deletes_have_removed_do_not_come_back(tmp_path: Path) -> None:
+    """P14: they are read through, and not counted again."""
+    table = filled(tmp_path, 2, partition_by=())
+    path = next(one for one in table.data_files() if pq.read_table(local(one))["id"][0].as_py() == 0)
+    delete_positions(table, path, [0, 7], content=DataFileContent.POSITION_DELETES)
+    assert table.ids() == [n for n in range(20) if n not in (0, 7)]
+    facts = deleting(table, "id in (5, 7)").finish()
+    assert facts["removedRows"] == 1
+    assert table.ids() == [n for n in range(20) if n not in (0, 5, 7)]
+    facts = deleting(table, "id < 10").finish()
+    assert facts["removedRows"] == 7
+    assert table.ids() == list(range(10, 20))
+
+
+def test_rows_that_somebody_deletes_meanwhile_are_a_conflict(tmp_path: Path) -> None:
+    """P6: the files are there, and what was written anew holds a row that is not."""
+    table = filled(tmp_path, 2, partition_by=())
+    path = next(one for one in table.data_files() if pq.read_table(local(one))["id"][0].as_py() == 0)
+    run, whole = deleting(table, "id = 5"), deleting(table, "id >= 10")
+    delete_positions(table, path, [7], content=DataFileContent.POSITION_DELETES)
+    with pytest.raises(HeadConflict, match="another program"):
+        run.commit()
+    assert whole.finish()["droppedFiles"] == 1
+    assert table.ids() == [n for n in range(10) if n != 7]
+
+
+def test_equality_deletes_are_refused_where_they_may_count(tmp_path: Path) -> None:
+    """P14: they cannot be read here, and their statistics do not tell what other rows there are."""
+    table = filled(tmp_path, 2, partition_by=())
+    delete_positions(table, "", [0], content=DataFileContent.EQUALITY_DELETES)
+    with pytest.raises(PreconditionFailed, match="equality delete"):
+        deleting(table, "id = 5")
+    table.publish(table.staged([rows(100, 5)]))
+    assert deleting(table, "id = 102").finish()["removedRows"] == 1
+
+
+def test_a_branch_is_deleted_from_and_the_table_is_not(tmp_path: Path) -> None:
+    """P12"""
+    table = filled(tmp_path, 2)
+    staged = table.staged([rows(100, 5)])
+    staged.arg.argument["branch"] = "aside"
+    table.publish(staged)
+    facts = deleting(table, "id in (3, 102)", branch="aside").finish()
+    assert (facts["removedRows"], facts["branch"]) == (2, "aside")
+    assert table.ids() == list(range(20))
+    found = table.iceberg().scan().use_ref("aside").to_arrow()["id"].to_pylist()
+    assert sorted(found) == [n for n in [*range(20), *range(100, 105)] if n not in (3, 102)]
+
+
+def test_the_plan_is_what_etcd_gives_back(tmp_path: Path) -> None:
+    """O5: it does not grow with the files that are concerned."""
+    table = filled(tmp_path, 12)
+    few, many = deleting(table, "id = 1", jobs=False), deleting(table, "id != 1", jobs=False)
+    sizes = [len(encode(run.staged.arg)) for run in (few, many)]
+    assert abs(sizes[0] - sizes[1]) < 50
+    assert decode(encode(many.staged.arg), OperationArg) == many.staged.arg
