@@ -21,6 +21,7 @@ from distop.cli.commands import (
     maintenance,
     operations,
     probe,
+    schedules,
     services,
     tables,
     watermarks,
@@ -75,6 +76,7 @@ app = typer.Typer(
 for part in (
     operations,
     maintenance,
+    schedules,
     backlog,
     landing,
     control,

@@ -21,6 +21,7 @@ from distop.client.models.operation import (
     OperationUpdate,
     Trace,
 )
+from distop.client.models.schedules import Schedule
 from distop.client.models.table import Explanation, Table, Watermarks
 from distop.client.transport.connection import DEFAULT_ADDRESS
 from distop.client.transport.credentials import Credentials
@@ -55,6 +56,7 @@ __all__ = [
     "OperationUpdate",
     "Ordering",
     "Pause",
+    "Schedule",
     "Severity",
     "Snapshot",
     "Table",

@@ -10,13 +10,14 @@ from distop.client.calls.access import AccessCalls
 from distop.client.calls.backlog import BacklogCalls
 from distop.client.calls.cluster import ClusterCalls
 from distop.client.calls.operations import OperationCalls
+from distop.client.calls.schedules import ScheduleCalls
 from distop.client.calls.tables import TableCalls
 from distop.client.transport.connection import DEFAULT_ADDRESS, Connection, parse_addresses
 from distop.client.transport.credentials import Credentials
 from distop.proto.identity import default_identity
 
 
-class AsyncClient(OperationCalls, TableCalls, BacklogCalls, ClusterCalls, AccessCalls):
+class AsyncClient(OperationCalls, TableCalls, BacklogCalls, ScheduleCalls, ClusterCalls, AccessCalls):
     """Starts, follows and cancels operations; makes and shows tables. Belongs to one event loop.
 
     Any coordinator answers any call. When one does not, the call is repeated on the next: every call is safe

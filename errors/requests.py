@@ -94,6 +94,19 @@ class BatchLate(PreconditionFailed):
     default_hint = "publish it again on purpose (republish), or under a later name"
 
 
+class ScheduleNotFound(NotFound):
+    """The table has no such schedule."""
+
+    code = "SCHEDULE_NOT_FOUND"
+
+
+class ScheduleExists(AlreadyExists):
+    """The table has a schedule of this name."""
+
+    code = "SCHEDULE_EXISTS"
+    default_hint = "give it another name, or remove that one first: distop schedules rm TABLE NAME"
+
+
 class BacklogInUse(PreconditionFailed):
     """Batches of the table wait, or were applied: it keeps its name."""
 

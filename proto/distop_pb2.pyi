@@ -1052,3 +1052,95 @@ class ControlBacklogRequest(_message.Message):
     request_id: str
     signal: str
     def __init__(self, table: _Optional[str] = ..., action: _Optional[str] = ..., batch: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ..., signal: _Optional[str] = ...) -> None: ...
+
+class Schedule(_message.Message):
+    __slots__ = ("table", "name", "type", "object", "argument_json", "cron", "when", "added_by", "added_at", "pause", "next_at", "last_at", "started", "operation", "skipped", "skip", "skipped_at")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_JSON_FIELD_NUMBER: _ClassVar[int]
+    CRON_FIELD_NUMBER: _ClassVar[int]
+    WHEN_FIELD_NUMBER: _ClassVar[int]
+    ADDED_BY_FIELD_NUMBER: _ClassVar[int]
+    ADDED_AT_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_AT_FIELD_NUMBER: _ClassVar[int]
+    LAST_AT_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_AT_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    name: str
+    type: str
+    object: str
+    argument_json: str
+    cron: str
+    when: str
+    added_by: str
+    added_at: _timestamp_pb2.Timestamp
+    pause: Pause
+    next_at: _timestamp_pb2.Timestamp
+    last_at: _timestamp_pb2.Timestamp
+    started: int
+    operation: str
+    skipped: int
+    skip: OperationError
+    skipped_at: _timestamp_pb2.Timestamp
+    def __init__(self, table: _Optional[str] = ..., name: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument_json: _Optional[str] = ..., cron: _Optional[str] = ..., when: _Optional[str] = ..., added_by: _Optional[str] = ..., added_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., next_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started: _Optional[int] = ..., operation: _Optional[str] = ..., skipped: _Optional[int] = ..., skip: _Optional[_Union[OperationError, _Mapping]] = ..., skipped_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class AddScheduleRequest(_message.Message):
+    __slots__ = ("table", "name", "type", "object", "argument_json", "options", "cron", "when", "requested_by", "request_id")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_JSON_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    CRON_FIELD_NUMBER: _ClassVar[int]
+    WHEN_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    name: str
+    type: str
+    object: str
+    argument_json: str
+    options: OperationOptions
+    cron: str
+    when: str
+    requested_by: str
+    request_id: str
+    def __init__(self, table: _Optional[str] = ..., name: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument_json: _Optional[str] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., cron: _Optional[str] = ..., when: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class ListSchedulesRequest(_message.Message):
+    __slots__ = ("table",)
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    def __init__(self, table: _Optional[str] = ...) -> None: ...
+
+class ListSchedulesResponse(_message.Message):
+    __slots__ = ("schedules", "revision")
+    SCHEDULES_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    schedules: _containers.RepeatedCompositeFieldContainer[Schedule]
+    revision: int
+    def __init__(self, schedules: _Optional[_Iterable[_Union[Schedule, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class ControlScheduleRequest(_message.Message):
+    __slots__ = ("table", "name", "action", "reason", "requested_by", "request_id")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    name: str
+    action: str
+    reason: str
+    requested_by: str
+    request_id: str
+    def __init__(self, table: _Optional[str] = ..., name: _Optional[str] = ..., action: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...

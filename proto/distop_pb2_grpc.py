@@ -1752,3 +1752,166 @@ class BacklogService:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class ScheduleServiceStub:
+    """What is done to tables by itself: operations that are started at times, or on conditions.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.AddSchedule = channel.unary_unary(
+                '/distop.v1.ScheduleService/AddSchedule',
+                request_serializer=distop_dot_proto_dot_distop__pb2.AddScheduleRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.Schedule.FromString,
+                _registered_method=True)
+        self.ListSchedules = channel.unary_unary(
+                '/distop.v1.ScheduleService/ListSchedules',
+                request_serializer=distop_dot_proto_dot_distop__pb2.ListSchedulesRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.ListSchedulesResponse.FromString,
+                _registered_method=True)
+        self.ControlSchedule = channel.unary_unary(
+                '/distop.v1.ScheduleService/ControlSchedule',
+                request_serializer=distop_dot_proto_dot_distop__pb2.ControlScheduleRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.Schedule.FromString,
+                _registered_method=True)
+
+
+class ScheduleServiceServicer:
+    """What is done to tables by itself: operations that are started at times, or on conditions.
+    """
+
+    def AddSchedule(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSchedules(self, request, context):
+        """Those of a table, in the order of their names.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ControlSchedule(self, request, context):
+        """Pauses, resumes or removes one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_ScheduleServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'AddSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddSchedule,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.AddScheduleRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.Schedule.SerializeToString,
+            ),
+            'ListSchedules': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSchedules,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.ListSchedulesRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.ListSchedulesResponse.SerializeToString,
+            ),
+            'ControlSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.ControlSchedule,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.ControlScheduleRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.Schedule.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'distop.v1.ScheduleService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('distop.v1.ScheduleService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class ScheduleService:
+    """What is done to tables by itself: operations that are started at times, or on conditions.
+    """
+
+    @staticmethod
+    def AddSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.ScheduleService/AddSchedule',
+            distop_dot_proto_dot_distop__pb2.AddScheduleRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.Schedule.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSchedules(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.ScheduleService/ListSchedules',
+            distop_dot_proto_dot_distop__pb2.ListSchedulesRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.ListSchedulesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ControlSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.ScheduleService/ControlSchedule',
+            distop_dot_proto_dot_distop__pb2.ControlScheduleRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.Schedule.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

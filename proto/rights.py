@@ -17,7 +17,7 @@ class Role(IntEnum):
     READER = 1
     """Look."""
     OPERATOR = 2
-    """Start, cancel, pause, resume, enqueue, approve."""
+    """Start, cancel, pause, resume, enqueue, approve, schedule."""
     WRITER = 3
     """Create and alter tables, move watermarks, write from a program."""
     ADMIN = 4
@@ -122,6 +122,9 @@ RIGHTS = {
         "AccessService/ListGrants": Right(READER, CALLER),
         "AccessService/ChangeGrants": Right(ADMIN, EVERYTHING),
         "IndexService/ListIndexes": Right(READER, TABLE, "table"),
+        "ScheduleService/AddSchedule": Right(OPERATOR, TABLE, "table", raised=_of_types),
+        "ScheduleService/ListSchedules": Right(READER, TABLE, "table"),
+        "ScheduleService/ControlSchedule": Right(OPERATOR, TABLE, "table"),
         "BacklogService/EnqueueBatch": Right(OPERATOR, TABLE, "table", raised=_of_types),
         "BacklogService/ListBacklog": Right(READER, TABLE, "table"),
         "BacklogService/SetOrdering": Right(OPERATOR, TABLE, "table"),

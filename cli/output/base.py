@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from distop.client import Leader, Member, Operation, OperationUpdate, Watermarks
 
 Format = Literal["table", "json"]
-Listing = Literal["operations", "tables", "audit", "backlog", "snapshots", "traces"]
+Listing = Literal["operations", "tables", "audit", "backlog", "snapshots", "traces", "schedules"]
 
 
 class Output(ABC):

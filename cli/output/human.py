@@ -9,6 +9,7 @@ from rich.text import Text
 
 from distop.cli.output.base import Listing, Output
 from distop.cli.output.progress import follow
+from distop.cli.output.schedules import schedule_pairs, schedules_grid
 from distop.cli.output.screen import Screen, grid_of
 from distop.cli.output.style import (
     SEVERITY_STYLES,
@@ -44,6 +45,7 @@ from distop.client import (
     Operation,
     OperationUpdate,
     Ordering,
+    Schedule,
     Snapshot,
     Table,
     Trace,
@@ -68,6 +70,7 @@ class HumanOutput(Output):
             Ordering: self._ordering,
             Explanation: self._explanation,
             Grants: self._grants,
+            Schedule: self._schedule,
             AuditEntry: self._audit_entry,
         }
         show[type(result)](result)
@@ -80,6 +83,7 @@ class HumanOutput(Output):
             "backlog": self._backlog,
             "snapshots": self._snapshots,
             "traces": self._traces,
+            "schedules": self._schedules,
         }
         lists[what](items, more)
 
@@ -332,6 +336,12 @@ class HumanOutput(Output):
                 printable(batch.operation),
             )
         self._screen.list(grid, "no batch is there", more, ("BY", "SINCE", "TYPE"))
+
+    def _schedules(self, schedules: Sequence[Schedule], more: bool) -> None:
+        self._screen.list(schedules_grid(schedules), "no schedules", more, ("STARTED", "LAST", "OPERATION"))
+
+    def _schedule(self, schedule: Schedule) -> None:
+        self._screen.pairs(schedule_pairs(schedule))
 
     def _ordering(self, ordering: Ordering) -> None:
         block = ordering.blocked

@@ -52,6 +52,7 @@ _STUBS = (
     distop_pb2_grpc.OperationServiceStub,
     distop_pb2_grpc.TableServiceStub,
     distop_pb2_grpc.BacklogServiceStub,
+    distop_pb2_grpc.ScheduleServiceStub,
     distop_pb2_grpc.IndexServiceStub,
     distop_pb2_grpc.ClusterServiceStub,
     distop_pb2_grpc.AccessServiceStub,

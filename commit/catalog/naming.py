@@ -22,6 +22,7 @@ from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, TableRecord
 from distop.metastore.tables.dropping import Leave
 from distop.metastore.tables.listing import table_deletes, table_puts
+from distop.metastore.tables.schedules import looked_at_once
 from distop.metastore.tables.watermarks import watermark_chunks
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class Naming:
         """Drop a table, unless it has moved since ``base`` was read."""
         keys = self._keyspace.table(record.name)
         check_idle(keys, base)
-        indexes = (keys.keyspace.paused_table(keys.name), keys.backlog_index)
+        indexes = (keys.keyspace.paused_table(keys.name), keys.backlog_index, keys.agenda)
         own = (keys.head, keys.watermarks, keys.run_ops)
         chunks = watermark_chunks(self._keyspace, record)
         gone = (*(Delete(key) for key in (*own, *indexes)), Delete(chunks, prefix_end(chunks)))
@@ -106,8 +107,8 @@ class Naming:
     def rename(self, table: str, new: str) -> None:
         """Move a table to another name.
 
-        Record, head, watermarks, settings, indexes and instance counters move in one transaction; history and
-        audit trail after it. Request ids stay behind: they were given for the old name.
+        Record, head, watermarks, settings, indexes, schedules and instance counters move in one transaction;
+        history and audit trail after it. Request ids stay behind: they were given for the old name.
 
         Raises
         ------
@@ -139,6 +140,8 @@ class Naming:
         self._finish_renames_to(old.name)
         # Written with every batch: one that comes after this look makes the transaction lose.
         looked_at = self._etcd.get(old.backlog_index)
+        # The same of every schedule that is added or changed.
+        agenda = self._etcd.get(old.agenda)
         details = {"table": old.name}
         for prefix in (old.backlog_prefix, old.applied_prefix, old.unordered_prefix):
             if self._etcd.get_range(prefix, prefix_end(prefix), keys_only=True, limit=1).kvs:
@@ -153,9 +156,12 @@ class Naming:
             absent(self._keyspace.dropped(new.name)),
             absent(old.pause),
             unchanged(looked_at),
+            unchanged(agenda),
         )
         compares = (*same(base), *free, *(unchanged(kv) for kv in moving))
         ops: list[Op] = [*table_puts(new, record), Delete(old.run_ops), Delete(old.backlog_index)]
+        if agenda.exists:
+            ops += [Delete(old.agenda), looked_at_once(agenda, key=new.agenda)]
         ops += self._pointers.audit("rename-table", new.name, new, reason=f"it was {old.name}")
         for kv in moving:
             ops += [Put(new.prefix + kv.key[len(old.prefix) :], kv.value), Delete(kv.key)]

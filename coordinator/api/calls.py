@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 ANSWER_S = 0.2
 """Longest time set aside for an answer to travel before the caller's deadline."""
 
-_STARTS = frozenset({"StartOperation", "PreviewOperation", "EnqueueBatch", "CreateTable"})
+_STARTS = frozenset({"StartOperation", "PreviewOperation", "EnqueueBatch", "CreateTable", "AddSchedule"})
 """Calls that make something which stays, or plan it."""
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -19,6 +19,7 @@ from distop.coordinator.api.cluster import ClusterService
 from distop.coordinator.api.indexes import IndexService
 from distop.coordinator.api.limits import OPTIONS, Callers, Limits
 from distop.coordinator.api.operations import OperationService
+from distop.coordinator.api.schedules import ScheduleService
 from distop.coordinator.api.tables import TableService
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.admission import Admission
@@ -75,6 +76,7 @@ async def start_server(
         TableService(client, answers, planner.registry), server
     )
     distop_pb2_grpc.add_BacklogServiceServicer_to_server(BacklogService(client, planner.registry), server)
+    distop_pb2_grpc.add_ScheduleServiceServicer_to_server(ScheduleService(client, planner), server)
     distop_pb2_grpc.add_IndexServiceServicer_to_server(IndexService(client, answers), server)
     distop_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterService(client, answers, stopping), server)
     distop_pb2_grpc.add_AccessServiceServicer_to_server(AccessService(client, gate), server)

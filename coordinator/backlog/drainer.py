@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from distop.coordinator.backlog.launching import Launched, Launcher
 from distop.coordinator.backlog.policy import Apply, Backlog, Failure, InFlight, Rest, Stop, Waiting, decide
 from distop.coordinator.backlog.reading import Reader
 from distop.coordinator.backlog.unordered import UnorderedBatches
 from distop.coordinator.starting.body import StartBody
+from distop.coordinator.starting.launching import Launched, Launcher
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.work.call import Surroundings
 from distop.errors import OF_THE_WORLD, DistopError, LeadershipLost, LeaseLost, shortened
@@ -73,7 +73,16 @@ class Drainer:
     ) -> None:
         self._client, self._keys, self._planner = client, keys, planner
         self._check, self._rested, self._wall = check, rested, wall
-        self._launcher = Launcher(client, keys, epoch, planner, check=check, wall=wall)
+        self._launcher = Launcher(
+            client,
+            keys,
+            epoch,
+            planner,
+            check=check,
+            wall=wall,
+            before=lambda: reached("batch.start.before"),
+            after=lambda: reached("batch.start.after"),
+        )
         self._unordered = UnorderedBatches(client, keys, planner, self._launcher, wall=wall)
         self.reader = Reader(client, keys)
         self._news = asyncio.Event()

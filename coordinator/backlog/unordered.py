@@ -12,9 +12,9 @@ from hashlib import sha256
 
 import msgspec
 
-from distop.coordinator.backlog.launching import Launched, Launcher
 from distop.coordinator.backlog.policy import Backlog, Failure, Waiting
 from distop.coordinator.starting.body import StartBody, check_scope
+from distop.coordinator.starting.launching import Launched, Launcher
 from distop.coordinator.starting.planner import Planner
 from distop.errors import OF_THE_WORLD, InvalidArgument, shortened
 from distop.metastore.backlog.batches import (

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distop.coordinator.doctor.findings import Finding
+from distop.coordinator.doctor.schedules import is_due
 from distop.coordinator.doctor.seen import OperationSeen, TableSeen
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.views.why import long_call, span
@@ -40,7 +41,7 @@ def check_progress(seen: TableSeen, now: float, patience: Patience) -> list[Find
     now:
         Seconds since the Unix epoch.
     """
-    found = list(_leader(seen, patience))
+    found = list(_leader(seen, now, patience))
     if seen.pause.exists:
         try:
             held = _held(decode(seen.pause.value, PauseRecord, seen.pause.key))
@@ -66,7 +67,7 @@ def _calls(seen: TableSeen, now: float, patience: Patience) -> Iterator[Finding]
                 )
 
 
-def _leader(seen: TableSeen, patience: Patience) -> Iterator[Finding]:
+def _leader(seen: TableSeen, now: float, patience: Patience) -> Iterator[Finding]:
     active = [one for one in seen.operations.values() if one.active.exists and one.keys_count]
     if seen.coordinator.exists:
         try:
@@ -82,9 +83,10 @@ def _leader(seen: TableSeen, patience: Patience) -> Iterator[Finding]:
                 "which is not among the live coordinators",
                 remedy="stop that process; others lead once its lease is over",
             )
-    elif active or (seen.backlog_index.exists and seen.table.exists):
+    elif active or (seen.backlog_index.exists and seen.table.exists) or is_due(seen, now):
         ready = seen.members.ids("coordinator")
-        what = f"{len(active)} active operations" if active else "a backlog to be looked at"
+        waits = "a backlog" if seen.backlog_index.exists else "schedules"
+        what = f"{len(active)} active operations" if active else f"{waits} to be looked at"
         yield seen.finding(
             "NO_LEADER",
             persists_s=patience.hand_over_s,

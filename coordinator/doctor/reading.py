@@ -30,6 +30,7 @@ from distop.metastore.records.record import decode
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.listing import table_names
 from distop.metastore.tables.locations import Claim
+from distop.metastore.tables.schedules import all_of
 
 PAGE = 5000
 MAX_LEASELESS = 100
@@ -71,9 +72,9 @@ async def names_with_keys(client: EtcdClient, revision: int) -> list[str]:
 
 
 async def indexed_tables(client: EtcdClient, revision: int) -> set[str]:
-    """Tables that the indexes name, of active operations, backlogs and what is paused, as of ``revision``."""
+    """Tables that the indexes of operations, backlogs, schedules and pauses name, as of ``revision``."""
     space, names = client.keyspace, set[str]()
-    for prefix in (space.active, space.backlog_tables, space.paused):
+    for prefix in (space.active, space.backlog_tables, space.paused, space.agendas):
         index = await client.scan(prefix, revision=revision, keys_only=True)
         names |= {unescape(kv.key[len(prefix) :].split(b".", 1)[0].decode()) for kv in index.kvs}
     return names
@@ -174,12 +175,14 @@ def _table_gets(keys: TableKeys) -> list[Get]:
         keys.backlog_index,
         space.paused_table(keys.name),
         space.dropped(keys.name),
+        keys.agenda,
     )
     below_pause = space.paused_table(keys.name) + b"."
     active = space.active + escape(keys.name).encode() + b"."
     not_done = prefix_end(keys.unordered(DONE)), prefix_end(keys.unordered_prefix)
     return [
         *(Get(key) for key in words),
+        all_of(keys),
         Get(keys.backlog_prefix, prefix_end(keys.backlog_prefix), limit=MAX_BATCHES),
         Get(*not_done, limit=MAX_BATCHES),
         Get(below_pause, prefix_end(below_pause), limit=PAGE),
@@ -192,7 +195,7 @@ def _table_gets(keys: TableKeys) -> list[Get]:
 def _table_seen(keys: TableKeys, members: Members, found: list[list[KeyValue]]) -> TableSeen:
     gets = _table_gets(keys)
     one = [kvs[0] if kvs else KeyValue.missing(get.key) for get, kvs in zip(gets, found, strict=True)]
-    batches, unordered, below_pause, active, history, every = found[-6:]
+    schedules, batches, unordered, below_pause, active, history, every = found[-7:]
     seen = TableSeen(
         keys=keys,
         revision=members.revision,
@@ -210,6 +213,8 @@ def _table_seen(keys: TableKeys, members: Members, found: list[list[KeyValue]]) 
         unordered=unordered,
         paused_index=[*found[9], *below_pause],
         dropped=one[10],
+        agenda=one[11],
+        schedules=schedules,
     )
     for kv in every:
         _note(seen, kv)

@@ -29,6 +29,7 @@ from distop.coordinator.doctor.reading import (
     read_table,
     read_tables,
 )
+from distop.coordinator.doctor.schedules import check_schedules
 from distop.coordinator.doctor.seen import TableSeen
 from distop.coordinator.work.work import LIMIT_S, Work
 from distop.errors import CorruptRecord, DistopError, TableNotFound
@@ -219,6 +220,7 @@ class Doctor:
     ) -> list[Finding]:
         findings = check_table(seen) + check_progress(seen, self._wall(), what.patience)
         findings += [*check_backlog(seen, what.patience), *check_pauses(seen), *check_location(seen)]
+        findings += check_schedules(seen)
         if record is not None:
             findings += await self._look_at_files(seen, record, folders, what)
         return findings

@@ -98,6 +98,9 @@ class TableSeen:
     backlog_index: KeyValue
     dropped: KeyValue
     """The tombstone: what is left of it is still being removed."""
+    agenda: KeyValue
+    """When its schedules are to be looked at."""
+    schedules: list[KeyValue] = field(default_factory=list)
     claims: list[list[KeyValue]] = field(default_factory=list)
     """To its location, to folders above it, and the first in it."""
     batches: list[KeyValue] = field(default_factory=list)
@@ -147,5 +150,6 @@ class TableSeen:
     @property
     def empty(self) -> bool:
         """Nothing of it stands: it never was, or has been dropped."""
-        spoken_of = self.entry.exists or self.backlog_index.exists or self.paused_index
+        indexes = self.entry, self.backlog_index, self.agenda
+        spoken_of = any(index.exists for index in indexes) or self.paused_index
         return not (self.own_keys or self.operations or spoken_of)

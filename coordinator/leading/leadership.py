@@ -1,10 +1,10 @@
 """Which tables this coordinator leads: placement decides who tries, etcd decides who is.
 
-Only tables with work have a leader. Everybody follows the index of active operations and the set of live
-members; the member that rendezvous hashing prefers for a table campaigns for it. A leader stays until its
-table has been idle for a while, so that bursts of small operations do not pay for an election each. One that
-is not preferred any more, since another member has come, hands its table over: at once if it is idle, else
-between two actions, one table after the other.
+Only tables with work have a leader. Everybody follows the index of active operations, when schedules are to
+be looked at, and the set of live members; the member that rendezvous hashing prefers for a table campaigns
+for it. A leader stays until its table has been idle for a while, so that bursts of small operations do not
+pay for an election each. One that is not preferred any more, since another member has come, hands its table
+over: at once if it is idle, else between two actions, one table after the other.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
@@ -20,7 +21,9 @@ from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.driver import TableDriver
 from distop.coordinator.leading.drops import finish_drops
 from distop.coordinator.leading.placement import eligible, preferred
+from distop.coordinator.leading.timekeeping import Timekeeping
 from distop.coordinator.metrics.counts import Led, Metrics
+from distop.coordinator.schedules.ticking import Ticker
 from distop.coordinator.starting.planner import Planner
 from distop.errors import CorruptRecord, DistopError, LeadershipLost, LeaseLost, Unavailable
 from distop.metastore.etcd.client import EtcdClient, Snapshot
@@ -65,6 +68,7 @@ class Leadership:
         linger_s: float = 5.0,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = boot_clock,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
         self._keyspace = client.keyspace
@@ -74,7 +78,7 @@ class Leadership:
         self._planner = planner
         self._linger_s = linger_s
         self._metrics = metrics or Metrics()
-        self._clock = clock
+        self._clock, self._wall = clock, wall
         self._members: dict[str, bool] = {}
         """All live coordinators, and whether each is draining."""
         self._draining = asyncio.Event()
@@ -86,6 +90,7 @@ class Leadership:
         self._moved_at = -MOVE_EVERY_S
         """When a table that had work was handed over last, by ``clock``."""
         self._pauses = PauseIndex(client.keyspace)
+        self._schedules = Timekeeping(client, wall, self._prefers_me, self._reconcile)
         self._known = {"members": False, "active": False, "pauses": False, "queued": False}
 
     def led(self) -> Led:
@@ -100,6 +105,8 @@ class Leadership:
                 group.create_task(self._follow_active())
                 group.create_task(self._follow_pauses())
                 group.create_task(self._follow_backlogs())
+                agendas = self._changes(self._keyspace.agendas, keys_only=False)
+                group.create_task(self._schedules.run(agendas))
                 group.create_task(finish_drops(self._client, self._prefers_me))
         finally:
             await self._stop_all()
@@ -123,6 +130,7 @@ class Leadership:
                     else:
                         self._members.pop(self._member_of(event.kv), None)
             self._known["members"] = True
+            self._schedules.regroup()
             if self._member.id in self._members and self._member.id not in eligible(self._members):
                 self._draining.set()
             else:
@@ -160,7 +168,7 @@ class Leadership:
             self._reconcile(changed)
 
     def _has_work(self, table: str) -> bool:
-        return table in self._active or table in self._queued
+        return table in self._active or table in self._queued or self._schedules.is_due(table)
 
     async def _follow_pauses(self) -> None:
         async for change in self._changes(self._keyspace.paused):
@@ -206,9 +214,11 @@ class Leadership:
 
         Of these tables; ``None``: of all, since it is not about one of them that something has changed.
         """
-        if not all(self._known.values()):
+        if not (all(self._known.values()) and self._schedules.known):
             return
-        for table in (*self._active, *self._queued) if tables is None else tables:
+        if tables is None:
+            tables = (*self._active, *self._queued, *self._schedules.due())
+        for table in tables:
             if table not in self._leaders and self._has_work(table) and self._prefers_me(table):
                 task = asyncio.create_task(self._lead(table), name=f"lead-{table}")
                 self._leaders[table] = task
@@ -272,33 +282,55 @@ class Leadership:
             clock=self._clock,
         )
         self._drivers[table] = driver
-        driving = asyncio.create_task(driver.run(), name=f"drive-{table}")
+        acting = [asyncio.create_task(driver.run(), name=f"drive-{table}")]
+        if (ticker := self._ticker(table, epoch)) is not None:
+            acting.append(asyncio.create_task(ticker.run(), name=f"tick-{table}"))
         draining = asyncio.create_task(self._draining.wait(), name=f"drain-{table}")
         try:
-            while not driving.done() and not draining.done():
+            while not any(task.done() for task in (*acting, draining)):
                 pause = max(self._linger_s / 2, SHORTEST_LINGER_S)
-                await asyncio.wait({driving, draining}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-                idle_since = driver.idle_since
+                await asyncio.wait({*acting, draining}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                idle_since = driver.idle_since if not self._schedules.is_busy(table) else None
                 linger = self._linger_s if self._prefers_me(table) else 0.0
                 if idle_since is not None and self._clock() - idle_since >= linger:
                     break
-                if not driving.done() and await self._moves(table, driver):
+                if not any(task.done() for task in acting) and await self._moves(table, driver):
                     break
-            if driving.done():
-                driving.result()
+            for task in acting:
+                if task.done():
+                    task.result()
         except (LeadershipLost, LeaseLost):
             raise
         except Exception:
+            await _cancelled(*acting)
             await self._resign(table, epoch)
             raise
         else:
             # Stop driving before the key goes: nothing of this epoch may act once another can begin.
-            await _cancelled(driving)
+            await _cancelled(*acting)
             await self._resign(table, epoch)
         finally:
             draining.cancel()
-            await _cancelled(driving)
+            await _cancelled(*acting)
             self._drivers.pop(table, None)
+            self._schedules.tickers.pop(table, None)
+
+    def _ticker(self, table: str, epoch: Epoch) -> Ticker | None:
+        """What decides about the schedules of a table: nothing, unless it has some, or gets some."""
+        if self._planner is None:
+            return None
+        ticker = self._schedules.tickers[table] = Ticker(
+            self._client,
+            self._keyspace.table(table),
+            epoch,
+            self._planner,
+            check=self._session.check,
+            wall=self._wall,
+            metrics=self._metrics,
+        )
+        if self._schedules.is_due(table):
+            ticker.heed()
+        return ticker
 
     async def _resign(self, table: str, epoch: Epoch) -> None:
         """Give a table up for certain: a key that stays lets others wait for a leader that does nothing."""
@@ -320,7 +352,8 @@ def _is_draining(kv: KeyValue) -> bool:
         return False  # of a newer version: it knows itself whether it leads
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    """Cancel a task and wait until it has really stopped."""
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+async def _cancelled(*tasks: asyncio.Task[None]) -> None:
+    """Cancel tasks and wait until they have really stopped."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -51,6 +51,9 @@ class Metrics:
     def election(self, *, won: bool) -> None:
         """This coordinator has campaigned for a table."""
 
+    def schedule_ticked(self, type_name: str, *, started: bool) -> None:
+        """A schedule has started an operation of the type, or was skipped."""
+
     def leadership_lost(self) -> None:
         """A table that was led here is led here no more, without having been given up."""
 

@@ -69,6 +69,8 @@ class PrometheusMetrics(Metrics):
         failed = "Failures to seal, complete or collect an operation; each is tried again"
         self._failures = counter("distop_action_failures", failed, ["type", "code"])
         self._elections = counter("distop_elections", "Campaigns for a table", ["outcome"])
+        ticks = "Times and conditions of schedules at which an operation was started, or nothing was"
+        self._ticks = counter("distop_schedule_ticks", ticks, ["type", "outcome"])
         self._leaderships_lost = counter(
             "distop_leaderships_lost", "Leaderships that ended without being given up"
         )
@@ -132,6 +134,9 @@ class PrometheusMetrics(Metrics):
 
     def election(self, *, won: bool) -> None:
         self._elections.labels("won" if won else "lost").inc()
+
+    def schedule_ticked(self, type_name: str, *, started: bool) -> None:
+        self._ticks.labels(self._type(type_name), "started" if started else "skipped").inc()
 
     def leadership_lost(self) -> None:
         self._leaderships_lost.inc()

@@ -178,6 +178,7 @@ def operation_arg(
     follows: str = "",
     batches: Sequence[str] = (),
     unordered: str = "",
+    schedule: str = "",
 ) -> OperationArg:
     """The record of an operation that is to be started.
 
@@ -223,6 +224,7 @@ def operation_arg(
         follows=follows,
         batches=list(batches),
         unordered=unordered,
+        schedule=schedule,
         series=plan.series or (BATCHES if batches else ""),
     )
 

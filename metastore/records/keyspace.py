@@ -177,6 +177,9 @@ class TableKeys:
         self.backlog_index = keyspace.backlog_tables + escape(table).encode()
         self.entry = keyspace.tables + escape(table).encode()
         """Stands where :attr:`table` does, see :attr:`Keyspace.tables`."""
+        self.schedule_prefix = base + b".schedule."
+        self.agenda = keyspace.agendas + escape(table).encode()
+        """When a leader is to look at the schedules, see :attr:`Keyspace.agendas`."""
         self.audit_prefix = base + b".auditTrail."
         self.index_prefix = base + b".index."
         self._base = base
@@ -200,6 +203,9 @@ class TableKeys:
 
     def series(self, name: str) -> bytes:
         return self.series_prefix + escape(name).encode()
+
+    def schedule(self, name: str) -> bytes:
+        return self.schedule_prefix + escape(name).encode()
 
     def backlog(self, batch: str) -> bytes:
         """A batch that waits. Its name stands as it is: key order is the order of names."""
@@ -300,6 +306,12 @@ class Keyspace:
     def backlog_tables(self) -> bytes:
         """One key per table whose backlog a leader should look at."""
         return self.prefix + b"_backlog."
+
+    @cached_property
+    def agendas(self) -> bytes:
+        """One key per table with schedules: when a leader is to look at them. Coordinators follow these, and
+        neither the tables nor the schedules."""
+        return self.prefix + b"_schedules."
 
     @cached_property
     def namespaces(self) -> bytes:

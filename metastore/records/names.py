@@ -30,6 +30,7 @@ TABLE_WORDS = frozenset(
         "series",
         "index",
         "pause",
+        "schedule",
         "auditTrail",
     }
 )

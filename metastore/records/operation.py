@@ -100,6 +100,8 @@ class OperationArg(Record, kw_only=True):
     """The batches of the table's backlog that it applies; finishing it takes them out."""
     unordered: str = ""
     """The batch without an order that it applies."""
+    schedule: str = ""
+    """The schedule of the table that has started it."""
     series: str = ""
     """The series of operations that it goes on with; see :class:`SeriesNote`."""
     distop: str = ""

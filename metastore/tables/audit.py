@@ -107,7 +107,7 @@ def operation_puts(keys: TableKeys, arg: OperationArg, ended: HistoryRecord | No
         by=arg.started_by,
         claimed=arg.claimed_by,
         address=arg.address,
-        reason=f"follows {arg.follows}" if arg.follows else f"again: {arg.retry_of}" if arg.retry_of else "",
+        reason=_reason(arg),
         at=arg.started_at,
         request_id=arg.request_id,
         argument=arg.asked,
@@ -116,6 +116,12 @@ def operation_puts(keys: TableKeys, arg: OperationArg, ended: HistoryRecord | No
         record.outcome, record.error_code = ended.outcome, ended.error_code
         record.rows, record.bytes = _number(ended.facts.get("rows")), _number(ended.facts.get("bytes"))
     return (Put(_key(keys, arg.started_at, f"{crc32(str(arg.id).encode()):08x}"), encode(record)),)
+
+
+def _reason(arg: OperationArg) -> str:
+    if arg.schedule:
+        return f"schedule {arg.schedule}"
+    return f"follows {arg.follows}" if arg.follows else f"again: {arg.retry_of}" if arg.retry_of else ""
 
 
 def _key(keys: TableKeys | Keyspace, at: float, entry: str) -> bytes:

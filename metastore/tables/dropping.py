@@ -77,6 +77,7 @@ async def drop_table(
             *table_deletes(keys),
             Delete(keys.keyspace.paused_table(keys.name)),
             Delete(keys.backlog_index),
+            Delete(keys.agenda),
             Delete(chunks, prefix_end(chunks)),
         )
         ops: tuple[Op, ...] = (Put(tombstone, encode(record)), *gone, audit)

@@ -20,6 +20,7 @@ from chaos.commits import catalogued, given_up, moved_by_hand, written, written_
 from chaos.lab import Lab
 from chaos.landings import landed
 from chaos.ledger import Started
+from chaos.scheduled import scheduled
 from distop.client import Grant
 from distop.errors import DistopError, OperationNotFound, PreconditionFailed, TableNotFound
 from distop.metastore.etcd.txn import Put, Txn
@@ -484,6 +485,7 @@ BY_STEP: dict[str, tuple[Workload, ...]] = {
     "batch": (ordered,),
     "batch.part": (in_parts,),
     "batch.free": (flight_of_nothing,),
+    "schedule": (scheduled,),
     "landing": (landed,),
     "job.clean": (bad_rows,),
     "pause": (held_up,),

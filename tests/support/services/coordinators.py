@@ -176,6 +176,11 @@ class CoordinatorProcess:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended, by itself or otherwise."""
+        return self._process is not None and self._process.poll() is None
+
     async def __aenter__(self) -> Self:
         self.start()
         return self
@@ -226,7 +231,7 @@ class CoordinatorProcess:
 
     def kill(self) -> None:
         """SIGKILL, also of a halted process; nothing if it has ended."""
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and self.is_running:
             self._process.kill()
             self._process.wait()
 

@@ -49,7 +49,9 @@ mark_each.before namespace.after namespace.before note.after note.before orderin
 ordering.before orphans.after orphans.before orphans.middle pause.after pause.before prune.after
 prune.before publish.after publish.before publish.middle purge.middle release.after release.before
 resign.after resign.before resolve.after resolve.before resume.after resume.before run.begin.after
-run.begin.before runner.register.after scratch.after scratch.before seal.after seal.before
+run.begin.before runner.register.after schedule.rest.after
+schedule.rest.before schedule.set.after schedule.set.before schedule.skip.after schedule.skip.before
+schedule.start.after schedule.start.before scratch.after scratch.before seal.after seal.before
 sidecar.middle sidecar.register.after snapshot.after snapshot.before snapshot.middle start.after
 start.before step.after step.before step.delete.after step.delete.before step.delta.after
 step.delta.before step.hook.after step.hook.before step.middle step.mkdir.after step.mkdir.before

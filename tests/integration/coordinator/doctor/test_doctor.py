@@ -39,6 +39,7 @@ from distop.metastore.records.keyspace import OperationId, OperationKeys
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.operation import ClaimRecord, CompletionRecord, HistoryRecord, RunnerRecord
 from distop.metastore.records.record import decode, encode
+from distop.metastore.records.schedule import AgendaRecord, ScheduleRecord
 from distop.metastore.records.table import Head
 from distop.metastore.tables.audit import read_audit
 from distop.operations.registry import Registry
@@ -256,6 +257,17 @@ async def _backlog_unindexed(practice: Practice, operation: OperationId) -> None
     await _queue(practice, index=False)
 
 
+async def _schedules_unindexed(practice: Practice, operation: OperationId) -> None:
+    record = ScheduleRecord(type="noop", cron="0 0 1 1 *", tick=time.time())
+    await practice.client.put(practice.client.keyspace.table("t").schedule("s"), encode(record))
+
+
+async def _unreadable_schedule(practice: Practice, operation: OperationId) -> None:
+    keys = practice.client.keyspace.table("t")
+    await practice.client.put(keys.schedule("s"), b'{"version": 99}')
+    await practice.client.put(keys.agenda, encode(AgendaRecord()))
+
+
 async def _flight_of_nothing(practice: Practice, operation: OperationId) -> None:
     await _ordering(running="t/noop/99")(practice)
     await _queue(practice, operation="t/noop/99")
@@ -318,6 +330,8 @@ BROKEN: list[tuple[Break, set[str], set[str]]] = [
     (_nobody_serves, {"NO_EXECUTOR"}, {"NO_EXECUTOR"}),
     (_parked, {"PARKED"}, {"PARKED"}),
     (_backlog_unindexed, {"BACKLOG_NOT_INDEXED"}, set()),
+    (_schedules_unindexed, {"SCHEDULES_NOT_INDEXED"}, set()),
+    (_unreadable_schedule, {"UNREADABLE_RECORD"}, {"UNREADABLE_RECORD"}),
     (_flight_of_nothing, {"FLIGHT_WITHOUT_OPERATION"}, set()),
     (_batch_of_no_flight, {"BATCH_WITHOUT_FLIGHT"}, set()),
     (_blocked, {"BACKLOG_BLOCKED"}, {"BACKLOG_BLOCKED"}),
@@ -373,6 +387,20 @@ async def test_a_leader_key_without_a_lease_is_removed_and_others_can_lead(
     assert await practice.codes() == {"NO_LEADER"}
 
 
+async def test_schedules_whose_time_has_come_and_that_nobody_looks_at_are_told(
+    practice: Practice, client: EtcdClient
+) -> None:
+    await make_table(client, "s")
+    keys = client.keyspace.table("s")
+    record = ScheduleRecord(type="noop", cron="0 0 1 1 *", tick=time.time())
+    await client.put(keys.schedule("s"), encode(record))
+    await client.put(keys.agenda, encode(AgendaRecord(due=time.time() + 3600)))
+    assert "NO_LEADER" not in {one.finding.code for one in await practice.examine("s")}
+    await client.put(keys.agenda, encode(AgendaRecord(due=time.time() - 60)))
+    [told] = [one.finding for one in await practice.examine("s") if one.finding.code == "NO_LEADER"]
+    assert "schedules to be looked at" in told.sentence
+
+
 async def test_keys_without_an_operation_are_collected(practice: Practice, led: OperationId) -> None:
     await _leftover(practice, led)
     assert {"LEFTOVER_KEYS", "RUNOPS_WITHOUT_OPERATION"} <= await practice.codes()
@@ -418,6 +446,7 @@ async def test_the_whole_installation_with_its_members_is_looked_at(
     )
     await client.put(keyspace.table("dropped").backlog_index, b"{}")
     await client.put(keyspace.paused_table("dropped"), b"{}")
+    await client.put(keyspace.table("dropped").agenda, encode(AgendaRecord(due=0.0)))
     ahead = MemberRecord(id="future", host="elsewhere", started_at=time.time() + 3600)
     await client.put(keyspace.executor("future"), encode(ahead))
     told = await practice.examine("")
@@ -426,6 +455,7 @@ async def test_the_whole_installation_with_its_members_is_looked_at(
         ("INDEX_WITHOUT_OPERATION", "lost"),
         ("BACKLOG_INDEX_WITHOUT_TABLE", "dropped"),
         ("PAUSE_INDEX_WITHOUT_PAUSE", "dropped"),
+        ("SCHEDULES_WITHOUT_TABLE", "dropped"),
         ("CLOCK_SKEW", ""),
         ("KEY_WITHOUT_LEASE", ""),
     }

@@ -1,4 +1,7 @@
-"""Starting the operation that applies batches, under the epoch of the table's leader."""
+"""Starting an operation under the epoch of the table's leader: what applies batches, or what a schedule says.
+
+Whatever it is started for changes in the transaction that starts it, and is compared there: so it is started
+once, whoever dies, sleeps or hears no reply."""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from distop.coordinator.starting.body import StartBody, operation_arg
 from distop.coordinator.starting.planner import Planner, Planning
 from distop.coordinator.work import work
 from distop.errors import ArgumentTooLarge, LeadershipLost
-from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Txn
 from distop.metastore.etcd.update import settle
@@ -33,7 +35,7 @@ LOOK_S = 1.0
 """How often it is looked whether a plan that takes long is still of use."""
 
 PLANNING_S = 300.0
-"""Longest time that planning a batch may take."""
+"""Longest time that planning may take."""
 
 
 class Launched(Enum):
@@ -51,6 +53,8 @@ class Launcher:
     ----------
     check:
         Raises when this process may no longer act as the leader.
+    before, after:
+        Called before the transaction that starts an operation is sent, and with each reply: crash points.
     """
 
     def __init__(
@@ -62,11 +66,14 @@ class Launcher:
         *,
         check: Callable[[], None],
         wall: Callable[[], float],
+        before: Callable[[], None],
+        after: Callable[[], None],
     ) -> None:
         self._client, self._keys, self._epoch, self._planner = client, keys, epoch, planner
         self._check, self._wall = check, wall
+        self._before, self._after = before, after
         self._planning: tuple[tuple[str, str], Planning] | None = None
-        """Of batches that could not be started on what their plan was made on, by request and object."""
+        """Of what could not be started on what its plan was made on, by request and object."""
 
     async def launch(
         self,
@@ -79,33 +86,36 @@ class Launcher:
         started_by: str,
         batches: Sequence[str] = (),
         unordered: str = "",
+        schedule: str = "",
     ) -> Launched:
-        """Plan and start the operation that applies batches.
+        """Plan and start an operation.
 
         Parameters
         ----------
         unique:
             Id of the request.
         share:
-            What the batches have in the transaction that starts it.
+            What that which it is started for has in the transaction that starts it.
         stands_on:
             What that compares. A plan that takes long is given up when one of it has changed, or somebody has
             paused the table.
-        batches, unordered:
-            Those of the backlog, or the one without an order.
+        batches, unordered, schedule:
+            What it is started for: batches of the backlog, the one without an order, or a schedule.
         """
-        keys, names = self._keys, list(batches) or [unordered]
+        keys = self._keys
+        whose = f"schedule {schedule!r}" if schedule else f"batch {[*batches, unordered][0]!r}"
         request = body.request(unique, kind, call=unique)
         state = await read_table_state(self._client, keys, request)
         if answered_before(state, request) is not None:
             return Launched.LOST
         registry, run_ops = self._planner.registry, state.run_ops_kv.value
         if other := operation_in_the_way(run_ops, request, lambda name: registry.compatible(kind, name)):
-            log.info("batch_waits", extra={"table": keys.name, "batch": names[0], "operation": str(other)})
+            log.info("launch_waits", extra={"table": keys.name, "of": whose, "operation": str(other)})
             return Launched.IN_THE_WAY
-        planned, whose = (unique, body.object), f" for batch {names[0]}"
+        planned = unique, body.object
         if self._planning is None or self._planning[0] != planned:
-            self._planning = planned, Planning(self._planner, self._client, keys, body, PLANNING_S, whose)
+            planning = Planning(self._planner, self._client, keys, body, PLANNING_S, f" for {whose}")
+            self._planning = planned, planning
         plan = await self._unless_changed(self._planning[1].on(state), stands_on)
         if plan is None:
             return Launched.LOST
@@ -120,18 +130,19 @@ class Launcher:
             started_by=started_by,
             batches=batches,
             unordered=unordered,
+            schedule=schedule,
         )
         self._check()
         txn = share(arg) + start_txn(keys, state, arg)
         if txn.size() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
-                f"the plan of batch {names[0]!r} takes {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}"
+                f"the plan of {whose} takes {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}"
             )
-        reached("batch.start.before")
-        if not await self.settled(txn, lambda: reached("batch.start.after")):
+        self._before()
+        if not await self.settled(txn, self._after):
             return Launched.LOST
         self._planning = None
-        log.info("batches_taken", extra={"table": keys.name, "batches": names})
+        log.info("launched", extra={"table": keys.name, "of": whose, "operation": str(arg.id)})
         return Launched.STARTED
 
     async def _unless_changed(

@@ -1,0 +1,87 @@
+"""Commands on what is done to a table by itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from distop.cli.commands.maintenance import PANEL
+from distop.cli.options.bundles import command
+from distop.cli.options.common import JsonArgument, Reason, TableName
+from distop.cli.options.parsing import parse_duration
+from distop.cli.options.session import Connected
+
+app = typer.Typer()
+group = typer.Typer(no_args_is_help=True, help="What is done to a table by itself, at times or when needed.")
+app.add_typer(group, name="schedules", rich_help_panel=PANEL)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the schedule.")]
+
+
+@command(group)
+def add(
+    argument: JsonArgument,
+    session: Connected,
+    table: TableName,
+    name: Name,
+    type: Annotated[str, typer.Argument(metavar="TYPE", help="What is started, such as compact.")],
+    cron: Annotated[str, typer.Option(metavar="CRON", help="At these times, in UTC: '30 3 * * *'.")] = "",
+    when: Annotated[
+        str,
+        typer.Option(
+            metavar="CONDITION",
+            help="Or: when one of small_files, data_files, delete_files, snapshots is more than a number.",
+        ),
+    ] = "",
+    object: Annotated[str, typer.Option(help="For types with one operation per object.")] = "",
+    deadline: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Abort an operation after so long, such as 10m.")
+    ] = None,
+) -> None:
+    """Have an operation started by itself.
+
+    Each time of a schedule starts one operation, whoever leads the table then. Of what was missed while no
+    coordinator ran, the last is made up for. A time is skipped, and counted, while the last operation still
+    runs, another one is in the way, or the table is paused.
+
+    Example: distop schedules add flights nightly compact --cron '30 3 * * *'
+
+    Example: distop schedules add flights many compact --when 'small_files > 200'
+    """
+    session.out.show(
+        session.client.add_schedule(
+            table,
+            name,
+            type,
+            argument,
+            cron=cron,
+            when=when,
+            object=object,
+            deadline_s=parse_duration(deadline, "deadline") if deadline is not None else None,
+        )
+    )
+
+
+@command(group)
+def ls(session: Connected, table: TableName) -> None:
+    """List the schedules of a table: what they have started, what was skipped, and why."""
+    session.out.listed("schedules", session.client.schedules(table), False)
+
+
+@command(group)
+def rm(session: Connected, table: TableName, name: Name, reason: Reason = "") -> None:
+    """Remove a schedule; what it has started goes on."""
+    session.out.show(session.client.remove_schedule(table, name, reason))
+
+
+@command(group)
+def pause(session: Connected, table: TableName, name: Name, reason: Reason = "") -> None:
+    """Start nothing by a schedule until it is resumed."""
+    session.out.show(session.client.pause_schedule(table, name, reason))
+
+
+@command(group)
+def resume(session: Connected, table: TableName, name: Name, reason: Reason = "") -> None:
+    """Go on with a schedule; what it would have started meanwhile is not made up for."""
+    session.out.show(session.client.resume_schedule(table, name, reason))

@@ -1,0 +1,53 @@
+"""Schedules as people see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table as Grid
+
+from distop.cli.output.screen import grid_of
+from distop.cli.output.style import paused, printable
+from distop.cli.output.texts import text_of, when
+from distop.client import Schedule
+
+
+def schedules_grid(schedules: Sequence[Schedule]) -> Grid:
+    """A line for each."""
+    grid = grid_of("SCHEDULE", "TYPE", "WHEN", "NEXT", "LAST", "STARTED", "OPERATION", "SKIPPED", "WHY")
+    for one in schedules:
+        grid.add_row(
+            printable(one.name),
+            printable(one.type),
+            printable(one.cron or one.when),
+            "paused" if one.pause else when(one.next_at),
+            when(one.last_at),
+            str(one.started or ""),
+            printable(one.operation),
+            str(one.skipped or ""),
+            _why(one),
+        )
+    return grid
+
+
+def schedule_pairs(one: Schedule) -> list[tuple[str, str]]:
+    """One of them, as names and values."""
+    return [
+        ("schedule", one.name),
+        ("table", one.table),
+        ("starts", "/".join(filter(None, (one.type, one.object)))),
+        ("asked for", "\n".join(f"{name}: {text_of(value)}" for name, value in one.argument.items())),
+        ("at (UTC)", one.cron),
+        ("when", one.when),
+        ("next", when(one.next_at)),
+        ("paused", paused(one.pause)),
+        ("started", str(one.started or "")),
+        ("last operation", one.operation),
+        ("skipped", f"{one.skipped}, last {when(one.skipped_at)}: {_why(one)}" if one.skipped else ""),
+        ("added by", one.added_by),
+        ("added", when(one.added_at)),
+    ]
+
+
+def _why(one: Schedule) -> str:
+    return printable(f"{one.skip.code}: {one.skip.message}") if one.skip else ""

@@ -1,0 +1,91 @@
+"""Calls about what is done to a table by itself."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from distop.client.calls.base import Calls
+from distop.client.models.follow_up import operation_options
+from distop.client.models.schedules import Schedule
+from distop.proto.json_text import to_json
+
+
+class ScheduleCalls(Calls):
+    """The part of :class:`~distop.client.aio.AsyncClient` about schedules."""
+
+    async def add_schedule(
+        self,
+        table: str,
+        name: str,
+        type: str,
+        argument: Mapping[str, Any] | None = None,
+        *,
+        cron: str = "",
+        when: str = "",
+        object: str = "",
+        deadline_s: float | None = None,
+    ) -> Schedule:
+        """Have an operation started by itself, at times or on a condition; once for each, whoever leads
+        the table then.
+
+        Parameters
+        ----------
+        name:
+            Of the schedule, among those of the table.
+        type, argument, object, deadline_s:
+            As of :meth:`~distop.client.aio.AsyncClient.start`; it is planned each time.
+        cron:
+            Five fields, in UTC: ``"30 3 * * *"``. Of what was missed while no coordinator ran, the last is
+            made up for.
+        when:
+            Instead: a condition, such as ``"small_files > 200"``. It is looked at when the table's head has
+            moved, at most once a minute.
+
+        Raises
+        ------
+        AlreadyExists
+            The table has a schedule of this name (``SCHEDULE_EXISTS``).
+        """
+        reply = await self._control(
+            "AddSchedule",
+            table=table,
+            name=name,
+            type=type,
+            object=object,
+            argument_json=to_json(argument or {}, "argument"),
+            options=operation_options(deadline_s=deadline_s),
+            cron=cron,
+            when=when,
+            request_id=uuid.uuid4().hex,
+        )
+        return Schedule.from_proto(reply)
+
+    async def schedules(self, table: str) -> list[Schedule]:
+        """The schedules of a table, in the order of their names."""
+        reply = await self._call("ListSchedules", table=table)
+        return [Schedule.from_proto(message) for message in reply.schedules]
+
+    async def pause_schedule(self, table: str, name: str, reason: str = "") -> Schedule:
+        """Start nothing by it until it is resumed."""
+        return await self._control_schedule(table, name, "pause", reason)
+
+    async def resume_schedule(self, table: str, name: str, reason: str = "") -> Schedule:
+        """Go on with what is still to come."""
+        return await self._control_schedule(table, name, "resume", reason)
+
+    async def remove_schedule(self, table: str, name: str, reason: str = "") -> Schedule:
+        """Take it out; what it has started goes on."""
+        return await self._control_schedule(table, name, "remove", reason)
+
+    async def _control_schedule(self, table: str, name: str, action: str, reason: str) -> Schedule:
+        reply = await self._control(
+            "ControlSchedule",
+            table=table,
+            name=name,
+            action=action,
+            reason=reason,
+            request_id=uuid.uuid4().hex,
+        )
+        return Schedule.from_proto(reply)

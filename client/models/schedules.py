@@ -1,0 +1,43 @@
+"""What is done to a table by itself, as the client shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from distop.client.models.cluster import Pause
+from distop.client.models.model import Model
+from distop.client.models.operation import OperationError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule(Model):
+    """An operation that is started at times, or on a condition."""
+
+    table: str
+    name: str
+    type: str = ""
+    object: str = ""
+    argument: dict[str, Any] = field(default_factory=dict)
+    cron: str = ""
+    """Five fields, in UTC; empty: it is started on a condition."""
+    when: str = ""
+    """The condition, such as ``small_files > 200``."""
+    added_by: str = ""
+    added_at: datetime | None = None
+    pause: Pause | None = None
+    """Who has paused it."""
+    next_at: datetime | None = None
+    """When the next operation is to be started; ``None``: paused, or on a condition."""
+    last_at: datetime | None = None
+    """The last tick that was decided: something was started, or it was skipped."""
+    started: int = 0
+    """Operations started."""
+    operation: str = ""
+    """The last of them."""
+    skipped: int = 0
+    """Ticks at which nothing was started."""
+    skip: OperationError | None = None
+    """Why nothing was started at the last of them."""
+    skipped_at: datetime | None = None

@@ -1,0 +1,182 @@
+"""``ScheduleService``: what is done to a table by itself. Any coordinator answers, the leader starts."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import uuid
+from typing import Any
+
+import grpc.aio
+import msgspec
+
+from distop.coordinator.schedules.conditions import check_measured, parse_condition
+from distop.coordinator.schedules.times import check_cron, next_tick
+from distop.coordinator.starting.body import StartBody
+from distop.coordinator.starting.planner import Planner
+from distop.coordinator.views.operations import pause_of, timestamp
+from distop.errors import InvalidArgument, InvalidName
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Put
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.names import check_name, check_table_name, unreadable
+from distop.metastore.records.operation import PauseRecord
+from distop.metastore.records.schedule import ScheduleRecord
+from distop.metastore.records.table import TableRecord
+from distop.metastore.tables.audit import acting, audit_put
+from distop.metastore.tables.schedules import (
+    add_schedule,
+    change_schedule,
+    read_schedules,
+    remove_schedule,
+)
+from distop.proto import distop_pb2 as pb
+from distop.proto import distop_pb2_grpc
+from distop.proto.json_text import to_json
+
+log = logging.getLogger(__name__)
+
+MAX_NAME_LENGTH = 100
+"""Of a schedule, in characters."""
+
+
+class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
+    """The handlers; stateless."""
+
+    def __init__(self, client: EtcdClient, planner: Planner) -> None:
+        self._client, self._planner = client, planner
+
+    async def AddSchedule(  # noqa: N802 - the name of the RPC
+        self, request: pb.AddScheduleRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Schedule:
+        now, name = time.time(), _name(request.name)
+        # All that can be said of a start without planning it.
+        start = pb.StartOperationRequest(
+            table=request.table,
+            type=request.type,
+            object=request.object,
+            argument_json=request.argument_json,
+            options=request.options,
+        )
+        body = await StartBody.of(start, self._planner.work)
+        if self._planner.registry.get(body.type).hosted:
+            raise InvalidArgument(
+                f"{body.type} is run by the program that starts it: nothing can start it by itself",
+                details={"field": "type"},
+            )
+        if bool(request.cron) == bool(request.when):
+            raise InvalidArgument(
+                "a schedule has either a cron expression or a condition", details={"field": "cron"}
+            )
+        measure, above = parse_condition(request.when) if request.when else ("", 0)
+        call = request.request_id or uuid.uuid4().hex
+        record = ScheduleRecord(
+            type=body.type,
+            object=body.object,
+            argument=body.argument,
+            options=body.options,
+            cron=check_cron(request.cron, now) if request.cron else "",
+            measure=measure,
+            above=above,
+            added_by=acting.get().subject or request.requested_by,
+            added_at=now,
+            request=call,
+            tick=now,
+        )
+
+        def check(table: TableRecord) -> None:
+            if measure:
+                check_measured(table)
+
+        keys = self._keys(body.table)
+        audit = self._audit(keys, "add-schedule", name, request.requested_by, now, call, "")
+        record = await add_schedule(self._client, keys, name, record, check=check, beside=(audit,))
+        log.info("schedule_added", extra={"table": keys.name, "schedule": name})
+        return schedule_message(keys.name, name, record)
+
+    async def ListSchedules(  # noqa: N802
+        self, request: pb.ListSchedulesRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListSchedulesResponse:
+        keys = self._keys(request.table)
+        records, revision = await read_schedules(self._client, keys)
+        messages = [schedule_message(keys.name, name, record) for name, record in records.items()]
+        return pb.ListSchedulesResponse(schedules=messages, revision=revision)
+
+    async def ControlSchedule(  # noqa: N802
+        self, request: pb.ControlScheduleRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Schedule:
+        keys, name, now = self._keys(request.table), _name(request.name), time.time()
+        call = request.request_id or uuid.uuid4().hex
+        action = f"{request.action}-schedule"
+        who = acting.get().subject or request.requested_by
+        audit = self._audit(keys, action, name, request.requested_by, now, call, request.reason)
+        once: dict[str, Any] = {"request": call, "beside": (audit,)}
+        pause = PauseRecord(by=who, reason=request.reason, at=now)
+
+        def paused(record: ScheduleRecord) -> ScheduleRecord | None:
+            return msgspec.structs.replace(record, pause=pause) if record.pause is None else None
+
+        def resumed(record: ScheduleRecord) -> ScheduleRecord | None:
+            # From now on: also by a clock that was wrong, and has decided what is yet to come.
+            return msgspec.structs.replace(record, pause=None, tick=now) if record.pause is not None else None
+
+        standing: ScheduleRecord | None
+        match request.action:
+            case "pause":
+                standing = await change_schedule(self._client, keys, name, paused, **once)
+            case "resume":
+                standing = await change_schedule(self._client, keys, name, resumed, **once)
+            case "remove":
+                standing = await remove_schedule(self._client, keys, name, **once)
+            case other:
+                raise InvalidArgument(
+                    f"{other!r} is nothing that can be done about a schedule",
+                    hint="choose pause, resume or remove",
+                    details={"field": "action"},
+                )
+        log.info("schedule_controlled", extra={"table": keys.name, "schedule": name, "action": action})
+        if standing is None:
+            return pb.Schedule(table=keys.name, name=name)
+        return schedule_message(keys.name, name, standing)
+
+    def _keys(self, table: str) -> TableKeys:
+        return self._client.keyspace.table(check_table_name(table))
+
+    def _audit(
+        self, keys: TableKeys, action: str, name: str, by: str, at: float, call: str, reason: str
+    ) -> Put:
+        return audit_put(keys, action, by=by, target=name, at=at, reason=reason, request_id=call)
+
+
+def _name(name: str) -> str:
+    check_name(name, "name")
+    why = unreadable(name) or (f"is longer than {MAX_NAME_LENGTH}" if len(name) > MAX_NAME_LENGTH else "")
+    if why:
+        raise InvalidName(f"the schedule's name {name[:MAX_NAME_LENGTH]!r} {why}", details={"field": "name"})
+    return name
+
+
+def schedule_message(table: str, name: str, record: ScheduleRecord) -> pb.Schedule:
+    """A schedule as callers see it."""
+    next_at = next_tick(record.cron, record.tick) if record.cron and record.pause is None else math.inf
+    skip, decided = record.skip, record.started or record.skipped
+    return pb.Schedule(
+        table=table,
+        name=name,
+        type=record.type,
+        object=record.object,
+        argument_json=to_json(record.argument, "argument"),
+        cron=record.cron,
+        when=f"{record.measure} > {record.above}" if record.measure else "",
+        added_by=record.added_by,
+        added_at=timestamp(record.added_at),
+        pause=pause_of(record.pause, "schedule") if record.pause is not None else None,
+        next_at=timestamp(next_at) if next_at < math.inf else None,
+        last_at=timestamp(record.tick) if decided else None,
+        started=record.started,
+        operation=record.operation,
+        skipped=record.skipped,
+        skip=pb.OperationError(code=skip.code, message=skip.message) if skip is not None else None,
+        skipped_at=timestamp(skip.at) if skip is not None else None,
+    )

@@ -1,0 +1,58 @@
+"""What must hold among the keys of a table's schedules. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, text
+from distop.coordinator.doctor.seen import TableSeen
+from distop.errors import CorruptRecord
+from distop.metastore.etcd.txn import Delete, Txn, absent, unchanged
+from distop.metastore.records.record import decode
+from distop.metastore.records.schedule import ScheduleRecord
+from distop.metastore.tables.schedules import agenda_of, looked_at_once, name_of
+
+
+def check_schedules(seen: TableSeen) -> Iterator[Finding]:
+    """What is wrong with the schedules of a table."""
+    for kv in seen.schedules:
+        try:
+            decode(kv.value, ScheduleRecord, kv.key)
+        except CorruptRecord as error:
+            yield seen.unreadable(kv.key, error.message)
+    agenda, table = seen.agenda, seen.table
+    if not agenda.exists:
+        if seen.schedules and table.exists:
+            names = ", ".join(name_of(seen.keys, kv) for kv in seen.schedules[:3])
+            added = Txn((absent(agenda.key), unchanged(table)), (looked_at_once(agenda),))
+            yield seen.finding(
+                "SCHEDULES_NOT_INDEXED",
+                sentence=f"table {seen.name!r} has schedules ({names}), and {text(agenda.key)} does not "
+                "stand: nobody looks at them",
+                remedy=f"{DOCTOR} adds the entry; the table's leader does the rest",
+                fix=Change("added the entry", added),
+            )
+        return
+    if not table.exists:
+        gone = Txn((unchanged(agenda), absent(table.key)), (Delete(agenda.key),))
+        yield seen.finding(
+            "SCHEDULES_WITHOUT_TABLE",
+            sentence=f"{text(agenda.key)} says when to look at the schedules of table {seen.name!r}, "
+            "which does not exist",
+            remedy=f"{DOCTOR} removes the entry",
+            fix=Change("removed the entry", gone),
+        )
+        return
+    try:
+        agenda_of(agenda)
+    except CorruptRecord as error:
+        yield seen.unreadable(agenda.key, error.message)
+
+
+def is_due(seen: TableSeen, now: float) -> bool:
+    """Whether a leader is to look at the schedules of a table."""
+    try:
+        due = agenda_of(seen.agenda).due
+    except CorruptRecord:
+        return False
+    return seen.table.exists and due is not None and due <= now

@@ -1,0 +1,76 @@
+"""What may be measured of a table cheaply, and the conditions that are made of it.
+
+All of it stands in the metadata file of the published snapshot: nothing is listed, and no manifest is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyiceberg.table import TableProperties
+from pyiceberg.table.metadata import TableMetadata
+
+from distop.commit.files.storage import storage_of
+from distop.commit.layout.model import load_metadata
+from distop.errors import InvalidArgument, PreconditionFailed
+from distop.metastore.records.table import Head, TableRecord
+
+_WRITTEN = re.compile(r"\s*([a-z_]+)\s*>\s*([0-9][0-9_]{0,17})\s*")
+
+
+def parse_condition(text: str) -> tuple[str, int]:
+    """What is measured, and what it has to be more than; raises
+    :class:`~distop.errors.InvalidArgument`."""
+    found = _WRITTEN.fullmatch(text)
+    if found is None or found[1] not in MEASURES:
+        raise InvalidArgument(
+            f"{text[:100]!r} is no condition",
+            hint=f"such as 'small_files > 200'; what can be measured: {', '.join(sorted(MEASURES))}",
+            details={"field": "when"},
+        )
+    return found[1], int(found[2])
+
+
+def check_measured(table: TableRecord) -> None:
+    """Raise :class:`~distop.errors.PreconditionFailed` for a table of which nothing can be measured."""
+    if table.format != "iceberg":
+        raise PreconditionFailed(
+            f"table {table.name!r} has format {table.format}: conditions are looked at in the metadata of "
+            "Iceberg tables",
+            hint="give a cron expression instead",
+            details={"field": "when", "table": table.name},
+        )
+
+
+def measured(table: TableRecord, head: Head) -> dict[str, int]:
+    """All that is measured, of a published state. Reads its metadata file."""
+    metadata = load_metadata(head.metadata_location, storage=storage_of(table))
+    snapshot = metadata.current_snapshot()
+    told = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
+    return {name: measure(metadata, told) for name, measure in MEASURES.items()}
+
+
+def _small_files(metadata: TableMetadata, told: Mapping[str, Any]) -> int:
+    """Data files beyond those that as many bytes would take at the size that writers aim at."""
+    name, default = (
+        TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
+        TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
+    )
+    size = max(1, _number(metadata.properties, name) or default)
+    return max(0, _number(told, "total-data-files") - -(-_number(told, "total-files-size") // size))
+
+
+def _number(told: Mapping[str, Any], name: str) -> int:
+    text = str(told.get(name, ""))
+    return int(text) if text.isascii() and text.isdecimal() else 0
+
+
+MEASURES: dict[str, Callable[[TableMetadata, Mapping[str, Any]], int]] = {
+    "small_files": _small_files,
+    "data_files": lambda _, told: _number(told, "total-data-files"),
+    "delete_files": lambda _, told: _number(told, "total-delete-files"),
+    "snapshots": lambda metadata, _: len(metadata.snapshots),
+}
+"""By the names that conditions are written with."""

@@ -1,0 +1,114 @@
+"""What is to be decided of a schedule at a time, and when it is to be looked at next. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from distop.coordinator.schedules.times import last_tick, next_tick
+from distop.metastore.records.schedule import AgendaRecord, ScheduleRecord, Skip
+
+AGAIN_S = 60.0
+"""How often at most the conditions of a table are looked at: also, what such a look has skipped."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A schedule that is to start its operation, or to be skipped."""
+
+    at: float
+    """All ticks up to it are decided with it."""
+    head: int = 0
+    """The revision of the head that a condition is decided for."""
+
+    def started(self, record: ScheduleRecord, operation: str) -> ScheduleRecord:
+        """The record once it has started an operation."""
+        return msgspec.structs.replace(
+            record, tick=self.at, head=self.head, started=record.started + 1, operation=operation
+        )
+
+    def skipped(
+        self, record: ScheduleRecord, code: str, message: str, now: float, *, passes: bool
+    ) -> ScheduleRecord:
+        """The record once it is skipped.
+
+        Parameters
+        ----------
+        passes:
+            Whether a condition is looked at again, although the head stays where it is: what was in the way
+            may be gone then. A time is over.
+        """
+        waits = passes and bool(record.measure)
+        return msgspec.structs.replace(
+            record,
+            tick=self.at,
+            head=record.head if waits else self.head,
+            skipped=record.skipped + 1,
+            skip=Skip(code=code, message=message, at=now, head=self.head),
+        )
+
+
+def due_tick(
+    record: ScheduleRecord, now: float, head: int, measures: Mapping[str, int] | None
+) -> Tick | None:
+    """What is to be decided now.
+
+    Of the times that have passed undecided it is the last one: they are made up for by one operation. A clock
+    that has jumped back shows times that are decided already.
+
+    Parameters
+    ----------
+    head:
+        The revision of the table's head; 0: it has none.
+    measures:
+        What was measured of it; ``None``: it was not.
+    """
+    if record.pause is not None:
+        return None
+    if record.cron:
+        return Tick(last_tick(record.cron, now)) if next_tick(record.cron, record.tick) <= now else None
+    if not looks(record, head) or measures is None or measures.get(record.measure, 0) <= record.above:
+        return None
+    return Tick(now, head)
+
+
+def looks(record: ScheduleRecord, head: int) -> bool:
+    """Whether the condition of a schedule is to be looked at."""
+    return bool(record.measure) and record.pause is None and head not in (0, record.head)
+
+
+def was_told(record: ScheduleRecord, tick: Tick) -> bool:
+    """Whether this tick of a condition was counted as skipped already, and only waits to be let in."""
+    return bool(record.measure) and record.skip is not None and record.skip.head == tick.head
+
+
+def rested(
+    agenda: AgendaRecord,
+    records: Iterable[ScheduleRecord],
+    head: int,
+    now: float,
+    *,
+    waiting: bool,
+) -> AgendaRecord:
+    """When to look next, once nothing is left to be decided.
+
+    Parameters
+    ----------
+    waiting:
+        Whether a condition holds for which nothing could be started.
+    """
+    active = [record for record in records if record.pause is None]
+    times = [
+        tick for record in active if record.cron and (tick := next_tick(record.cron, record.tick)) < math.inf
+    ]
+    watches = any(record.measure for record in active)
+    return msgspec.structs.replace(
+        agenda,
+        due=min([*times, *([now + AGAIN_S] if waiting else [])], default=None),
+        watches=watches,
+        head=head if watches else 0,
+        looked_at=now if watches else 0.0,
+    )

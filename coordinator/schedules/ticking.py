@@ -1,0 +1,272 @@
+"""Starts what the schedules of one table say, once for each tick: the part of a table's leader that does.
+
+The transaction that starts the operation of a tick carries the leader's epoch, compares the schedule as it
+was read, and writes it with the tick decided. So whoever dies, sleeps or hears no reply, a tick is decided
+once; and since it is looked at again until it is decided, it is at most late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from distop.coordinator.metrics.counts import Metrics, code_of
+from distop.coordinator.schedules.conditions import measured
+from distop.coordinator.schedules.policy import Tick, due_tick, looks, rested, was_told
+from distop.coordinator.starting.body import StartBody
+from distop.coordinator.starting.launching import Launched, Launcher
+from distop.coordinator.starting.planner import Planner
+from distop.errors import (
+    OF_THE_WORLD,
+    CorruptRecord,
+    DistopError,
+    IncompatibleOperation,
+    LeadershipLost,
+    LeaseLost,
+    TablePaused,
+    shortened,
+)
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, absent, unchanged
+from distop.metastore.members.election import Epoch
+from distop.metastore.operations.starting import digest_of, operation_in_the_way, said_of
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.operation import OperationArg, PauseRecord
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.schedule import ScheduleRecord
+from distop.metastore.records.table import Head, TableRecord
+from distop.metastore.tables.schedules import agenda_of, all_of, name_of
+from distop.operations.api import DistributedOperation
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+"""Pause before what met an etcd that is away, or lost a race, is looked at again."""
+
+MEASURE_S = 60.0
+"""Seconds that reading the metadata of a table may take."""
+
+MAX_MESSAGE_LENGTH = 500
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a look finds, at one revision."""
+
+    agenda: KeyValue
+    table: KeyValue
+    head: KeyValue
+    pause: KeyValue
+    run_ops: KeyValue
+    schedules: Mapping[str, tuple[KeyValue, ScheduleRecord]]
+
+
+class Ticker:
+    """Of one table for one epoch.
+
+    Parameters
+    ----------
+    check:
+        Raises when this process may no longer act as the leader.
+    wall:
+        Seconds since the Unix epoch: the clock that ticks go by.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        keys: TableKeys,
+        epoch: Epoch,
+        planner: Planner,
+        *,
+        check: Callable[[], None],
+        wall: Callable[[], float],
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._client, self._keys, self._planner = client, keys, planner
+        self._check, self._wall, self._metrics = check, wall, metrics or Metrics()
+        self._launcher = Launcher(
+            client,
+            keys,
+            epoch,
+            planner,
+            check=check,
+            wall=wall,
+            before=lambda: reached("schedule.start.before"),
+            after=lambda: reached("schedule.start.after"),
+        )
+        self._news = asyncio.Event()
+        self.busy = False
+        """Something may have to be decided."""
+
+    def heed(self) -> None:
+        """The time of a schedule has come, the head of the table has moved, or somebody has changed one."""
+        self.busy = True
+        self._news.set()
+
+    async def run(self) -> None:
+        """Decide what is to be decided, until cancelled; raises when the epoch is over."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            self._check()
+            try:
+                done = await self._look()
+            except (LeadershipLost, LeaseLost):
+                raise
+            except DistopError as error:
+                # No etcd, or nobody to plan: of the world, not of the schedule. Its tick waits.
+                log.warning("schedules_wait", extra={"table": self._keys.name, "error": str(error)})
+                done = False
+            if not done:
+                await asyncio.sleep(RETRY_S * random.uniform(0.1, 1.0))
+                self._news.set()
+            self.busy = self._news.is_set()
+
+    async def _look(self) -> bool:
+        """Decide what is due; whether nothing is left."""
+        seen = await self._read()
+        if not seen.agenda.exists:
+            return True
+        if not seen.table.exists:
+            gone = Txn((absent(seen.table.key), unchanged(seen.agenda)), (Delete(seen.agenda.key),))
+            return await self._launcher.settled(gone, lambda: None)
+        now, head = self._wall(), seen.head.mod_revision
+        measures, failure = await self._measured(seen)
+        acted = waiting = False
+        for name, (kv, record) in seen.schedules.items():
+            unmeasured = failure if looks(record, head) else None
+            tick = due_tick(record, now, head, measures) if unmeasured is None else Tick(now, head)
+            if tick is None:
+                continue
+            try:
+                started = await self._start(seen, name, kv, record, tick, unmeasured)
+            except OF_THE_WORLD:
+                raise
+            except Exception as error:
+                if was_told(record, tick):
+                    waiting = True
+                    continue
+                await self._skip(name, kv, record, tick, error)
+            else:
+                if started is not Launched.STARTED:
+                    return False
+                self._metrics.schedule_ticked(record.type, started=True)
+            acted = True
+        # What was decided is read, before it is told when to look next.
+        if acted:
+            self._news.set()
+            return True
+        return await self._rest(seen, now, waiting=waiting)
+
+    async def _read(self) -> Seen:
+        keys = self._keys
+        wanted = [Get(key) for key in (keys.agenda, keys.table, keys.head, keys.pause, keys.run_ops)]
+        read = await self._client.read_at_once([*wanted, all_of(keys)])
+        schedules = {}
+        for kv in read.got(len(wanted)):
+            try:
+                schedules[name_of(keys, kv)] = kv, decode(kv.value, ScheduleRecord, kv.key)
+            except CorruptRecord as error:  # of a newer version, whose coordinators decide about it
+                log.error("schedule_unreadable", extra={"table": keys.name, "error": str(error)})
+        agenda, table, head, pause, run_ops = (read.one(at, get.key) for at, get in enumerate(wanted))
+        return Seen(agenda, table, head, pause, run_ops, schedules)
+
+    async def _measured(self, seen: Seen) -> tuple[Mapping[str, int] | None, Exception | None]:
+        """What is measured of the table, or why it cannot be; neither where nothing asks for it."""
+        head = seen.head.mod_revision
+        if not any(looks(record, head) for _, record in seen.schedules.values()):
+            return None, None
+        try:
+            table = decode(seen.table.value, TableRecord, seen.table.key)
+            state = decode(seen.head.value, Head, seen.head.key)
+            work, what = self._planner.work, "measuring the table for its schedules"
+            return await work.blocking(table.name, what, measured, table, state, limit_s=MEASURE_S), None
+        except OF_THE_WORLD:
+            raise
+        except Exception as error:
+            return None, error
+
+    async def _start(
+        self,
+        seen: Seen,
+        name: str,
+        kv: KeyValue,
+        record: ScheduleRecord,
+        tick: Tick,
+        unmeasured: Exception | None,
+    ) -> Launched:
+        """Start the operation of a tick; raises why the tick is skipped."""
+        if unmeasured is not None:
+            raise unmeasured
+        keys, registry = self._keys, self._planner.registry
+        kind = registry.get(record.type)
+        unique = f"schedule.{name}.{kv.mod_revision}"
+        body = StartBody(
+            table=keys.name,
+            type=kind.type,
+            object=record.object,
+            argument=record.argument,
+            options=record.options,
+            digest=digest_of([kind.type, record.object, record.argument, unique]),
+        )
+        self._check_free(seen, kind, body, record)
+
+        def share(arg: OperationArg) -> Txn:
+            return Txn((unchanged(kv),), (Put(kv.key, encode(tick.started(record, str(arg.id)))),))
+
+        # The same id as long as nothing about the schedule has changed; and a start changes it.
+        return await self._launcher.launch(
+            kind, body, unique, share, [kv], started_by=record.added_by, schedule=name
+        )
+
+    def _check_free(
+        self, seen: Seen, kind: DistributedOperation, body: StartBody, record: ScheduleRecord
+    ) -> None:
+        """Raise what a start would, so that the tick is skipped before anything is planned."""
+        table, registry = self._keys.name, self._planner.registry
+        if seen.pause.exists:
+            pause = decode(seen.pause.value, PauseRecord, seen.pause.key)
+            raise TablePaused(f"table {table!r} is paused{said_of(pause)}")
+        request = body.request("", kind)
+        other = operation_in_the_way(
+            seen.run_ops.value, request, lambda running: registry.compatible(kind, running)
+        )
+        if other is not None:
+            last = "its last operation, " if str(other) == record.operation else ""
+            raise IncompatibleOperation(f"{last}{other}, is running" if last else f"{other} is running")
+
+    async def _skip(
+        self, name: str, kv: KeyValue, record: ScheduleRecord, tick: Tick, error: Exception
+    ) -> None:
+        """Write down that nothing was started, and why."""
+        in_the_way = isinstance(error, IncompatibleOperation | TablePaused)
+        passes = in_the_way or not isinstance(error, DistopError) or error.retryable
+        message = shortened(str(error), MAX_MESSAGE_LENGTH)
+        left = tick.skipped(record, code_of(error), message, self._wall(), passes=passes)
+        txn = Txn((unchanged(kv),), (Put(kv.key, encode(left)),))
+        reached("schedule.skip.before")
+        # Refused: somebody has changed it meanwhile, and the next look tells.
+        if await self._launcher.settled(txn, lambda: reached("schedule.skip.after")):
+            self._metrics.schedule_ticked(record.type, started=False)
+            fields = {"table": self._keys.name, "schedule": name, "code": code_of(error), "error": message}
+            log.warning("schedule_skipped", extra=fields)
+
+    async def _rest(self, seen: Seen, now: float, *, waiting: bool) -> bool:
+        """Tell etcd when to look next, unless something has changed since this look; whether it was told."""
+        try:
+            agenda = agenda_of(seen.agenda)
+        except CorruptRecord as error:  # of a newer version, as above
+            log.error("schedule_unreadable", extra={"table": self._keys.name, "error": str(error)})
+            return True
+        records = [record for _, record in seen.schedules.values()]
+        left = rested(agenda, records, seen.head.mod_revision, now, waiting=waiting)
+        if left == agenda:
+            return True
+        txn = Txn((unchanged(seen.agenda),), (Put(seen.agenda.key, encode(left)),))
+        reached("schedule.rest.before")
+        return await self._launcher.settled(txn, lambda: reached("schedule.rest.after"))

@@ -1,0 +1,216 @@
+"""Changes of a table's schedules: adding, pausing, resuming, removing.
+
+Each is one transaction that compares the schedule and ``_schedules.<table>`` as read, writes the audit entry
+along, tells the leader to look, and leaves the id of the request there. So a repeat of a request, after a
+lost reply or by another coordinator, hears that it was done, and it is done, and told, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+
+from distop.errors import (
+    ArgumentTooLarge,
+    PreconditionFailed,
+    ScheduleExists,
+    ScheduleNotFound,
+    TableNotFound,
+)
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, unchanged
+from distop.metastore.etcd.update import update
+from distop.metastore.records.keyspace import TableKeys, prefix_end, unescape
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.schedule import (
+    MAX_DECIDED,
+    MAX_SCHEDULE_BYTES,
+    MAX_SCHEDULES,
+    AgendaRecord,
+    ScheduleRecord,
+)
+from distop.metastore.records.table import TableRecord
+
+A = TypeVar("A")
+
+
+async def add_schedule(
+    client: EtcdClient,
+    keys: TableKeys,
+    name: str,
+    record: ScheduleRecord,
+    *,
+    check: Callable[[TableRecord], None],
+    beside: tuple[Op, ...] = (),
+) -> ScheduleRecord:
+    """Add a schedule to a table; ``record.request`` is the id of the call. Safe to repeat.
+
+    Parameters
+    ----------
+    check:
+        Raises what the table it is for does not bear.
+    beside:
+        What is written along with it: the audit entry.
+
+    Raises
+    ------
+    ScheduleExists
+        There is one of this name.
+    PreconditionFailed
+        The table has as many as it may.
+    TableNotFound, ArgumentTooLarge
+        As they say; nothing was written.
+    """
+    value = encode(record)
+    if len(value) > MAX_SCHEDULE_BYTES:
+        raise ArgumentTooLarge(
+            f"the schedule takes {len(value):,} bytes, at most {MAX_SCHEDULE_BYTES:,} are allowed",
+            details={"field": "argument"},
+        )
+    prefix = keys.schedule_prefix
+    others = Get(prefix, prefix_end(prefix), keys_only=True, limit=MAX_SCHEDULES)
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, ScheduleRecord]:
+        table, agenda_kv, kv = _found(keys, name, read)
+        if kv.exists:
+            standing = decode(kv.value, ScheduleRecord, kv.key)
+            if standing.request == record.request:
+                return None, standing
+            raise ScheduleExists(
+                f"table {keys.name!r} has a schedule {name!r}", details={"table": keys.name, "schedule": name}
+            )
+        if record.request in agenda_of(agenda_kv).decided:
+            return None, record  # added, and removed since
+        check(decode(table.value, TableRecord, table.key))
+        if len(read.got(3)) >= MAX_SCHEDULES:
+            raise PreconditionFailed(
+                f"table {keys.name!r} has {MAX_SCHEDULES} schedules, which is the most",
+                hint=f"remove one first: distop schedules rm {keys.name} NAME",
+                details={"table": keys.name},
+            )
+        ops = (Put(kv.key, value), looked_at_once(agenda_kv, record.request), *beside)
+        reached("schedule.set.before")
+        return Txn((unchanged(table), unchanged(agenda_kv), unchanged(kv)), ops), record
+
+    return await _update(client, keys, name, decide, others)
+
+
+async def change_schedule(
+    client: EtcdClient,
+    keys: TableKeys,
+    name: str,
+    change: Callable[[ScheduleRecord], ScheduleRecord | None],
+    *,
+    request: str,
+    beside: tuple[Op, ...] = (),
+) -> ScheduleRecord:
+    """Put a schedule in place of itself, as ``change`` makes it; ``None``: it is as it should be. Safe to
+    repeat.
+
+    Raises :class:`~distop.errors.ScheduleNotFound`, :class:`~distop.errors.TableNotFound`.
+    """
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, ScheduleRecord]:
+        table, agenda_kv, kv = _found(keys, name, read)
+        standing = _standing(keys, name, kv)
+        wanted = None if request in agenda_of(agenda_kv).decided else change(standing)
+        if wanted is None:
+            return None, standing
+        ops = (Put(kv.key, encode(wanted)), looked_at_once(agenda_kv, request), *beside)
+        reached("schedule.set.before")
+        return Txn((unchanged(table), unchanged(agenda_kv), unchanged(kv)), ops), wanted
+
+    return await _update(client, keys, name, decide)
+
+
+async def remove_schedule(
+    client: EtcdClient, keys: TableKeys, name: str, *, request: str, beside: tuple[Op, ...] = ()
+) -> ScheduleRecord | None:
+    """Remove a schedule; what it has started goes on. Returns what stood there; ``None``: this very call had
+    removed it before.
+
+    Raises :class:`~distop.errors.ScheduleNotFound`, :class:`~distop.errors.TableNotFound`.
+    """
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, ScheduleRecord | None]:
+        table, agenda_kv, kv = _found(keys, name, read)
+        if request in agenda_of(agenda_kv).decided:
+            return None, None
+        standing = _standing(keys, name, kv)
+        ops = (Delete(kv.key), looked_at_once(agenda_kv, request), *beside)
+        reached("schedule.set.before")
+        return Txn((unchanged(table), unchanged(agenda_kv), unchanged(kv)), ops), standing
+
+    return await _update(client, keys, name, decide)
+
+
+async def read_schedules(client: EtcdClient, keys: TableKeys) -> tuple[dict[str, ScheduleRecord], int]:
+    """The schedules of a table by their names, in their order, and the revision that they were read at.
+
+    Raises :class:`~distop.errors.TableNotFound`.
+    """
+    read = await client.read_at_once((Get(keys.table), all_of(keys)))
+    if not read.got(0):
+        raise _no_table(keys)
+    kvs = read.got(1)
+    return {name_of(keys, kv): decode(kv.value, ScheduleRecord, kv.key) for kv in kvs}, read.revision
+
+
+def all_of(keys: TableKeys) -> Get:
+    """The schedules of a table: few, and each of them small."""
+    return Get(keys.schedule_prefix, prefix_end(keys.schedule_prefix), limit=MAX_SCHEDULES)
+
+
+def name_of(keys: TableKeys, kv: KeyValue) -> str:
+    """The name of the schedule that stands at a key."""
+    return unescape(kv.key[len(keys.schedule_prefix) :].decode())
+
+
+def agenda_of(kv: KeyValue) -> AgendaRecord:
+    """What stands at ``_schedules.<table>``; of a missing key: nothing is to be looked at."""
+    return decode(kv.value, AgendaRecord, kv.key) if kv.exists else AgendaRecord()
+
+
+def looked_at_once(agenda_kv: KeyValue, request: str = "", key: bytes = b"") -> Put:
+    """Tells the leader to look at the schedules; ``key``: under another name of the table."""
+    agenda = agenda_of(agenda_kv)
+    decided = [*agenda.decided, request][-MAX_DECIDED:] if request else agenda.decided
+    # What was known of the head may be of another table's by now, or of schedules that are gone.
+    told = msgspec.structs.replace(agenda, due=0.0, watches=False, decided=decided)
+    return Put(key or agenda_kv.key, encode(told))
+
+
+async def _update(
+    client: EtcdClient,
+    keys: TableKeys,
+    name: str,
+    decide: Callable[[TxnResult], Awaitable[tuple[Txn | None, A]]],
+    *more: Get,
+) -> A:
+    reads = (Get(keys.table), Get(keys.agenda), Get(keys.schedule(name)), *more)
+    what, replied = f"schedule {name!r} of table {keys.name!r}", lambda: reached("schedule.set.after")
+    return (await update(client, reads, decide, what=what, replied=replied))[0]
+
+
+def _found(keys: TableKeys, name: str, read: TxnResult) -> tuple[KeyValue, KeyValue, KeyValue]:
+    table = read.one(0, keys.table)
+    if not table.exists:
+        raise _no_table(keys)
+    return table, read.one(1, keys.agenda), read.one(2, keys.schedule(name))
+
+
+def _standing(keys: TableKeys, name: str, kv: KeyValue) -> ScheduleRecord:
+    if not kv.exists:
+        raise ScheduleNotFound(
+            f"table {keys.name!r} has no schedule {name!r}",
+            hint=f"those that it has: distop schedules ls {keys.name}",
+            details={"table": keys.name, "schedule": name},
+        )
+    return decode(kv.value, ScheduleRecord, kv.key)
+
+
+def _no_table(keys: TableKeys) -> TableNotFound:
+    return TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})

@@ -1,0 +1,305 @@
+"""What is done to a table by itself: added, started once, skipped, made up for, and listed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from distop.client import AsyncClient, OperationState
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.coordinator.leading import timekeeping
+from distop.coordinator.schedules import agenda, policy
+from distop.errors import DistopError, ScheduleExists, ScheduleNotFound, TableNotFound
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.record import decode
+from distop.metastore.records.schedule import MAX_SCHEDULE_BYTES, MAX_SCHEDULES, AgendaRecord
+from support.etcd.jobs import mark
+from support.etcd.lossy import LossyClient
+from support.services.coordinators import config_of, leader_of, running
+from support.services.schedules import YEARLY, at_rest, backdate, operations, schedule
+from support.tables.catalogs import SCHEMA, ids, make_catalog
+from support.tables.nowhere import nowhere
+from support.waiting import eventually
+
+NOTHING = {"partitions": 0}
+
+
+@pytest_asyncio.fixture
+async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
+    async with (
+        running(config_of(etcd_config, lease_ttl_s=10)) as coordinator,
+        AsyncClient(coordinator.address, timeout_s=30) as connected,
+    ):
+        await connected.create_table("t", nowhere())
+        yield connected
+
+
+async def test_a_schedule_is_added_listed_paused_resumed_and_removed(
+    sdk: AsyncClient, client: LossyClient
+) -> None:
+    """U2, S6: with who did what in the audit trail."""
+    added = await sdk.add_schedule("t", "b", "noop", NOTHING, cron=" 30  3 1 1 * ")
+    assert (added.cron, added.argument, added.started, added.last_at) == (YEARLY, NOTHING, 0, None)
+    assert added.next_at is not None
+    assert (added.next_at.month, added.next_at.day, added.next_at.hour) == (1, 1, 3)
+    await sdk.add_schedule("t", "a", "compact", when="small_files>200")
+    whens = {one.name: one.when for one in await sdk.schedules("t")}
+    assert whens == {"a": "small_files > 200", "b": ""}
+    paused = await sdk.pause_schedule("t", "b", "holidays")
+    assert paused.pause is not None
+    assert (paused.pause.reason, paused.next_at) == ("holidays", None)
+    assert (await sdk.pause_schedule("t", "b", "again")).pause == paused.pause
+    resumed = await sdk.resume_schedule("t", "b")
+    assert (resumed.pause, resumed.next_at) == (None, added.next_at)
+    await sdk.remove_schedule("t", "a")
+    with pytest.raises(ScheduleNotFound):
+        await sdk.remove_schedule("t", "a")
+    await sdk.remove_schedule("t", "b", "not needed")
+    assert await sdk.schedules("t") == []
+    trail = [(entry.action, entry.target, entry.reason) async for entry in sdk.audit("t")]
+    assert trail[:5] == [
+        ("remove-schedule", "b", "not needed"),
+        ("remove-schedule", "a", ""),
+        ("resume-schedule", "b", ""),
+        ("pause-schedule", "b", "holidays"),
+        ("add-schedule", "a", ""),
+    ]
+    assert await eventually(lambda: at_rest(client))
+
+
+async def test_what_makes_no_sense_is_refused_and_leaves_nothing(
+    sdk: AsyncClient, client: LossyClient
+) -> None:
+    """U3."""
+    await sdk.create_table("f", nowhere(), format="files")
+    before = (await client.scan(client.keyspace.prefix, keys_only=True)).kvs
+
+    async def refused(code: str, table: str = "t", name: str = "n", kind: str = "noop", **given: Any) -> None:
+        with pytest.raises(DistopError) as error:
+            await sdk.add_schedule(table, name, kind, **({"cron": YEARLY} | given))
+        assert error.value.code == code, error.value
+
+    await refused("TABLE_NOT_FOUND", table="no")
+    await refused("UNKNOWN_OPERATION_TYPE", kind="no_such_type")
+    await refused("INVALID_NAME", name="")
+    await refused("INVALID_NAME", name="a\u200bb")
+    await refused("INVALID_NAME", name="n" * 101)
+    await refused("INVALID_ARGUMENT", cron="* * * *")
+    await refused("INVALID_ARGUMENT", cron="0 0 30 2 *")
+    await refused("INVALID_ARGUMENT", cron="", when="files > 3")
+    await refused("INVALID_ARGUMENT", cron="", when="small_files > -1")
+    await refused("INVALID_ARGUMENT", cron="")
+    await refused("INVALID_ARGUMENT", when="small_files > 1")
+    await refused("INVALID_ARGUMENT", kind="per_object")
+    await refused("INVALID_ARGUMENT", object="x")
+    await refused("INVALID_ARGUMENT", kind="ingest_dataframe")
+    await refused("PRECONDITION_FAILED", table="f", cron="", when="data_files > 3")
+    await refused("ARGUMENT_TOO_LARGE", argument={"x": "y" * MAX_SCHEDULE_BYTES})
+    with pytest.raises(TableNotFound):
+        await sdk.schedules("no")
+    with pytest.raises(ScheduleNotFound):
+        await sdk.pause_schedule("t", "no")
+    after = (await client.scan(client.keyspace.prefix, keys_only=True)).kvs
+    assert [kv.key for kv in after] == [kv.key for kv in before]
+
+
+async def test_a_table_has_so_many_and_no_more(sdk: AsyncClient) -> None:
+    for number in range(MAX_SCHEDULES):
+        await sdk.add_schedule("t", f"s{number}", "noop", cron=YEARLY)
+    with pytest.raises(DistopError, match="which is the most") as error:
+        await sdk.add_schedule("t", "another", "noop", cron=YEARLY)
+    assert error.value.code == "PRECONDITION_FAILED"
+    with pytest.raises(ScheduleExists):
+        await sdk.add_schedule("t", "s7", "noop", cron=YEARLY)
+    await sdk.remove_schedule("t", "s7")
+    await sdk.add_schedule("t", "another", "noop", cron=YEARLY)
+    assert len(await sdk.schedules("t")) == MAX_SCHEDULES
+
+
+async def test_what_was_missed_is_made_up_for_once(sdk: AsyncClient, client: LossyClient) -> None:
+    """Two years have passed."""
+    await sdk.add_schedule("t", "s", "noop", NOTHING, cron=YEARLY)
+    await backdate(client, "s")
+
+    async def made_up() -> bool:
+        return (await schedule(client, "s")).started == 1 and await at_rest(client)
+
+    assert await eventually(made_up)
+    [operation] = await operations(client)
+    assert (await sdk.wait(operation)).state is OperationState.SUCCEEDED
+    [shown] = await sdk.schedules("t")
+    assert (shown.operation, shown.skipped, shown.skip) == (operation, 0, None)
+    assert shown.last_at is not None
+    assert shown.next_at is not None
+    assert (shown.next_at - shown.last_at).days in (365, 366)
+    assert (shown.last_at.month, shown.last_at.day, shown.last_at.hour) == (1, 1, 3)
+    trail = [entry async for entry in sdk.audit("t") if entry.action == "start"]
+    assert [(entry.target, entry.reason) for entry in trail] == [(operation, "schedule s")]
+    assert (await sdk.get(operation)).started_by == sdk.identity
+
+
+async def test_what_is_in_the_way_is_told_and_counted(sdk: AsyncClient, client: LossyClient) -> None:
+    """The last operation, somebody else's, a pause, and an argument that makes no sense."""
+    await sdk.add_schedule("t", "s", "noop", {"partitions": 1}, cron=YEARLY)
+
+    async def skipped(count: int, code: str, message: str) -> None:
+        await backdate(client, "s")
+
+        async def is_told() -> bool:
+            return (await sdk.schedules("t"))[0].skipped == count
+
+        assert await eventually(is_told)
+        [shown] = await sdk.schedules("t")
+        assert shown.skip is not None
+        assert shown.skipped_at is not None
+        assert (shown.skip.code, message in shown.skip.message) == (code, True), shown.skip
+
+    await backdate(client, "s")
+    assert await eventually(lambda: operations(client)) == ["t/noop/1"]
+    await skipped(1, "INCOMPATIBLE_OPERATION", "its last operation, t/noop/1, is running")
+    await mark(client, OperationId.parse("t/noop/1"), "0")
+    await sdk.wait("t/noop/1")
+    other = await sdk.start("t", "friend", {"partitions": 1})
+    await skipped(2, "INCOMPATIBLE_OPERATION", f"{other.name} is running")
+    await sdk.cancel(other.name)
+    await sdk.wait(other.name)
+    await sdk.pause_table("t", "new disks")
+    await skipped(3, "TABLE_PAUSED", "new disks")
+    await sdk.resume_table("t")
+    await sdk.remove_schedule("t", "s")
+    await sdk.add_schedule("t", "s", "noop", {"partitions": "many"}, cron=YEARLY)
+    await skipped(1, "INVALID_ARGUMENT", "partitions")
+    assert await eventually(lambda: at_rest(client))
+    assert await operations(client) == ["t/friend/1", "t/noop/1"]
+
+
+async def test_what_is_paused_starts_nothing_and_is_not_made_up_for(
+    sdk: AsyncClient, client: LossyClient
+) -> None:
+    await sdk.add_schedule("t", "s", "noop", NOTHING, cron=YEARLY)
+    await sdk.add_schedule("t", "other", "noop", NOTHING, cron=YEARLY)
+    await sdk.pause_schedule("t", "s")
+    await backdate(client, "s")
+    await backdate(client, "other")
+
+    async def other_is_done() -> bool:
+        return (await schedule(client, "other")).started == 1
+
+    assert await eventually(other_is_done)
+    await sdk.resume_schedule("t", "s")
+    assert await eventually(lambda: at_rest(client))
+    assert (await schedule(client, "s")).started == 0
+
+
+async def test_a_table_whose_schedules_rest_has_no_leader(
+    etcd_config: EtcdConfig, client: LossyClient
+) -> None:
+    """O24: schedules cost what they start."""
+    async with (
+        running(config_of(etcd_config, lease_ttl_s=10, linger_s=0.1)) as coordinator,
+        AsyncClient(coordinator.address, timeout_s=30) as sdk,
+    ):
+        await sdk.create_table("t", nowhere())
+        await sdk.add_schedule("t", "s", "noop", NOTHING, cron=YEARLY)
+        await sdk.add_schedule("t", "c", "noop", NOTHING, when="data_files > 3")
+
+        async def is_left_alone() -> bool:
+            return await at_rest(client) and not await leader_of(client, "t")
+
+        assert await eventually(is_left_alone)
+
+
+async def test_tables_with_one_time_are_looked_at_a_few_at_once(
+    client: LossyClient, etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No unbounded burst of elections and plans; all get their turn, also when who leads them has changed."""
+    monkeypatch.setattr(timekeeping, "AT_ONCE", 2)
+    tables = [f"t{number}" for number in range(9)]
+    async with (
+        running(config_of(etcd_config, lease_ttl_s=10)) as first,
+        AsyncClient(first.address, timeout_s=30) as sdk,
+    ):
+        for table in tables:
+            await sdk.create_table(table, nowhere())
+            await sdk.add_schedule(table, "s", "noop", NOTHING, cron=YEARLY)
+        # Half of the tables are the other's as soon as it comes.
+        async with running(config_of(etcd_config, lease_ttl_s=10)):
+            for table in tables:
+                await backdate(client, "s", table)
+
+            async def all_have_started() -> bool:
+                return all([(await schedule(client, "s", table)).started == 1 for table in tables])
+
+            assert await eventually(all_have_started, 30.0)
+        for table in tables:
+            await backdate(client, "s", table)
+
+        async def all_again() -> bool:
+            return all([(await schedule(client, "s", table)).started == 2 for table in tables])
+
+        assert await eventually(all_again, 30.0)
+    for table in tables:
+        assert await operations(client, table) == [f"{table}/noop/1", f"{table}/noop/2"]
+
+
+async def test_a_condition_is_looked_at_when_the_head_has_moved(
+    client: LossyClient,
+    etcd_config: EtcdConfig,
+    etcd: EtcdProcess,
+    prefix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever moves it, here a program of pyiceberg. Once for each head; what is in the way is waited for."""
+    monkeypatch.setattr(timekeeping, "HEADS_EVERY_S", 0.05)
+    monkeypatch.setattr(policy, "AGAIN_S", 0.1)
+    monkeypatch.setattr(agenda, "AGAIN_S", 0.1)
+    async with (
+        running(config_of(etcd_config, lease_ttl_s=10)) as coordinator,
+        AsyncClient(coordinator.address, timeout_s=30) as sdk,
+    ):
+        await conditions_are_looked_at(sdk, client, make_catalog(etcd, prefix, tmp_path))
+
+
+async def conditions_are_looked_at(sdk: AsyncClient, client: LossyClient, catalog: EtcdCatalog) -> None:
+    catalog.create_namespace_if_not_exists("default")
+    table = catalog.create_table("default.c", SCHEMA)
+    await sdk.add_schedule("c", "s", "noop", NOTHING, when="data_files > 2")
+    table.append(ids(0, 3))
+    table.append(ids(3, 3))
+
+    async def looked() -> bool:
+        head = await client.get(client.keyspace.table("c").head)
+        told = decode((await client.get(client.keyspace.table("c").agenda)).value, AgendaRecord)
+        return told.due is None and told.head == head.mod_revision
+
+    assert await eventually(looked)
+    assert await operations(client, "c") == []
+    await sdk.pause_table("c", "a moment")
+    table.append(ids(6, 3))
+
+    async def skipped() -> bool:
+        return (await schedule(client, "s", "c")).skipped == 1
+
+    assert await eventually(skipped)
+    await sdk.resume_table("c")
+
+    async def started() -> bool:
+        record = await schedule(client, "s", "c")
+        return record.started == 1 and record.skipped == 1
+
+    assert await eventually(started)
+    await sdk.wait("c/noop/1")
+    table.append(ids(9, 3))
+
+    async def again() -> bool:
+        return (await schedule(client, "s", "c")).started == 2 and await looked()
+
+    assert await eventually(again)
+    assert await operations(client, "c") == ["c/noop/1", "c/noop/2"]

@@ -1,0 +1,248 @@
+"""A tick is decided once: under lost replies, a clock that jumps, leaders that were replaced, and changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from distop.coordinator.schedules.ticking import Ticker
+from distop.coordinator.starting.planner import Planner
+from distop.coordinator.work.work import Work
+from distop.errors import LeadershipLost
+from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.members.election import Epoch, campaign, resign
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.operation import OperationArg, PauseRecord
+from distop.metastore.records.record import decode
+from distop.metastore.records.schedule import ScheduleRecord
+from distop.metastore.tables import schedules
+from distop.operations.registry import Registry
+from support.etcd.lossy import Fault, LossyClient, puts
+from support.etcd.starts import begin, make_table
+from support.services.schedules import operations, schedule
+from support.types.probes import PROBES
+from support.waiting import eventually
+
+HOUR = 3600.0
+HOURLY = ScheduleRecord(
+    type="noop", argument={"partitions": 0}, cron="0 * * * *", tick=0.5 * HOUR, request="r"
+)
+LOST = [Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.FULL_YET_DONE, Fault.FULL, Fault.DOWN]
+
+
+@dataclass
+class Clock:
+    now: float = 1.5 * HOUR
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Leader:
+    """Leads table ``t`` for one epoch, and does nothing but to look at its schedules."""
+
+    client: LossyClient
+    session: LeaseSession
+    keys: TableKeys
+    epoch: Epoch
+    planner: Planner
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        self.ticker = Ticker(
+            self.client, self.keys, self.epoch, self.planner, check=self.session.check, wall=self.clock
+        )
+
+    async def add(self, name: str = "s", record: ScheduleRecord = HOURLY) -> None:
+        await schedules.add_schedule(self.client, self.keys, name, record, check=lambda _: None)
+
+    async def look(self, now: float | None = None) -> None:
+        """Look until nothing is left to be decided."""
+        self.clock.now = now if now is not None else self.clock.now
+        self.ticker.heed()
+        running = asyncio.create_task(self.ticker.run())
+
+        async def rests() -> bool:
+            if running.done():
+                running.result()
+            return not self.ticker.busy
+
+        try:
+            await eventually(rests, 20.0)
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError, LeadershipLost):
+                await running
+
+    async def next_leader(self) -> Leader:
+        await resign(self.client, self.epoch)
+        epoch = await campaign(self.client, self.keys, self.session, LeaderRecord(member="next"))
+        assert epoch is not None
+        return replace(self, epoch=epoch)
+
+    async def due(self) -> float | None:
+        return schedules.agenda_of(await self.client.get(self.keys.agenda)).due
+
+
+@pytest_asyncio.fixture
+async def leader(client: LossyClient) -> AsyncIterator[Leader]:
+    await make_table(client)
+    keys = client.keyspace.table("t")
+    async with LeaseSession(client, 10) as session:
+        epoch = await campaign(client, keys, session, LeaderRecord(member="m"))
+        assert epoch is not None
+        # Nothing is executed here, and no operation is ever finished.
+        yield Leader(client, session, keys, epoch, Planner(Work(Registry(PROBES), None)))
+
+
+@pytest.mark.parametrize("fault", LOST)
+async def test_a_start_whose_reply_is_lost_happens_once(leader: Leader, fault: Fault) -> None:
+    await leader.add()
+    leader.client.fail(fault, when=puts(leader.keys.schedule("s")))
+    await leader.look()
+    assert leader.client.spent
+    record = await schedule(leader.client, "s")
+    assert (record.started, record.skipped, record.tick, record.operation) == (1, 0, HOUR, "t/noop/1")
+    assert await operations(leader.client) == ["t/noop/1"]
+    assert await leader.due() == 2 * HOUR
+
+
+@pytest.mark.parametrize("fault", LOST)
+async def test_a_skip_whose_reply_is_lost_is_counted_once(leader: Leader, fault: Fault) -> None:
+    await leader.add()
+    await begin(leader.client, kind="hooked")
+    leader.client.fail(fault, when=puts(leader.keys.schedule("s")))
+    await leader.look()
+    record = await schedule(leader.client, "s")
+    assert (record.started, record.skipped, record.tick) == (0, 1, HOUR)
+    assert leader.client.spent
+
+
+@pytest.mark.parametrize("fault", LOST)
+async def test_when_to_look_next_is_told_whatever_is_lost(leader: Leader, fault: Fault) -> None:
+    await leader.add()
+    leader.client.fail(fault, when=puts(leader.keys.agenda))
+    await leader.look(0.7 * HOUR)
+    assert (await leader.due(), (await schedule(leader.client, "s")).started) == (HOUR, 0)
+
+
+async def test_a_clock_that_jumps_back_starts_nothing_twice(leader: Leader) -> None:
+    await leader.add()
+    await leader.look(5.5 * HOUR)
+    for now in (4.9 * HOUR, 5.0 * HOUR, 1.0, 5.99 * HOUR):
+        await leader.look(now)
+        assert (await schedule(leader.client, "s")).tick == 5 * HOUR
+    assert await operations(leader.client) == ["t/noop/1"]
+    await leader.look(6.0 * HOUR)  # the first still runs here
+    assert (await schedule(leader.client, "s")).skipped == 1
+
+
+async def test_a_leader_that_was_replaced_starts_nothing(leader: Leader) -> None:
+    """Also one that had looked, and was halted before it sent anything."""
+    await leader.add()
+    before = await leader.ticker._read()
+    following = await leader.next_leader()
+    with pytest.raises(LeadershipLost):
+        await leader.look()
+    assert await operations(leader.client) == []
+    await following.look()
+    assert await operations(leader.client) == ["t/noop/1"]
+    kv, record = before.schedules["s"]
+    tick = leader.ticker
+    with pytest.raises(LeadershipLost):
+        await tick._rest(before, leader.clock.now, waiting=False)
+    assert (await leader.client.get(kv.key)).mod_revision > kv.mod_revision
+    assert (await schedule(leader.client, "s")).started == record.started + 1
+
+
+async def test_two_who_look_at_one_time_start_one(leader: Leader) -> None:
+    """The same epoch twice cannot be; that it changes nothing shows that it is the compare that counts."""
+    await leader.add()
+    twin = replace(leader)
+    await asyncio.gather(leader.look(), twin.look())
+    assert await operations(leader.client) == ["t/noop/1"]
+    record = await schedule(leader.client, "s")
+    assert (record.started, record.skipped) == (1, 0)
+
+
+async def test_what_is_changed_while_it_is_planned_is_not_started(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody pauses the schedule between the look and the start."""
+    await leader.add()
+    plan = Planner.plan
+
+    async def slowly(*args: object, **options: object) -> object:
+        monkeypatch.undo()
+        pause = PauseRecord(by="jane")
+        await schedules.change_schedule(
+            leader.client,
+            leader.keys,
+            "s",
+            lambda record: msgspec.structs.replace(record, pause=pause),
+            request="p",
+        )
+        return await plan(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Planner, "plan", slowly)
+    await leader.look()
+    assert await operations(leader.client) == []
+    assert (await schedule(leader.client, "s")).pause is not None
+
+
+async def test_schedules_of_a_table_that_is_gone_are_forgotten(leader: Leader) -> None:
+    await leader.add()
+    await leader.client.delete(leader.keys.table)
+    await leader.look()
+    assert not (await leader.client.get(leader.keys.agenda)).exists
+    assert await operations(leader.client) == []
+
+
+async def test_a_schedule_of_a_newer_version_is_left_alone_and_others_go_on(leader: Leader) -> None:
+    await leader.add()
+    newer = Put(leader.keys.schedule("n"), b'{"version": 99, "type": ["a", "b"]}')
+    await leader.client.txn(Txn(then=(newer,)))
+    await leader.look()
+    assert await operations(leader.client) == ["t/noop/1"]
+    assert (await leader.client.get(leader.keys.schedule("n"))).value == newer.value
+    told = Put(leader.keys.agenda, b'{"version": 99, "due": 0}')
+    await leader.client.txn(Txn(then=(told,)))
+    await leader.look(2.5 * HOUR)
+    assert (await leader.client.get(leader.keys.agenda)).value == told.value
+
+
+async def test_several_that_are_due_are_all_started_or_skipped(leader: Leader) -> None:
+    friendly = msgspec.structs.replace(HOURLY, type="friendly")
+    await leader.add("a", msgspec.structs.replace(friendly, request="a", type="friend"))
+    await leader.add("b", msgspec.structs.replace(friendly, request="b"))
+    await leader.add("c", msgspec.structs.replace(friendly, request="c", type="hooked"))
+    await leader.look()
+    assert await operations(leader.client) == ["t/friend/1", "t/friendly/1"]
+    assert (await schedule(leader.client, "c")).skipped == 1
+    operation = OperationId.parse((await schedule(leader.client, "a")).operation)
+    arg = decode((await leader.client.get(leader.keys.operation(operation).arg)).value, OperationArg)
+    assert (arg.schedule, arg.request_id.startswith("schedule.a.")) == ("a", True)
+
+
+@pytest.mark.parametrize("fault", LOST[:3])
+async def test_a_change_whose_reply_is_lost_is_made_once(leader: Leader, fault: Fault) -> None:
+    """A repeat of a call, at another coordinator, finds that it was done."""
+    keys, client = leader.keys, leader.client
+    client.fail(fault, when=puts(keys.schedule("s")))
+    await leader.add()
+    await leader.add()
+    client.fail(fault)
+    await schedules.remove_schedule(client, keys, "s", request="gone")
+    assert client.spent
+    assert await schedules.remove_schedule(client, keys, "s", request="gone") is None
+    await leader.add()  # a late copy of the call that had added it
+    assert (await schedules.read_schedules(client, keys))[0] == {}
