@@ -107,6 +107,16 @@ class StagingCatalog(MetastoreCatalog):
         except (LookupError, StopIteration) as error:  # what they name is looked for without further ado
             raise ValueError(f"an update names what the table does not have: {error}") from error
 
+    def schema_of(self, schema: Schema | pa.Schema) -> Schema:
+        """A schema that is Iceberg's; columns of Arrow get ids."""
+        from pyiceberg.schema import Schema, assign_fresh_schema_ids
+
+        return (
+            schema
+            if isinstance(schema, Schema)
+            else assign_fresh_schema_ids(self._convert_schema_if_needed(schema))
+        )
+
     def changed_properties(
         self, properties: Properties, removals: set[str] | None, updates: Properties
     ) -> tuple[PropertiesUpdateSummary, Properties]:

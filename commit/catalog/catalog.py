@@ -34,7 +34,6 @@ from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 
 from distop.commit.catalog.carried import marks_moved
 from distop.commit.catalog.errors import for_pyiceberg
-from distop.commit.catalog.levels import NamespaceCatalog
 from distop.commit.catalog.namespaces import (
     DEFAULT,
     Namespaces,
@@ -54,6 +53,7 @@ from distop.commit.catalog.pointers import Pointers
 from distop.commit.catalog.publishing import Overtaken, Publishing, Step, undo
 from distop.commit.catalog.requests import is_done, noting, request_of
 from distop.commit.catalog.unchecked import refuse_unchecked
+from distop.commit.catalog.view_catalog import ViewCatalog
 from distop.commit.cleanup.reachable import files_of_table
 from distop.commit.files.allowed import ENDPOINTS, allow
 from distop.commit.files.storage import StorageOptions, storage_of
@@ -77,8 +77,8 @@ Change = tuple[Identifier, tuple[TableRequirement, ...], tuple[TableUpdate, ...]
 
 
 @for_pyiceberg
-class EtcdCatalog(NamespaceCatalog):
-    """Tables and namespaces in etcd.
+class EtcdCatalog(ViewCatalog):
+    """Tables, views and namespaces in etcd.
 
     Properties: ``etcd.endpoints`` or ``uri`` (``host:port``, several separated by commas), ``etcd.prefix``,
     ``etcd.user``, ``etcd.password``, ``etcd.password-file``, ``etcd.ca-cert``, ``etcd.cert``, ``etcd.key``,
@@ -156,8 +156,8 @@ class EtcdCatalog(NamespaceCatalog):
         check_properties(properties)
         staged = self.stage_new(identifier, schema, location, partition_spec, sort_order, dict(properties))
         self._check_namespace_of(identifier)
-        if self._pointers.read(table_name(identifier)).record is not None:
-            raise already_exists(table_name(identifier))
+        if kind := self._pointers.read(table_name(identifier)).kind:
+            raise already_exists(table_name(identifier), kind)
         return staged
 
     def register_table(
@@ -397,9 +397,6 @@ class EtcdCatalog(NamespaceCatalog):
 
     def _properties_of(self, name: str) -> Properties:
         return self._namespaces.properties(self._there(name))
-
-    def _check_namespace_of(self, identifier: str | Identifier) -> None:
-        self._existing(table_identifier(table_name(identifier))[:-1])
 
 
 def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:

@@ -17,6 +17,7 @@ from pyiceberg.exceptions import (
     ForbiddenError,
     NoSuchNamespaceError,
     NoSuchTableError,
+    NoSuchViewError,
     ServerError,
     ServiceUnavailableError,
     TableAlreadyExistsError,
@@ -66,7 +67,7 @@ def both(error: DistopError, theirs: type[Exception] | None = None) -> DistopErr
     """The same error, as one of pyiceberg's, too: ``theirs``, or the nearest."""
     if theirs is not None:
         return _made(type(error), theirs, error.message, error.hint, error.details)
-    if isinstance(error, (NoSuchTableError, NoSuchNamespaceError)):
+    if isinstance(error, (NoSuchTableError, NoSuchNamespaceError, NoSuchViewError)):
         return error
     if isinstance(error, OutcomeUnknown) and not isinstance(error, EtcdOutOfSpace):
         theirs = CommitStateUnknownException

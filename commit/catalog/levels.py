@@ -1,4 +1,4 @@
-"""The part of the pyiceberg catalog that concerns namespaces, of any number of levels. There are no views."""
+"""The part of the pyiceberg catalog that concerns namespaces, of any number of levels."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from pyiceberg.exceptions import (
     NamespaceNotEmptyError,
     NoSuchNamespaceError,
     NoSuchTableError,
-    NoSuchViewError,
 )
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
-from pyiceberg.view import View
 
 from distop.commit.catalog.errors import for_pyiceberg
 from distop.commit.catalog.namespaces import (
@@ -52,7 +50,7 @@ class NamespaceCatalog(StagingCatalog):
         below = self._existing(namespace) if namespace else ""
         parent = namespace_identifier(below) if below else ()
         known = {(DEFAULT,), *(namespace_identifier(name) for name in self._namespaces.below(below))}
-        known |= {table_identifier(name)[:-1] for name in self._pointers.tables(below)}
+        known |= {table_identifier(name)[:-1] for name in self._pointers.names(below)}
         depth = len(parent) + 1
         return sorted({path[:depth] for path in known if len(path) >= depth and path[: depth - 1] == parent})
 
@@ -88,6 +86,9 @@ class NamespaceCatalog(StagingCatalog):
     def _existing(self, namespace: str | Identifier) -> str:
         return self._there(namespace_name(namespace))
 
+    def _check_namespace_of(self, identifier: str | Identifier) -> None:
+        self._existing(table_identifier(table_name(identifier))[:-1])
+
     def _there(self, name: str) -> str:
         if not self._namespaces.exists(name):
             raise NoSuchNamespaceError(f"Namespace does not exist: {name}")
@@ -101,25 +102,3 @@ class NamespaceCatalog(StagingCatalog):
         """``(namespace, table)`` of an identifier; the namespace by its name, see :func:`namespace_name`."""
         full = table_identifier(table_name(identifier))
         return namespace_name(full[:-1]), full[-1]
-
-    # -- views: there are none -------------------------------------------------------------------------
-
-    def list_views(self, namespace: str | Identifier) -> list[Identifier]:
-        """None."""
-        return []
-
-    def view_exists(self, identifier: str | Identifier) -> bool:
-        """No."""
-        return False
-
-    def load_view(self, identifier: str | Identifier) -> View:
-        """Raises ``NoSuchViewError``."""
-        raise NoSuchViewError(f"View does not exist: {identifier}")
-
-    def drop_view(self, identifier: str | Identifier) -> None:
-        """Raises ``NoSuchViewError``."""
-        raise NoSuchViewError(f"View does not exist: {identifier}")
-
-    def register_view(self, identifier: str | Identifier, metadata_location: str) -> View:
-        """Views are not supported."""
-        raise NotImplementedError("views are not supported")

@@ -1,8 +1,8 @@
 """Iceberg namespaces in etcd (``_namespaces.<name>`` and its properties), and the names of tables in them.
 
-A namespace exists if it was created, or if a table or another namespace is in it. Its name is its parts
-joined by dots; the namespace ``default`` holds the tables whose name has no dot, and always exists. Whoever
-creates one that only exists so far gives it its properties.
+A namespace exists if it was created, or if a table, a view or another namespace is in it. Its name is its
+parts joined by dots; the namespace ``default`` holds the tables whose name has no dot, and always exists.
+Whoever creates one that only exists so far gives it its properties.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from typing import Any
 
 import msgspec
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import (
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NoSuchViewError,
+    TableAlreadyExistsError,
+    ViewAlreadyExistsError,
+)
 from pyiceberg.typedef import Identifier
 
 from distop.commit.catalog.errors import both
@@ -58,9 +64,37 @@ def no_such_table(name: str) -> NoSuchTableError:
     return NoSuchTableError(f"Table does not exist: {'.'.join(table_identifier(name))}")
 
 
-def already_exists(name: str) -> TableAlreadyExistsError:
-    """The error of pyiceberg that says that there is a table of this name."""
-    return TableAlreadyExistsError(f"Table {'.'.join(table_identifier(name))} already exists")
+def already_exists(name: str, kind: str = "Table") -> TableAlreadyExistsError:
+    """The error of pyiceberg that says that there is a table of this name; or a view (``kind``), which is in
+    the way of a table."""
+    full = ".".join(table_identifier(name))
+    return TableAlreadyExistsError(
+        f"Table {full} already exists" if kind == "Table" else f"{kind} with same name already exists: {full}"
+    )
+
+
+def view_name(identifier: str | Identifier) -> str:
+    """The name of a view, which it shares with no table; as :func:`table_name`.
+
+    Raises :class:`~distop.errors.InvalidName`, which is a ``NoSuchViewError``, if there can be none.
+    """
+    try:
+        return check_table_name(_joined(identifier, "view"))
+    except InvalidName as error:
+        raise both(error, NoSuchViewError) from None
+
+
+def no_such_view(name: str) -> NoSuchViewError:
+    """The error of pyiceberg that says that there is no view of this name."""
+    return NoSuchViewError(f"View does not exist: {'.'.join(table_identifier(name))}")
+
+
+def view_exists(name: str, kind: str = "View") -> ViewAlreadyExistsError:
+    """The error of pyiceberg that says that there is a view of this name; or a table (``kind``)."""
+    full = ".".join(table_identifier(name))
+    return ViewAlreadyExistsError(
+        f"View already exists: {full}" if kind == "View" else f"{kind} with same name already exists: {full}"
+    )
 
 
 def namespace_identifier(name: str) -> Identifier:
@@ -104,10 +138,10 @@ class Namespaces:
         return name == DEFAULT or self._read(name).exists or not self.is_empty(name)
 
     def is_empty(self, name: str) -> bool:
-        """Whether neither a table nor a namespace is in it."""
-        if name == DEFAULT and any("." not in table for table in self._pointers.tables()):
+        """Whether neither a table, a view nor a namespace is in it."""
+        if name == DEFAULT and any("." not in one for one in self._pointers.names()):
             return False
-        return not any(self._pointers.tables(name)) and not self.below(name)
+        return not any(self._pointers.names(name)) and not self.below(name)
 
     def below(self, name: str = "") -> list[str]:
         """All created namespaces inside one, at any depth; all there are, if none is given."""

@@ -6,9 +6,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
-from distop.commit.catalog.namespaces import already_exists, no_such_table
+from distop.commit.catalog.namespaces import no_such_table, table_identifier
 from distop.commit.catalog.pointer import Pointer, Swap, check_idle, pointer_of, reads, same
 from distop.commit.catalog.pointers import PAGE, Pointers
 from distop.commit.cleanup.purge import leave_files
@@ -29,6 +29,25 @@ log = logging.getLogger(__name__)
 
 MAX_TRIES = 10
 """How often dropping or renaming a table is tried again when the table moves meanwhile."""
+
+
+def insist(attempt: Callable[[], Swap], what: str, done: str) -> None:
+    """Try until the outcome is known. Raises :class:`~distop.errors.OutcomeUnknown`, and
+    ``CommitFailedException`` if it is always lost."""
+    for _ in range(MAX_TRIES):
+        outcome = attempt()
+        if outcome is Swap.DONE:
+            return
+        if outcome is Swap.UNKNOWN:
+            raise OutcomeUnknown(f"whether {what} was {done} is not known")
+    raise CommitFailedException(f"{what} is written to all the time, it was not {done}")
+
+
+def check_target(pointers: Pointers, old: str, new: str) -> None:
+    """Raise ``TableAlreadyExistsError`` if a table or a view has a name that another is to have."""
+    if kind := pointers.read(new).kind:
+        before, after = (".".join(table_identifier(name)) for name in (old, new))
+        raise TableAlreadyExistsError(f"Cannot rename {before} to {after}. {kind} already exists")
 
 
 class Naming:
@@ -53,17 +72,15 @@ class Naming:
 
     def _settle(self, table: str, attempt: Callable[[Pointer, TableRecord], Swap], done: str) -> None:
         """Try until the outcome is known, each time with the table as it is then."""
-        for _ in range(MAX_TRIES):
+
+        def once() -> Swap:
             base = self._pointers.read(table)
             if (record := base.record) is None:
                 self._pointers.finish(table)
                 raise no_such_table(table)
-            outcome = attempt(base, record)
-            if outcome is Swap.DONE:
-                return
-            if outcome is Swap.UNKNOWN:
-                raise OutcomeUnknown(f"whether table {table!r} was {done} is not known")
-        raise CommitFailedException(f"Table {table} is written to all the time, it was not {done}")
+            return attempt(base, record)
+
+        insist(once, f"table {table!r}", done)
 
     def _drop(self, base: Pointer, record: TableRecord, leave: Leave) -> Swap:
         """Drop a table, unless it has moved since ``base`` was read."""
@@ -124,8 +141,7 @@ class Naming:
         """
 
         def attempt(base: Pointer, record: TableRecord) -> Swap:
-            if self._pointers.read(new).record is not None:
-                raise already_exists(new)
+            check_target(self._pointers, table, new)
             record.name = new
             return self._rename(base, record)
 
@@ -153,6 +169,7 @@ class Naming:
         moving = [kv for kv in self._settings(old) if kv.key not in (old.table, old.coordinator, old.run_ops)]
         free = (
             absent(new.table),
+            absent(new.view),
             absent(self._keyspace.dropped(new.name)),
             absent(old.pause),
             unchanged(looked_at),

@@ -23,13 +23,14 @@ from pyiceberg.table.update import (
     SetDefaultSpecUpdate,
     TableUpdate,
 )
+from pyiceberg.view.metadata import ViewVersion
 
 LAST = -1
 """Stands for the one that the same commit has added last."""
 
 
-class _Ids:
-    """Of one kind of thing in one table."""
+class Ids:
+    """Of one kind of thing in one table or view."""
 
     def __init__(self, name: str, there: Iterable[Any]) -> None:
         self._name = name
@@ -55,17 +56,19 @@ class _Ids:
         return self._given.get(given, given)
 
 
-def _content(one: Schema | PartitionSpec | SortOrder) -> Any:
+def _content(one: Schema | PartitionSpec | SortOrder | ViewVersion) -> Any:
     if isinstance(one, Schema):
         return one.fields, frozenset(one.identifier_field_ids)
+    if isinstance(one, ViewVersion):
+        return one.model_copy(update={"version_id": 0, "timestamp_ms": 0})
     return one.fields
 
 
 def renumbered(updates: Iterable[TableUpdate], base: TableMetadata) -> tuple[TableUpdate, ...]:
     """The same updates, with ids that fit to the table as it is."""
-    schemas = _Ids("schema_id", base.schemas)
-    specs = _Ids("spec_id", base.partition_specs)
-    orders = _Ids("order_id", base.sort_orders)
+    schemas = Ids("schema_id", base.schemas)
+    specs = Ids("spec_id", base.partition_specs)
+    orders = Ids("order_id", base.sort_orders)
     kept: list[TableUpdate | None] = []
     for update in updates:
         match update:

@@ -1,4 +1,4 @@
-"""What stands in etcd of one table of the catalog, what moves it, and what came of an attempt."""
+"""What stands in etcd of one name of the catalog, what moves it, and what came of an attempt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from distop.errors import IncompatibleOperation
 from distop.metastore.etcd.txn import Compare, Get, KeyValue, Txn, TxnResult, unchanged
 from distop.metastore.records.keyspace import OperationId, TableKeys, escape, prefix_end
 from distop.metastore.records.record import decode
-from distop.metastore.records.table import Head, TableRecord, decode_run_ops
+from distop.metastore.records.table import Head, TableRecord, ViewRecord, decode_run_ops
 from distop.metastore.tables.locations import Claim
 
 FOREIGN = "foreign"
@@ -19,13 +19,15 @@ FOREIGN = "foreign"
 
 @dataclass(frozen=True, kw_only=True)
 class Pointer:
-    """What stands in etcd of a table, read at one revision."""
+    """What stands in etcd of a table or a view, read at one revision."""
 
     record_kv: KeyValue
     head_kv: KeyValue
     run_ops_kv: KeyValue
     leftovers: bool = False
     """Whether an operation that has ended still has keys or staged files to be collected."""
+    view_kv: KeyValue
+    """Of the view that has this name, and no table then."""
 
     @property
     def record(self) -> TableRecord | None:
@@ -36,6 +38,16 @@ class Pointer:
     def head(self) -> Head | None:
         kv = self.head_kv
         return decode(kv.value, Head, kv.key) if kv.exists else None
+
+    @property
+    def kind(self) -> str:
+        """``Table`` or ``View``, whichever has the name; empty: nobody has."""
+        return "Table" if self.record_kv.exists else "View" if self.view_kv.exists else ""
+
+    @property
+    def view(self) -> ViewRecord | None:
+        kv = self.view_kv
+        return decode(kv.value, ViewRecord, kv.key) if kv.exists else None
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,7 @@ class Move:
             record_kv=read.one(at, keys.table),
             head_kv=read.one(at + 1, keys.head),
             run_ops_kv=KeyValue.missing(keys.run_ops),
+            view_kv=KeyValue.missing(keys.view),
         )
 
 
@@ -79,6 +92,7 @@ def reads(keys: TableKeys) -> tuple[Get, ...]:
         Get(keys.head),
         Get(keys.run_ops),
         Get(collecting, prefix_end(collecting), keys_only=True, limit=1),
+        Get(keys.view),
     )
 
 
@@ -89,6 +103,7 @@ def pointer_of(keys: TableKeys, result: TxnResult) -> Pointer:
         head_kv=result.one(1, keys.head),
         run_ops_kv=result.one(2, keys.run_ops),
         leftovers=bool(result.got(3)),
+        view_kv=result.one(4, keys.view),
     )
 
 

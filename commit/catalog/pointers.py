@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from distop.commit.catalog.pointer import FOREIGN, Move, Pointer, Swap, check_idle, pointer_of, reads
@@ -37,14 +37,14 @@ from distop.metastore.etcd.txn import (
     unchanged,
 )
 from distop.metastore.etcd.update import Settled, settle
-from distop.metastore.records.keyspace import Keyspace, TableKeys, escape, prefix_end
+from distop.metastore.records.keyspace import Keyspace, TableKeys, escape, prefix_end, unescape
 from distop.metastore.records.names import check_new_name
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, Head, TableRecord
 from distop.metastore.tables.answers import Note
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.dropping import Leave, finish_drop
-from distop.metastore.tables.listing import table_of_entry, table_puts
+from distop.metastore.tables.listing import table_puts
 from distop.metastore.tables.locations import Claim
 
 PAGE = 1000
@@ -78,14 +78,25 @@ class Pointers:
     def tables(self, namespace: str = "", after: str = "") -> Iterator[str]:
         """Names of all tables from behind ``after`` on, in key order; with a namespace, those that begin with
         it and a dot. They are read as they are asked for."""
-        below = self.keyspace.tables + (escape(f"{namespace}.").encode() if namespace else b"")
+        return self._names(self.keyspace.tables, namespace, after)
+
+    def views(self, namespace: str = "", after: str = "") -> Iterator[str]:
+        """As :meth:`tables`, of views."""
+        return self._names(self.keyspace.views, namespace, after)
+
+    def names(self, namespace: str = "") -> Iterator[str]:
+        """Those of tables, and then those of views."""
+        return chain(self.tables(namespace), self.views(namespace))
+
+    def _names(self, index: bytes, namespace: str, after: str) -> Iterator[str]:
+        below = index + (escape(f"{namespace}.").encode() if namespace else b"")
         start, more = below, True
         if after:
-            start = max(below, self.keyspace.table(after).entry + b"\0")
+            start = max(below, index + escape(after).encode() + b"\0")
         while more:
             page = self.etcd.run(partial(_next_page, start=start, end=prefix_end(below)))
             for kv in page.kvs:
-                yield table_of_entry(self.keyspace, kv.key)
+                yield unescape(kv.key[len(index) :].decode())
             if more := page.more:
                 start = page.kvs[-1].key + b"\0"
 
@@ -113,7 +124,7 @@ class Pointers:
         keys = self.keyspace.table(check_new_name(record.name, "name"))
         claim, tombstone = Claim.of(self.keyspace, record), self.keyspace.dropped(record.name)
         txn = Txn(
-            (absent(keys.table), absent(keys.head), absent(tombstone), *claim.free()),
+            (absent(keys.table), absent(keys.head), absent(keys.view), absent(tombstone), *claim.free()),
             (
                 *table_puts(keys, record),
                 Put(keys.head, encode(head)),
@@ -126,22 +137,23 @@ class Pointers:
             if found.record is not None and found.record.uuid == record.uuid:
                 return True
             try:  # somebody may have renamed it since
-                return None if self._standing(claim).exists else False
+                return None if self.standing(claim).exists else False
             except DistopError:
                 return None
 
         return Move(keys, txn, head, ours, claim, new=True)
 
-    def check_new(self, record: TableRecord) -> bool:
-        """Whether a name is free for a table. A drop of an earlier one that was interrupted is finished.
+    def check_new(self, record: TableRecord) -> str:
+        """What has a name that is wanted for a table, see :attr:`Pointer.kind`; empty: it is free. A drop of
+        an earlier one that was interrupted is finished.
 
         Raises :class:`~distop.errors.LocationInUse` if another table lives where it would.
         """
         self.finish(record.name)
-        if self.read(record.name).record is not None:
-            return False
+        if kind := self.read(record.name).kind:
+            return kind
         self.check_free(Claim.of(self.keyspace, record))
-        return True
+        return ""
 
     def finish(self, table: str, leave: Leave = leave_files) -> None:
         """Finish what a drop or a rename has left under a name, so that it is not the next table's past."""
@@ -156,7 +168,8 @@ class Pointers:
         result = self.etcd.run(lambda client: client.read_at_once(claim.reads()))
         claim.check([result.got(index) for index in range(len(claim.reads()))])
 
-    def _standing(self, claim: Claim) -> KeyValue:
+    def standing(self, claim: Claim) -> KeyValue:
+        """What stands where a claim would."""
         return self.etcd.get(claim.key)
 
     def moved(
@@ -225,7 +238,7 @@ class Pointers:
         """The claim of a table becomes that of what it is to be."""
         assert base.record is not None
         claim = Claim.of(self.keyspace, base.record)
-        standing = self._standing(claim)
+        standing = self.standing(claim)
         if not claim.is_mine(standing):
             self.check_free(claim)
         return claim.passed_on(standing, Claim.of(self.keyspace, record))

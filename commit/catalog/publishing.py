@@ -100,8 +100,8 @@ class Publishing:
             # Not the table's own: it must tell this attempt from another one to register the same files.
             uuid=str(uuid4()),
         )
-        if not self._pointers.check_new(record):
-            raise already_exists(name)
+        if kind := self._pointers.check_new(record):
+            raise already_exists(name, kind)
         record.found_empty = self._folder(record).is_free() and not written
         action = "register-table" if written else "create-table"
         move = self._pointers.created(record, _head(staged), action)

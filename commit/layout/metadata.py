@@ -11,12 +11,16 @@ from pydantic import ValidationError as PydanticError
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.view.metadata import ViewMetadata
 
 from distop.errors import CorruptRecord
 from distop.metastore.records.structs import from_json
 
 MAX_METADATA_BYTES = 128 << 20
 """Of one file, decompressed: some hundred thousand snapshots."""
+
+MAX_VIEW_BYTES = 8 << 20
+"""Of a view's: all versions that are kept, with their SQL."""
 
 MAX_PARTS = 500_000
 """Of its JSON, besides snapshots and logs."""
@@ -53,6 +57,17 @@ def read_metadata(io: FileIO, location: str) -> TableMetadata:
         return TableMetadataUtil.parse_raw(text.decode())
     except (ValidationError, PydanticError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         raise CorruptRecord(f"{location} is no table metadata: {_why(error)}") from error
+
+
+def read_view_metadata(io: FileIO, location: str) -> ViewMetadata:
+    """A view's metadata. Raises as :func:`read_metadata`, also for more than :data:`MAX_VIEW_BYTES`."""
+    text = metadata_text(io, location)
+    try:
+        if len(text) > MAX_VIEW_BYTES or text.count(b",") > MAX_PARTS:
+            raise CorruptRecord(f"{location} is larger than the metadata of a view may be")
+        return ViewMetadata.model_validate_json(text)
+    except (PydanticError, UnicodeDecodeError) as error:
+        raise CorruptRecord(f"{location} is no view metadata: {_why(error)}") from error
 
 
 class _Snapshot(msgspec.Struct, rename="kebab"):

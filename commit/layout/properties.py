@@ -21,7 +21,8 @@ _ACTS = re.compile(
 
 _KINDS = frozenset(
     """
-    commit compatibility distop engine flink format gc history option read schema spark trino user write
+    commit compatibility distop engine flink format gc history option read replace schema spark trino user
+    version write
     """.split()  # noqa: SIM905
 )
 """What a name with dots begins with: how files are written and read, what engines note, what users note."""

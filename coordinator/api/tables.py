@@ -65,7 +65,9 @@ class TableService(PublishedCalls):
         audit = [audit_put(trail, "create-table", by=by, target=record.name, at=at) for trail in trails]
         puts = (*table_puts(keys, record), *audit)
         tombstone, claim = keys.keyspace.dropped(record.name), Claim.of(keys.keyspace, record)
-        txn = Txn((absent(keys.table), absent(tombstone), *claim.free()), (*puts, claim.put))
+        txn = Txn(
+            (absent(keys.table), absent(keys.view), absent(tombstone), *claim.free()), (*puts, claim.put)
+        )
         if txn.size() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
                 f"the table's record takes {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}",
@@ -75,6 +77,8 @@ class TableService(PublishedCalls):
 
         async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
             standing, dropped = read.one(0, keys.table), read.one(1, tombstone)
+            if read.one(2, keys.view).exists:
+                raise TableExists(f"{record.name!r} is the name of a view", details={"table": record.name})
             if standing.exists:
                 raise TableExists(f"table {record.name!r} exists already", details={"table": record.name})
             if dropped.exists:
@@ -82,7 +86,7 @@ class TableService(PublishedCalls):
                 before = decode(dropped.value, DropRecord, tombstone)
                 await finish_drop(self._client, keys, before, self._leave)
             else:
-                claim.check([read.got(index) for index in range(2, len(reads))])
+                claim.check([read.got(index) for index in range(3, len(reads))])
             reached("table.create.before")
             return txn, True
 
@@ -93,7 +97,7 @@ class TableService(PublishedCalls):
             return ours or None
 
         what, replied = f"table {record.name!r}", lambda: reached("table.create.after")
-        reads = (Get(keys.table), Get(tombstone), *claim.reads())
+        reads = (Get(keys.table), Get(tombstone), Get(keys.view), *claim.reads())
         free = TxnResult(
             True, 0, ([],) * len(reads)
         )  # a new name is the rule: nothing is read before it is taken

@@ -13,12 +13,12 @@ from distop.metastore.etcd.txn import Delete, Get, KeyValue, Txn, unchanged
 from distop.metastore.records.keyspace import prefix_end, unescape
 from distop.metastore.records.locations import place_of
 from distop.metastore.records.record import decode
-from distop.metastore.records.table import LocationRecord, TableRecord
+from distop.metastore.records.table import LocationRecord, TableRecord, ViewRecord
 from distop.metastore.tables.locations import Claim, owner_of
 
 PAGE = 1000
-AT_ONCE = 40
-"""Claims read by one transaction, each with its table and the tombstone of that."""
+AT_ONCE = 30
+"""Claims read by one transaction, each with its table, the tombstone of that, and its view."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class ClaimSeen:
     """``None``: it cannot be read."""
     table: KeyValue
     dropped: KeyValue
+    view: KeyValue
+    """Of that name: views claim places, too."""
 
 
 async def read_claims(client: EtcdClient) -> AsyncGenerator[ClaimSeen, None]:
@@ -45,14 +47,19 @@ async def read_claims(client: EtcdClient) -> AsyncGenerator[ClaimSeen, None]:
             gets = [
                 get
                 for (kv, _), name in zip(some, names, strict=True)
-                for get in (Get(kv.key), Get(space.table(name).table), Get(space.dropped(name)))
+                for get in (
+                    Get(kv.key),
+                    Get(space.table(name).table),
+                    Get(space.dropped(name)),
+                    Get(space.table(name).view),
+                )
             ]
             read = await client.read_at_once(gets)
             for index in range(len(some)):
-                kvs = [read.one(3 * index + at, gets[3 * index + at].key) for at in range(3)]
+                kvs = [read.one(4 * index + at, gets[4 * index + at].key) for at in range(4)]
                 if kvs[0].exists:
                     place = unescape(kvs[0].key[len(space.locations) :].decode())
-                    yield ClaimSeen(kvs[0], place, owner_of(kvs[0]), kvs[1], kvs[2])
+                    yield ClaimSeen(kvs[0], place, owner_of(kvs[0]), *kvs[1:])
         if not page.more:
             return
         start = page.kvs[-1].key + b"\0"
@@ -69,9 +76,10 @@ def check_claim(seen: ClaimSeen) -> Iterator[Finding]:
         return  # its drop is not finished; or an unreadable record, which is told of with its table
     if record is not None and record.uuid == owner.uuid and seen.place == place_of(record.location):
         return
-    gone: Txn = Txn(
-        (unchanged(seen.claim), unchanged(seen.table), unchanged(seen.dropped)), (Delete(seen.claim.key),)
-    )
+    if seen.view.exists and _is_of_view(seen, owner):
+        return
+    seen_kvs = (seen.claim, seen.table, seen.dropped, seen.view)
+    gone: Txn = Txn(tuple(map(unchanged, seen_kvs)), (Delete(seen.claim.key),))
     yield Finding(
         code="CLAIM_WITHOUT_TABLE",
         table=owner.table,
@@ -107,6 +115,14 @@ def check_location(seen: TableSeen) -> Iterator[Finding]:
             remedy=f"{DOCTOR} adds the claim",
             fix=Change("added the claim", txn),
         )
+
+
+def _is_of_view(seen: ClaimSeen, owner: LocationRecord) -> bool:
+    try:
+        view = decode(seen.view.value, ViewRecord, seen.view.key)
+    except CorruptRecord:
+        return True  # nobody knows where it lives
+    return view.uuid == owner.uuid and seen.place == place_of(view.location)
 
 
 def _record(kv: KeyValue) -> TableRecord | None:

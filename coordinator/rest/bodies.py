@@ -11,6 +11,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier
+from pyiceberg.view.metadata import ViewVersion
+
+from distop.commit.catalog.view_metadata import ViewRequirement, ViewUpdate
 
 
 def _hyphens(name: str) -> str:
@@ -49,8 +52,16 @@ class Registration(Body):
     overwrite: bool = False
 
 
+class NewView(Body):
+    name: str
+    columns: Schema = Field(alias="schema")
+    view_version: ViewVersion
+    location: str | None = None
+    properties: dict[str, str] | None = None
+
+
 class Named(Body):
-    """A table in a body."""
+    """A table or a view in a body."""
 
     namespace: tuple[str, ...] = Field(min_length=1)
     name: str
@@ -71,6 +82,14 @@ class Change(Body):
     identifier: Named | None = None
     requirements: tuple[TableRequirement, ...]
     updates: tuple[TableUpdate, ...]
+
+
+class ViewChange(Body):
+    """Of one view."""
+
+    identifier: Named | None = None
+    requirements: tuple[ViewRequirement, ...] = ()
+    updates: tuple[ViewUpdate, ...]
 
 
 class NamedChange(Change):

@@ -43,8 +43,12 @@ class Call:
         return (*self.namespace, self.parts["table"])
 
     @property
+    def view(self) -> Identifier:
+        return (*self.namespace, self.parts["view"])
+
+    @property
     def named(self) -> Identifier:
-        """The table in the namespace of the path that the body names."""
+        """The table or view in the namespace of the path that the body names."""
         return (*self.namespace, self.body.name)
 
     @property

@@ -17,7 +17,9 @@ from pyiceberg.exceptions import (
     NamespaceNotEmptyError,
     NoSuchNamespaceError,
     NoSuchTableError,
+    NoSuchViewError,
     TableAlreadyExistsError,
+    ViewAlreadyExistsError,
 )
 
 from distop.coordinator.rest.calls import Reply, json_reply
@@ -41,8 +43,10 @@ _PROBLEMS: tuple[tuple[type[Exception], int, str], ...] = (
     (NamespaceNotEmptyError, 409, "NamespaceNotEmptyException"),
     (NamespaceAlreadyExistsError, 409, "AlreadyExistsException"),
     (TableAlreadyExistsError, 409, "AlreadyExistsException"),
+    (ViewAlreadyExistsError, 409, "AlreadyExistsException"),
     (NoSuchNamespaceError, 404, "NoSuchNamespaceException"),
     (NoSuchTableError, 404, "NoSuchTableException"),
+    (NoSuchViewError, 404, "NoSuchViewException"),
     (NotFound, 404, "NotFoundException"),
     (CommitFailedException, 409, "CommitFailedException"),
     (ForbiddenError, 403, "ForbiddenException"),

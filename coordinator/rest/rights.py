@@ -1,9 +1,10 @@
-"""Who may ask for what: the roles of the policy, on the tables that a request names."""
+"""Who may ask for what: the roles of the policy, on the tables and views that a request names."""
 
 from __future__ import annotations
 
-from pyiceberg.exceptions import NoSuchNamespaceError
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchViewError
 
+from distop.commit.catalog.errors import both
 from distop.commit.catalog.namespaces import namespace_name, table_name
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.gate import REFUSALS, Gate, denied
@@ -29,9 +30,9 @@ async def admit(gate: Gate, who: Caller, route: Route, call: Call) -> None:
 def check(who: Caller, route: Route, call: Call) -> None:
     """Raise an error unless the caller may do it.
 
-    A table that the caller may not see does not exist for it, and neither does a namespace in which it may
-    see none; lists leave both out. What else names no table, such as to make a namespace, needs the role
-    everywhere.
+    A table or view that the caller may not see does not exist for it, and neither does a namespace in which
+    it may see none; lists leave both out. What else names no table, such as to make a namespace, needs the
+    role everywhere.
     """
     role, named = route.effect.value, route.tables(call)
     if route.shows:
@@ -43,6 +44,8 @@ def check(who: Caller, route: Route, call: Call) -> None:
     for identifier in named:
         table = table_name(identifier)
         if not who.sees(table) and not route.makes:
-            raise TableNotFound(f"table {table!r} does not exist", details={"table": table})
+            what, details = "view" if route.of_views else "table", {"table": table}
+            missing = TableNotFound(f"{what} {table!r} does not exist", details=details)
+            raise both(missing, NoSuchViewError) if route.of_views else missing
         if not who.may(role, table):
             raise denied(who, role, f"table {table!r}")

@@ -14,17 +14,19 @@ from urllib.parse import unquote_plus
 from pyiceberg.typedef import Identifier
 
 from distop.commit.catalog.catalog import EtcdCatalog
-from distop.coordinator.rest import namespaces, tables
+from distop.coordinator.rest import namespaces, tables, views
 from distop.coordinator.rest.bodies import (
     Body,
     Change,
     NamespaceChange,
     NewNamespace,
     NewTable,
+    NewView,
     Registration,
     Renaming,
     Report,
     Transaction,
+    ViewChange,
 )
 from distop.coordinator.rest.calls import Call, Reply
 from distop.proto.rights import Role
@@ -41,6 +43,10 @@ class Effect(Enum):
 
 def _of_path(call: Call) -> tuple[Identifier, ...]:
     return (call.table,)
+
+
+def _of_view(call: Call) -> tuple[Identifier, ...]:
+    return (call.view,)
 
 
 def _of_body(call: Call) -> tuple[Identifier, ...]:
@@ -70,14 +76,18 @@ class Route:
     effect: Effect = Effect.READ
     body: type[Body] | None = None
     tables: Callable[[Call], tuple[Identifier, ...]] = _none
-    """Those that it reads or changes."""
+    """Those that it reads or changes; views, too, which have names as tables have."""
     shows: bool = False
     """Whether it tells of namespaces, or lists: what the caller may not see is left out."""
 
     @property
     def makes(self) -> bool:
-        """Whether the table need not exist."""
+        """Whether the table or view need not exist."""
         return self.tables is _of_body
+
+    @property
+    def of_views(self) -> bool:
+        return "view" in self.path
 
     @property
     def changes(self) -> bool:
@@ -89,6 +99,7 @@ class Route:
 
 _ROOT = "/v1/{prefix}"
 _SPACES, _SPACE = f"{_ROOT}/namespaces", f"{_ROOT}/namespaces/{{namespace}}"
+_VIEWS, _VIEW = f"{_SPACE}/views", f"{_SPACE}/views/{{view}}"
 _TABLES, _TABLE = f"{_SPACE}/tables", f"{_SPACE}/tables/{{table}}"
 
 ROUTES = (
@@ -108,6 +119,14 @@ ROUTES = (
     Route("POST", f"{_TABLE}/metrics", tables.report, Effect.READ, Report, _of_path),
     Route("POST", f"{_ROOT}/transactions/commit", tables.commit_all, Effect.CHANGE, Transaction, _all),
     Route("POST", f"{_ROOT}/tables/rename", tables.rename, Effect.CHANGE, Renaming, _renamed),
+    Route("GET", _VIEWS, views.find, shows=True),
+    Route("POST", _VIEWS, views.create, Effect.CHANGE, NewView, _of_body),
+    Route("POST", f"{_SPACE}/register-view", views.register, Effect.CHANGE, Registration, _of_body),
+    Route("GET", _VIEW, views.load, tables=_of_view),
+    Route("HEAD", _VIEW, views.exists, tables=_of_view),
+    Route("POST", _VIEW, views.commit, Effect.CHANGE, ViewChange, _of_view),
+    Route("DELETE", _VIEW, views.drop, Effect.DROP, None, _of_view),
+    Route("POST", f"{_ROOT}/views/rename", views.rename, Effect.CHANGE, Renaming, _renamed),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from itertools import islice
 from typing import Any
@@ -11,9 +12,11 @@ import msgspec
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.typedef import Identifier
 
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.catalog.namespaces import table_name
+from distop.commit.catalog.view_catalog import StoredView
 from distop.commit.layout.metadata import metadata_text
 from distop.coordinator.rest.calls import NOTHING, Call, Reply, json_reply
 from distop.errors import InvalidArgument
@@ -24,8 +27,13 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 def find(catalog: EtcdCatalog, call: Call) -> Reply:
     """Those right in a namespace."""
+    return page_of(call, catalog.tables_after)
+
+
+def page_of(call: Call, after: Callable[[Identifier, Identifier], Iterator[Identifier]]) -> Reply:
+    """One page of what is right in a namespace. ``after``: gives all behind the last one seen."""
     last = (*call.namespace, call.page_token) if call.page_token else ()
-    seen = (one for one in catalog.tables_after(call.namespace, last) if call.who.sees(table_name(one)))
+    seen = (one for one in after(call.namespace, last) if call.who.sees(table_name(one)))
     found = list(islice(seen, call.page_size + 1))
     page, more = found[: call.page_size], len(found) > call.page_size
     named = [{"namespace": identifier[:-1], "name": identifier[-1]} for identifier in page]
@@ -37,23 +45,23 @@ def create(catalog: EtcdCatalog, call: Call) -> Reply:
     wanted = call.body
     shape = (
         wanted.columns,
-        _absolute(wanted.location),
+        absolute(wanted.location),
         wanted.partition_spec or UNPARTITIONED_PARTITION_SPEC,
         wanted.write_order or UNSORTED_SORT_ORDER,
         wanted.properties or {},
     )
     if wanted.stage_create:
-        return _told(catalog.staged(call.named, *shape), written=False)
-    return _told(catalog.create_table(call.named, *shape))
+        return _staged(catalog.staged(call.named, *shape))
+    return told(catalog.create_table(call.named, *shape))
 
 
-def _absolute(location: str | None) -> str | None:
+def absolute(location: str | None) -> str | None:
     """A relative one, which some engines send, means nothing here: the catalog chooses, and says what."""
     return location if location and (location.startswith("/") or _SCHEME.match(location)) else None
 
 
 def register(catalog: EtcdCatalog, call: Call) -> Reply:
-    return _told(catalog.register_table(call.named, call.body.metadata_location, call.body.overwrite))
+    return told(catalog.register_table(call.named, call.body.metadata_location, call.body.overwrite))
 
 
 def load(catalog: EtcdCatalog, call: Call) -> Reply:
@@ -61,7 +69,11 @@ def load(catalog: EtcdCatalog, call: Call) -> Reply:
     snapshots = call.query.get("snapshots", "") or "all"
     if snapshots not in ("all", "refs"):
         raise InvalidArgument("snapshots is all or refs", details={"field": "snapshots"})
-    location = catalog.metadata_location(call.table)
+    return loaded(catalog, call, catalog.metadata_location(call.table), snapshots)
+
+
+def loaded(catalog: EtcdCatalog, call: Call, location: str, snapshots: str = "all") -> Reply:
+    """The metadata that lies there, of a table or a view, unless the asker has it already."""
     etag = _etag(location, snapshots)
     seen = [one.strip().removeprefix("W/") for one in call.headers.get("if-none-match", "").split(",")]
     if etag in seen:
@@ -77,12 +89,16 @@ def exists(catalog: EtcdCatalog, call: Call) -> Reply:
 
 
 def commit(catalog: EtcdCatalog, call: Call) -> Reply:
-    named = call.body.identifier
-    if named is not None and named.identifier != call.table:
-        raise InvalidArgument("path and body name different tables", details={"field": "identifier"})
+    check_same(call, call.table)
     done = catalog.commit(call.table, call.body.requirements, call.body.updates)
     metadata = msgspec.Raw(done.metadata.model_dump_json().encode())
     return json_reply({"metadata-location": done.metadata_location, "metadata": metadata})
+
+
+def check_same(call: Call, named: Identifier) -> None:
+    """Raise :class:`~distop.errors.InvalidArgument` if the body names another one than the path."""
+    if call.body.identifier is not None and call.body.identifier.identifier != named:
+        raise InvalidArgument("path and body have different names", details={"field": "identifier"})
 
 
 def commit_all(catalog: EtcdCatalog, call: Call) -> Reply:
@@ -121,12 +137,15 @@ def _text(catalog: EtcdCatalog, location: str) -> bytes:
     return metadata_text(catalog.file_io(location), location)
 
 
-def _told(table: Table | StagedTable, *, written: bool = True) -> Reply:
-    metadata = msgspec.Raw(table.metadata.model_dump_json().encode())
-    if not written:
-        return json_reply({"metadata": metadata, "config": {}})
-    location = table.metadata_location
+def told(made: Table | StoredView) -> Reply:
+    """What was made, or changed."""
+    location, metadata = made.metadata_location, msgspec.Raw(made.metadata.model_dump_json().encode())
     return json_reply(_loaded(location, metadata), etag=_etag(location, "all"))
+
+
+def _staged(table: StagedTable) -> Reply:
+    metadata = msgspec.Raw(table.metadata.model_dump_json().encode())
+    return json_reply({"metadata": metadata, "config": {}})
 
 
 def _loaded(location: str, metadata: Any) -> dict[str, Any]:

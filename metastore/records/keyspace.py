@@ -180,6 +180,8 @@ class TableKeys:
         self.schedule_prefix = base + b".schedule."
         self.agenda = keyspace.agendas + escape(table).encode()
         """When a leader is to look at the schedules, see :attr:`Keyspace.agendas`."""
+        self.view = keyspace.views + escape(table).encode()
+        """Stands where a view has this name: no table has it then."""
         self.audit_prefix = base + b".auditTrail."
         self.index_prefix = base + b".index."
         self._base = base
@@ -281,6 +283,11 @@ class Keyspace:
     def tables(self) -> bytes:
         """One key per table, so that nobody must skip from table to table to find their names."""
         return self.prefix + b"_tables."
+
+    @cached_property
+    def views(self) -> bytes:
+        """Iceberg views: one key each. Their names are those of tables, see :attr:`TableKeys.view`."""
+        return self.prefix + b"_views."
 
     @cached_property
     def waiting(self) -> bytes:

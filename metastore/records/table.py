@@ -83,6 +83,18 @@ class DropRecord(Record, kw_only=True):
     at: float = 0.0
 
 
+class ViewRecord(Record, kw_only=True):
+    """``_views.<name>``: an Iceberg view. What it says stands in its metadata file."""
+
+    location: str
+    """URL of its folder, which no table or other view shares."""
+    metadata_location: str
+    uuid: str
+    """Of this key, not of the view: it tells this attempt from another one to register the same file."""
+    created_at: float = 0.0
+    created_by: str = ""
+
+
 class LocationRecord(Record, kw_only=True):
     """``_locations.<place>``: whose folder it is."""
 

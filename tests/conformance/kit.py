@@ -19,7 +19,7 @@ PROPERTIES = {
 
 
 def run(url: str, folder: Path) -> dict[str, str]:
-    """The outcome of each of its tests, by ``rck::NAME``."""
+    """The outcome of each of its tests, by ``rck::NAME``; of those of views, by ``views::NAME``."""
     shutil.copy(HERE / "kit/pom.xml", folder / "pom.xml")
     given = [f"-D{name}={value}" for name, value in PROPERTIES.items()]
     subprocess.run(
@@ -36,5 +36,6 @@ def run(url: str, folder: Path) -> dict[str, str]:
             children = {child.tag for child in case}
             failed, skipped = children & {"failure", "error"}, "skipped" in children
             outcome = "failed" if failed else "skipped" if skipped else "passed"
-            outcomes[f"rck::{case.get('name')}"] = outcome
+            of_views = "ViewCatalog" in case.get("classname", "")
+            outcomes[f"{'views' if of_views else 'rck'}::{case.get('name')}"] = outcome
     return outcomes

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
+from uuid import uuid4
+
+from distop.coordinator.access.policy import changed
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.members.policy import change_policy
+from distop.metastore.records.policy import GrantRecord
+from distop.metastore.tables.audit import audit_put
 
 
 def token_line(subject: str, token: str, groups: Iterable[str] = ()) -> str:
@@ -22,3 +30,14 @@ def token_file(folder: Path, subjects: Iterable[str]) -> str:
     path = folder / "tokens"
     path.write_text("".join(token_line(subject, token_of(subject)) for subject in subjects))
     return str(path)
+
+
+def allow(store: SyncEtcd, who: str, role: str, *tables: str) -> None:
+    """Give somebody a role, on all of these tables."""
+    grant = GrantRecord(who=who, role=role, tables=list(tables))
+    audit = audit_put(store.keyspace, "grant", by="root", target=who, at=time.time())
+    store.run(
+        lambda client: change_policy(
+            client, lambda standing: changed(standing, add=[grant]), uuid4().hex, audit
+        )
+    )

@@ -16,7 +16,6 @@ from pyiceberg.exceptions import (
     NamespaceNotEmptyError,
     NoSuchNamespaceError,
     NoSuchTableError,
-    NoSuchViewError,
     TableAlreadyExistsError,
 )
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -512,14 +511,6 @@ def test_a_namespace_exists_while_something_is_in_it(catalog: EtcdCatalog, store
     catalog.update_namespace_properties("ny", updates={"owner": "ada"})
     kv = store.get(store.keyspace.namespace("ny"))
     assert decode(kv.value, NamespaceRecord).properties == {"owner": "ada"}
-
-
-def test_there_are_no_views(catalog: EtcdCatalog) -> None:
-    """U3"""
-    assert catalog.list_views("default") == []
-    assert not catalog.view_exists("default.v")
-    with pytest.raises(NoSuchViewError):
-        catalog.load_view("default.v")
 
 
 # -- lost replies ------------------------------------------------------------------------------------

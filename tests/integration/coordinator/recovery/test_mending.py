@@ -5,6 +5,7 @@ Keys are put back as they stood, which is what a restore does: revisions go on, 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,11 +19,14 @@ from distop.coordinator.recovery.mending import Mending, mend
 from distop.errors import PreconditionFailed, TablePaused
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import prefix_end
 from support.services.coordinators import config_of, running
 from support.services.executing import runner
 from support.services.whole import LEASE_S, Whole, write_csv
+from support.tables.catalogs import SCHEMA, make_catalog
+from support.tables.views import replaced, view_version
 from support.types.probes import PROBES
 from support.waiting import eventually
 
@@ -184,3 +188,21 @@ async def test_an_installation_that_was_not_restored_is_left_alone(
     async with serving(client.config, tmp_path, client):
         with pytest.raises(PreconditionFailed, match="nothing shows"):
             _ = [one async for one in mend(client, Mending(fix=True), now=time.time())]
+
+
+async def test_views_come_back_as_the_backup_has_them(
+    etcd: EtcdProcess, etcd_config: EtcdConfig, client: EtcdClient, prefix: str, tmp_path: Path
+) -> None:
+    """O27: their files are never removed, so that there is nothing to mend; nor to find."""
+    catalog = await asyncio.to_thread(make_catalog, etcd, prefix, tmp_path)
+    made = await asyncio.to_thread(catalog.create_view, "default.v", SCHEMA, view_version())
+    async with serving(etcd_config, tmp_path, client):
+        saved = await backed_up(client)
+    await asyncio.to_thread(catalog.commit_view, "default.v", (), replaced("SELECT 2"))
+    await asyncio.to_thread(catalog.drop_view, "default.v")
+    await put_back(client, saved)
+    assert await mended(client) == []
+    assert await asyncio.to_thread(catalog.load_view, "default.v") == made
+    async with serving(etcd_config, tmp_path, client) as service:
+        assert await service.findings() == []
+    await asyncio.to_thread(catalog.close)

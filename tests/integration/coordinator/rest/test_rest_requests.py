@@ -38,7 +38,6 @@ def test_the_configuration_tells_the_prefix_and_every_endpoint(door: RestDoor) -
     assert told["overrides"] == {"prefix": door.prefix}
     assert set(told["endpoints"]) == {str(route) for route in ROUTES}
     assert "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}" in told["endpoints"]
-    assert not [one for one in told["endpoints"] if "views" in one]
 
 
 def test_names_are_decoded_once_and_after_the_path_is_split(door: RestDoor, python: EtcdCatalog) -> None:
@@ -109,7 +108,7 @@ def test_only_snapshots_that_are_named_if_asked_for(door: RestDoor, table: Any, 
         ),
         ("POST", "namespaces/default/tables/no", properties(a="b"), (404, "NoSuchTableException")),
         ("GET", "namespaces/no/tables", None, (404, "NoSuchNamespaceException")),
-        ("GET", "namespaces/default/views", None, (404, "NotFoundException")),
+        ("GET", "namespaces/default/functions", None, (404, "NotFoundException")),
         ("PUT", T, None, (405, "MethodNotAllowedException")),
         ("POST", "namespaces", {"namespace": ["default", ""]}, (400, "BadRequestException")),
         ("POST", "namespaces/default/tables", new_table("t"), (409, "AlreadyExistsException")),

@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.coordinator.access.authentication import IdentityConfig
-from distop.coordinator.access.policy import changed
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.members.policy import change_policy
-from distop.metastore.records.policy import GrantRecord
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import AuditRecord
-from distop.metastore.tables.audit import audit_put
 from support.services.rest import RestDoor, rest_door
-from support.services.tokens import token_file, token_of
+from support.services.tokens import allow, token_file, token_of
 from support.tables.catalogs import SCHEMA
 
 TABLES = "namespaces/default/tables"
 NEW = {"name": "t", "schema": SCHEMA.model_dump(mode="json", by_alias=True)}
 SETTING = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "b"}}]}
 READER, WRITER, ROOT, NOBODY = "reader", "writer", "root", "nobody"
-
-
-def allow(store: SyncEtcd, who: str, role: str, *tables: str) -> None:
-    grant = GrantRecord(who=who, role=role, tables=list(tables))
-    audit = audit_put(store.keyspace, "grant", by="root", target=who, at=time.time())
-    store.run(
-        lambda client: change_policy(
-            client, lambda standing: changed(standing, add=[grant]), uuid4().hex, audit
-        )
-    )
 
 
 def test_the_roles_of_the_policy_hold(etcd_config: EtcdConfig, store: SyncEtcd, tmp_path: Path) -> None:

@@ -1,0 +1,47 @@
+"""What is done with views."""
+
+from __future__ import annotations
+
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.coordinator.rest.calls import NOTHING, Call, Reply
+from distop.coordinator.rest.tables import absolute, check_same, loaded, page_of, told
+
+
+def find(catalog: EtcdCatalog, call: Call) -> Reply:
+    """Those right in a namespace."""
+    return page_of(call, catalog.views_after)
+
+
+def create(catalog: EtcdCatalog, call: Call) -> Reply:
+    wanted = call.body
+    place, properties = absolute(wanted.location), wanted.properties or {}
+    return told(catalog.create_view(call.named, wanted.columns, wanted.view_version, place, properties))
+
+
+def register(catalog: EtcdCatalog, call: Call) -> Reply:
+    return told(catalog.register_view(call.named, call.body.metadata_location))
+
+
+def load(catalog: EtcdCatalog, call: Call) -> Reply:
+    """Its metadata as it lies in storage, unless the asker has it already."""
+    return loaded(catalog, call, catalog.view_metadata_location(call.view))
+
+
+def exists(catalog: EtcdCatalog, call: Call) -> Reply:
+    catalog.view_metadata_location(call.view)
+    return NOTHING
+
+
+def commit(catalog: EtcdCatalog, call: Call) -> Reply:
+    check_same(call, call.view)
+    return told(catalog.commit_view(call.view, call.body.requirements, call.body.updates))
+
+
+def drop(catalog: EtcdCatalog, call: Call) -> Reply:
+    catalog.drop_view(call.view)
+    return NOTHING
+
+
+def rename(catalog: EtcdCatalog, call: Call) -> Reply:
+    catalog.rename_view(call.body.source.identifier, call.body.destination.identifier)
+    return NOTHING
