@@ -55,12 +55,4 @@ for number in (1, 2):
 run("ALTER TABLE distop.spark.u RENAME TO spark.w")
 assert ids("distop.spark.w") == [2]
 run("DROP TABLE distop.spark.w PURGE")
-run("CREATE VIEW distop.spark.v (id COMMENT 'of t') AS SELECT id FROM distop.spark.t WHERE id > 4")
-assert ids("distop.spark.v") == [5]
-run("CREATE OR REPLACE VIEW distop.spark.v AS SELECT id FROM distop.spark.t WHERE id < 5")
-run("ALTER VIEW distop.spark.v SET TBLPROPERTIES ('comment' = 'four')")
-assert ids("distop.spark.v") == [4]
-assert [row.viewName for row in spark.sql("SHOW VIEWS IN distop.spark").collect()] == ["v"]
-run("ALTER VIEW distop.spark.v RENAME TO distop.spark.x", "DROP VIEW distop.spark.x")
-assert spark.sql("SHOW VIEWS IN distop.spark").collect() == []
 assert [row.tableName for row in spark.sql("SHOW TABLES IN distop.spark").collect()] == ["t"]
