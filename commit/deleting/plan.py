@@ -30,10 +30,11 @@ class DeletePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     snapshot_id: str | None = None
     """The snapshot that is read. A string, since it is larger than JSON readers' numbers."""
     layout: dict[str, Any] = {}
-    """What is written; see :meth:`distop.commit.layout.model.Layout.to_json`. Empty if there is no file."""
+    """What is written; see :meth:`distop.commit.layout.model.Layout.to_json`. """
     table: dict[str, Any] = {}
     """The table's metadata, without its past: what the snapshot is read by."""
     snapshot: dict[str, Any] = {}
+    """Empty if no file of it is concerned."""
     job_bytes: int = 0
     """About so many bytes, as they lie on disk, are read by one job."""
     digest: str = ""

@@ -57,8 +57,10 @@ class IcebergDelete(IcebergStep):
             The jobs' results contradict each other, or the snapshot that the operation began on is gone.
         """
         self._view = context.view
+        none = {"removedRows": 0, "removedFiles": 0, "droppedFiles": 0, "rows": 0, "files": 0, "bytes": 0}
+        if not DeletePlan.of(context.view.arg).snapshot:
+            return Contribution(facts=none)
         contribution = super().prepare(context)
-        none = {"removedRows": 0, "removedFiles": 0, "droppedFiles": 0}
         return replace(contribution, facts=none | dict(contribution.facts))
 
     def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:

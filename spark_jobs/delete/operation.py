@@ -81,8 +81,8 @@ class Delete(DistributedOperation):
         }
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
-        """One: the snapshot without the rows; none if no file can hold any."""
-        return [StepRecord(step="iceberg.delete")] if operation.argument.get("layout") else []
+        """One: the snapshot without the rows."""
+        return [StepRecord(step="iceberg.delete")]
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
         """Look for the rows in some files, and write anew what remains of files that have any.

@@ -31,6 +31,21 @@ async def compacted(lab: Lab) -> list[str]:
     return [*problems, *await lab.ended(compaction)]
 
 
+async def deleted(lab: Lab) -> list[str]:
+    """A batch goes out of files that hold rows of others as well: readers see all of it, or nothing."""
+    book, problems = await lab.table("deleted", apart=True), list[str]()
+    for _ in range(2):
+        problems += await lab.ended(await lab.ingest(book))
+    problems += await lab.ended(await lab.start(book, "compact", {"min_files": 2}))
+    gone = next(iter(book.batches))
+    await lab.quiet()
+    lab.here()
+    ended = await lab.ended(await lab.start(book, "delete", {"where": f"batch = '{gone}'"}))
+    if not ended:
+        del book.batches[gone]
+    return [*problems, *ended]
+
+
 async def branched(lab: Lab) -> list[str]:
     """A batch is written to a branch, another one to the table meanwhile; then the branch is published on
     top of it. A second branch is dropped, and nobody ever sees its rows."""

@@ -12,6 +12,7 @@ from typing import Any
 from chaos.cluster import TTL_S
 from chaos.commits import branched, catalogued, moved_by_hand, written, written_natively
 from chaos.commits import compacted as compaction
+from chaos.commits import deleted as deletion
 from chaos.lab import Lab
 from chaos.racing import ten_writers
 from chaos.workloads import (
@@ -123,6 +124,7 @@ PAUSED = (
 
 INSIDE: dict[str, Workload] = {
     "a compaction": compaction,
+    "a deletion": deletion,
     "the publication of a branch": branched,
     'format("distop")': written,
     "a native write": written_natively,

@@ -28,6 +28,12 @@ def test_nothing_is_cleaned_beside_a_reader() -> None:
     assert not may_run_together(Effect.READS, Effect.CLEANS)
 
 
+def test_a_deletion_runs_beside_what_reads_or_brings_rows() -> None:
+    """O3: what replaces the same files, or forgets the snapshot that it reads, waits."""
+    beside = {other for other in Effect if may_run_together(Effect.DELETES, other)}
+    assert beside == {Effect.READS, Effect.APPENDS, Effect.WRITES}
+
+
 @pytest.mark.parametrize("effect", Effect)
 def test_the_effect_is_recorded(effect: Effect) -> None:
     record = OperationArg(table="t", type="x", instance=1, effect=effect)

@@ -165,6 +165,5 @@ def test_what_is_left_is_what_the_predicate_is_not_true_of(
         table, rows = filled(Path(folder), files, partition_by)
         gone = [row["id"] for row in rows if predicate.of(row) is True]
         run = Run.of(table, Delete(), where=predicate.sql())
-        if run.staged.arg.argument.get("layout"):
-            assert run.finish()["removedRows"] == len(gone)
+        assert run.finish()["removedRows"] == len(gone)
         assert table.ids() == [row["id"] for row in rows if row["id"] not in gone]

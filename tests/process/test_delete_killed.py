@@ -1,0 +1,64 @@
+"""The leader dies in the commit of a deletion, or never hears that it has happened."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from distop.client import AsyncClient, OperationState
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from support.services.coordinators import CoordinatorProcess
+from support.services.executing import Child, runner
+from support.services.whole import LEASE_S, Whole, write_csv
+
+pytestmark = pytest.mark.process
+
+
+@pytest.mark.parametrize("crash", ["snapshot.after=die", "finish.after=die", "finish.after=lost"])
+async def test_the_rows_go_once_whatever_happens_in_the_commit(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path, crash: str
+) -> None:
+    """C4, P8: another program appends all the while; nothing else goes, and no file is left over."""
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(runner(client, lease_ttl_s=LEASE_S))
+        undisturbed = CoordinatorProcess(etcd_config, tmp_path)
+        async with undisturbed:
+            await undisturbed.member(client)
+            sdk = await stack.enter_async_context(AsyncClient(undisturbed.address, timeout_s=20))
+            await sdk.create_table("t", str(tmp_path / "table"), options={"partitionBy": ["kind"]})
+            service = Whole(etcd_config, client, sdk, tmp_path)
+            for number in range(2):
+                ended = await service.ingest(write_csv(tmp_path / f"s{number}", "1.csv", 10 * number, 10))
+                ended.raise_for_outcome()
+            await service.at_rest()
+
+        struck = await stack.enter_async_context(CoordinatorProcess(etcd_config, tmp_path, crash=crash))
+        await struck.member(client)
+        sdk = await stack.enter_async_context(AsyncClient(struck.address, timeout_s=20))
+        operation = await sdk.start("t", "delete", {"where": "id in (3, 4, 15) or kind = 'k1'"})
+        command = ("-m", "support.tables.foreign_appender", "default.t", "3", "1000")
+        appender = stack.enter_context(Child(etcd_config, tmp_path, *command))
+        if crash.endswith("die"):
+            assert await struck.exit_code(40) == -signal.SIGKILL
+        else:
+            await sdk.wait(operation.name, timeout_s=90)
+            struck.kill()
+        other = await stack.enter_async_context(CoordinatorProcess(etcd_config, tmp_path))
+        sdk = await stack.enter_async_context(AsyncClient(other.address, timeout_s=20, connect_timeout_s=30))
+        ended = await sdk.wait(operation.name, timeout_s=180)
+        assert ended.state is OperationState.SUCCEEDED, ended.error
+        assert (ended.facts["removedRows"], ended.facts["droppedFiles"]) == (9, 2)
+        assert await appender.exit_code(60) == 0, appender.log.read_text()
+        service = Whole(etcd_config, client, sdk, tmp_path)
+        await service.at_rest()
+        left = [n for n in range(20) if n % 3 != 1 and n not in (3, 15)]
+        assert await asyncio.to_thread(service.ids) == [*left, 1000, 1001, 1002]
+        expired = await sdk.start("t", "expire_snapshots", {"older_than": "0s"})
+        (await sdk.wait(expired.name, timeout_s=90)).raise_for_outcome()
+        await service.at_rest()
+        assert service.data_files() == await asyncio.to_thread(service.published_files)

@@ -1,0 +1,37 @@
+"""Deletion whose jobs are tasks of Spark, and what Spark reads then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from distop.executor.runner import run_hosted
+from distop.metastore.records.keyspace import OperationId
+from distop.spark_jobs import read
+from distop.spark_jobs.delete.operation import Delete
+from support.spark.spark_driver import numbers
+from support.spark.spark_service import Service, ids_of, reading, writing
+
+pytestmark = pytest.mark.spark
+
+
+def test_what_is_deleted_is_not_read_any_more(service: Service, spark: Any) -> None:
+    """P3, P14: by the data source, nor by Spark's own reader; the snapshot before still has it."""
+    table = service.table()
+    writing(service, table, numbers(spark, 40))
+    writing(service, table, numbers(spark, 60).where("id >= 40"))
+    before = service.client.get_table(table).snapshot_id
+    started = service.client.start(table, "delete", {"where": "kind = 'k0' or id in (4, 5, 59)"})
+    ended = run_hosted(
+        OperationId.parse(started.name),
+        Delete(),
+        lambda: service.client.wait(started.name, timeout_s=1.0),
+        session=spark,
+        etcd=service.etcd,
+    ).raise_for_outcome()
+    left = [n for n in range(60) if n % 3 and n not in (4, 5, 59)]
+    assert ended.facts["removedRows"] == 60 - len(left)
+    assert ids_of(reading(service, spark, table)) == left
+    assert ids_of(read(spark, table, coordinator=service.address)) == left
+    assert ids_of(reading(service, spark, table, snapshotId=str(before))) == list(range(60))
