@@ -81,6 +81,8 @@ class Leadership:
         self._clock, self._wall = clock, wall
         self._members: dict[str, bool] = {}
         """All live coordinators, and whether each is draining."""
+        self._may_lead = set[str]()
+        """Those that tables are divided among. Records change more often than they come and go."""
         self._draining = asyncio.Event()
         """Set while this one is to lead nothing."""
         self._active: Counter[str] = Counter()
@@ -130,8 +132,10 @@ class Leadership:
                     else:
                         self._members.pop(self._member_of(event.kv), None)
             self._known["members"] = True
-            self._schedules.regroup()
-            if self._member.id in self._members and self._member.id not in eligible(self._members):
+            if (may_lead := eligible(self._members)) != self._may_lead:
+                self._may_lead = may_lead
+                self._schedules.regroup()
+            if self._member.id in self._members and self._member.id not in may_lead:
                 self._draining.set()
             else:
                 self._draining.clear()
