@@ -19,7 +19,8 @@ from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Scope
 
 from distop.coordinator.access.callers import answer_to
 from distop.coordinator.access.gate import Gate
@@ -54,6 +55,14 @@ _STATIC = {
     "page.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
+
+
+class _Exactly(Route):
+    """One path and no other, as its right is of that path. Starlette's own routes also take it with a newline
+    behind."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return super().matches(scope) if scope["path"] == self.path else (Match.NONE, {})
 
 
 class WebServer:
@@ -128,13 +137,13 @@ class WebServer:
             "/api/members": self._api_members,
             "/api/leaders": self._api_leaders,
         }
-        routes = [Route(path, self._page(make)) for path, make in pages.items()]
-        routes += [Route(path, self._json(make)) for path, make in api.items()]
-        routes += [Route(f"/static/{name}", _static(name, kind)) for name, kind in _STATIC.items()]
-        routes += [Route("/livez", _alive), Route("/readyz", self._ready)]
-        routes.append(Route("/metrics", self._json_errors(self._show_metrics)))
-        routes.append(Route("/sign-in", self._sign_in, methods=["GET", "POST"]))
-        routes.append(Route("/sign-out", self._sign_out, methods=["POST"]))
+        routes: list[BaseRoute] = [_Exactly(path, self._page(make)) for path, make in pages.items()]
+        routes += [_Exactly(path, self._json(make)) for path, make in api.items()]
+        routes += [_Exactly(f"/static/{name}", _static(name, kind)) for name, kind in _STATIC.items()]
+        routes += [_Exactly("/livez", _alive), _Exactly("/readyz", self._ready)]
+        routes.append(_Exactly("/metrics", self._json_errors(self._show_metrics)))
+        routes.append(_Exactly("/sign-in", self._sign_in, methods=["GET", "POST"]))
+        routes.append(_Exactly("/sign-out", self._sign_out, methods=["POST"]))
         return Starlette(routes=routes, exception_handlers={404: self._not_found})
 
     def _page(self, make: Callable[[Query], Awaitable[str]]) -> Callable[[Request], Awaitable[Response]]:

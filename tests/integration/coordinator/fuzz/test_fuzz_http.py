@@ -224,6 +224,7 @@ def check(door: Reached, address: str, sent: bytes) -> None:
 @example(asked("POST", "/sign-in", b"&".join([b"a=1"] * 20)))
 @example(asked("GET", "/table?name=t", Host="localhost:/?"))
 @example(asked("GET", "/metrics", Accept="application/openmetrics-text;version=,"))
+@example(asked("GET", "/%0A"))
 def test_no_request_is_a_defect_of_the_page(door: Reached, sent: bytes) -> None:
     """S1, U3"""
     check(door, door.page, sent)
