@@ -58,6 +58,22 @@ class DoorOptions:
             rich_help_panel=PANEL,
         ),
     ] = None
+    issuer_ca: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]PEM",
+            help="CA that the host of an issuer's keys is known by. Repeatable.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    issuer_token_file: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]FILE",
+            help="A token that the host of an issuer's keys wants to see. Repeatable.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
     tls_cert: Annotated[
         str,
         typer.Option(
@@ -99,15 +115,29 @@ class DoorOptions:
                 hint="give --audience",
                 details={"field": "audience"},
             )
-        jwks = dict(map(_named, self.jwks or ()))
         issuers = dict(map(_named, self.issuer or ()))
-        if unknown := sorted(jwks.keys() - issuers.keys()):
-            raise InvalidArgument(
-                f"keys are given of {unknown[0] or 'an issuer without a name'}, who is no --issuer",
-                details={"field": "jwks"},
-            )
+
+        def of_issuers(field: str, given: list[str] | None) -> dict[str, str]:
+            named = dict(map(_named, given or ()))
+            if unknown := sorted(named.keys() - issuers.keys()):
+                raise InvalidArgument(
+                    f"it is given of {unknown[0] or 'an issuer without a name'}, who is no --issuer",
+                    details={"field": field},
+                )
+            return named
+
+        jwks = of_issuers("jwks", self.jwks)
+        cas = of_issuers("issuer_ca", self.issuer_ca)
+        tokens = of_issuers("issuer_token_file", self.issuer_token_file)
         return tuple(
-            IssuerConfig(url=url, audience=self.audience, name=name, jwks=jwks.get(name, ""))
+            IssuerConfig(
+                url=url,
+                audience=self.audience,
+                name=name,
+                jwks=jwks.get(name, ""),
+                ca=cas.get(name, ""),
+                token_file=tokens.get(name, ""),
+            )
             for name, url in issuers.items()
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import ssl
 import time
 import urllib.request
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import jwt
 from distop.errors import InvalidArgument, Unavailable
 from distop.proto.addresses import is_loopback
 from distop.proto.files import Reread
+from distop.proto.secret import Secret
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +29,7 @@ FETCH_S = 5.0
 
 MAX_BYTES = 256 << 10
 MAX_KEYS = 100
+MAX_TOKEN_BYTES = 8 << 10
 
 Keys = dict[str, jwt.PyJWK]
 """By their ids."""
@@ -41,10 +44,26 @@ class IssuerKeys:
         Its URL; ``/.well-known/openid-configuration`` below it tells where its keys are.
     source:
         Where they are, if not there: the path of a file, or a URL.
+    ca:
+        The path of the CA (PEM) that its host is known by, if that is none of the system's.
+    token_file:
+        The path of a token that its host wants to see, as the API server of Kubernetes does. It is shown to
+        the host of ``source`` (without one: of ``issuer``) and to no other, whatever the issuer tells.
     """
 
-    def __init__(self, issuer: str, source: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        issuer: str,
+        source: str = "",
+        *,
+        ca: str = "",
+        token_file: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._issuer, self._source, self._clock = issuer, source, clock
+        self._shown_to = urlsplit(source or issuer).netloc
+        self._trusted = Reread((ca,), _trusting) if ca else None
+        self._token = Reread((token_file,), _token) if token_file else None
         self._file = Reread((source,), parse) if source and "://" not in source else None
         for url in (issuer, source) if self._file is None else ():
             if url:
@@ -84,10 +103,22 @@ class IssuerKeys:
     def _read(self) -> Keys:
         source = self._source
         if not source:
-            known = json.loads(_get(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"))
+            known = json.loads(self._get(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"))
             source = str(known["jwks_uri"]) if isinstance(known, dict) and "jwks_uri" in known else ""
             _check_url(source)
-        return parse(_get(source))
+        return parse(self._get(source))
+
+    def _get(self, url: str) -> bytes:
+        """Both files are read again for each fetch: Kubernetes replaces its tokens every hour."""
+        https = urllib.request.HTTPSHandler(context=self._trusted.now() if self._trusted else None)
+        request = urllib.request.Request(url)
+        if self._token is not None and urlsplit(url).netloc == self._shown_to:
+            request.add_header("Authorization", f"Bearer {self._token.now().reveal()}")
+        with urllib.request.build_opener(_SamePlace, https).open(request, timeout=FETCH_S) as response:
+            content: bytes = response.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ValueError(f"{url} has more than {MAX_BYTES:,} bytes")
+        return content
 
 
 def _chosen(keys: Keys, name: str) -> jwt.PyJWK | None:
@@ -131,10 +162,19 @@ class _SamePlace(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _get(url: str) -> bytes:
-    opener = urllib.request.build_opener(_SamePlace)
-    with opener.open(url, timeout=FETCH_S) as response:
-        content: bytes = response.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"{url} has more than {MAX_BYTES:,} bytes")
-    return content
+def _trusting(content: bytes) -> ssl.SSLContext:
+    # Not by `create_default_context`, for which an empty file means the CAs of the system.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cadata=content.decode())
+    except (ValueError, ssl.SSLError) as error:
+        raise InvalidArgument(f"this is no CA certificate: {error}", details={"field": "issuer_ca"}) from None
+    return context
+
+
+def _token(content: bytes) -> Secret:
+    """What a header can carry."""
+    text = content.decode("ascii", errors="replace").strip()
+    if not text or len(text) > MAX_TOKEN_BYTES or not text.isascii() or not text.isprintable():
+        raise InvalidArgument("there is no token in it", details={"field": "issuer_token_file"})
+    return Secret(text)

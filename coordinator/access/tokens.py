@@ -40,6 +40,10 @@ class IssuerConfig:
     can speak for another one's callers."""
     jwks: str = ""
     """Where its keys are, if it does not tell: the path of a file, or a URL."""
+    ca: str = ""
+    """The CA (path of a PEM) that the host of its keys is known by; empty: those of the system."""
+    token_file: str = ""
+    """The path of a token that the host of its keys wants to see; empty: it tells everybody."""
 
 
 class IssuedTokens:
@@ -53,7 +57,10 @@ class IssuedTokens:
                 hint="--issuer NAME=URL",
                 details={"field": "issuer"},
             )
-        self._issuers = {one.url: (one, IssuerKeys(one.url, one.jwks)) for one in issuers}
+        self._issuers = {
+            one.url: (one, IssuerKeys(one.url, one.jwks, ca=one.ca, token_file=one.token_file))
+            for one in issuers
+        }
         self._wall = wall
         self._held: dict[bytes, tuple[float, Identity]] = {}
 

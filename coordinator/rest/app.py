@@ -127,6 +127,8 @@ class RestCatalog:
 
     async def _answer(self, scope: Scope, receive: Receive) -> Reply:
         path, method = scope["raw_path"], scope["method"]
+        if path == b"/v1/oauth/tokens":
+            return json_reply(_NO_TOKENS, status=400)
         try:
             who = await self._gate.caller(proof_of(scope))
         except DistopError as error:
@@ -201,6 +203,13 @@ class RestCatalog:
                 "idempotency-key-lifetime": f"PT{REMEMBER_S}S",
             }
         )
+
+
+_NO_TOKENS = {
+    "error": "unsupported_grant_type",
+    "error_description": "no tokens are given out here: oauth2-server-uri must be the URL of your issuer",
+}
+"""For clients that were told of no issuer (RFC 6749, 5.2): they ask the catalog."""
 
 
 class _Refused(Exception):

@@ -65,7 +65,8 @@ VALUES: dict[str, dict[str, Any]] = {
             "tlsSecret": "page-tls",
             "tokensSecret": "tokens",
             "admins": ["root", "k8s:system:serviceaccount:data:root"],
-            "issuers": ["k8s=https://kubernetes.default.svc", "https://login.example"],
+            "issuers": ["https://login.example"],
+            "serviceAccounts": "https://kubernetes.default.svc.cluster.local",
             "audience": "distop",
             "catalog": {"enabled": True, "warehouse": "s3://tables/"},
             "args": ["--remember-requests=3d"],
@@ -125,6 +126,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an issuer for everybody": (
         {**LEAST, "coordinator": {"insecure": True, "issuers": ["https://login.example"]}},
         "coordinator.audience must say which",
+    ),
+    "service accounts for everybody": (
+        {**LEAST, "coordinator": {"insecure": True, "serviceAccounts": "https://kubernetes.default.svc"}},
+        "coordinator.audience must say which",
+    ),
+    "keys over plain text": (
+        {**LEAST, "coordinator": {"insecure": True, "serviceAccounts": "http://k", "audience": "a"}},
+        "'/coordinator/serviceAccounts'",
     ),
     "a warehouse without a catalog": (
         {**LEAST, "coordinator": {"insecure": True, "catalog": {"warehouse": "s3://b/"}}},
@@ -212,7 +221,7 @@ def test_every_container_is_restricted(name: str, tmp_path: Path) -> None:
                 "capabilities": {"drop": ["ALL"]},
             }
         kinds = {next(kind for kind in volume if kind != "name") for volume in spec["volumes"]}
-        assert kinds <= {"emptyDir", "secret", "configMap"}
+        assert kinds <= {"emptyDir", "secret", "configMap", "projected"}
 
 
 def test_only_sidecars_hold_what_opens_etcd_among_the_workers(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- if ne (empty .etcd.user) (empty .etcd.passwordSecret) -}}
 {{- fail "etcd.user and etcd.passwordSecret go together: give both, or neither" -}}
 {{- end -}}
-{{- if and .coordinator.issuers (not .coordinator.audience) -}}
-{{- fail "coordinator.issuers sign tokens for many: coordinator.audience must say which are for this service" -}}
+{{- if and (or .coordinator.issuers .coordinator.serviceAccounts) (not .coordinator.audience) -}}
+{{- fail "issuers sign tokens for many: coordinator.audience must say which are for this service" -}}
 {{- end -}}
 {{- if and .coordinator.catalog.warehouse (not .coordinator.catalog.enabled) -}}
 {{- fail "coordinator.catalog.warehouse is of the catalog, which is not enabled: coordinator.catalog.enabled=true" -}}

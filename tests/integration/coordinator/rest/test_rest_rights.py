@@ -5,15 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+from pyiceberg.exceptions import OAuthError, UnauthorizedError
+
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.coordinator.access.authentication import IdentityConfig
+from distop.coordinator.access.tokens import IssuerConfig
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import AuditRecord
+from support.services.issuers import CLIENT, PASSWORD, issuing
 from support.services.rest import RestDoor, rest_door
 from support.services.tokens import allow, token_file, token_of
-from support.tables.catalogs import SCHEMA
+from support.tables.catalogs import SCHEMA, ids
 
 TABLES = "namespaces/default/tables"
 NEW = {"name": "t", "schema": SCHEMA.model_dump(mode="json", by_alias=True)}
@@ -55,6 +60,36 @@ def test_the_roles_of_the_policy_hold(etcd_config: EtcdConfig, store: SyncEtcd, 
     trail = store.scan(store.keyspace.audit_prefix).kvs
     by = {decode(kv.value, AuditRecord).action: decode(kv.value, AuditRecord).by for kv in trail}
     assert (by["create-table"], by["drop-table"]) == (WRITER, ROOT)
+
+
+def test_an_engine_gets_its_token_from_the_issuer(
+    etcd_config: EtcdConfig, store: SyncEtcd, python: EtcdCatalog, tmp_path: Path
+) -> None:
+    """S3: with pyiceberg's own client, which asks for another one when it counts no more."""
+    python.create_table("default.t", SCHEMA).append(ids(0, 3))
+    python.create_table("default.hidden", SCHEMA)
+    allow(store, ROOT, "admin", "*")
+    allow(store, f"login:{CLIENT}", "reader", "t")
+    with issuing() as issuer:
+        known = IssuerConfig(url=issuer.url, audience="distop", name="login")
+        engine = {
+            "credential": f"{CLIENT}:{PASSWORD}",
+            "oauth2-server-uri": f"{issuer.url}/token",
+            "audience": "distop",
+        }
+        with rest_door(etcd_config, tmp_path, IdentityConfig(issuers=(known,))) as door:
+            with door.client(**engine) as catalog:
+                assert catalog.load_table("default.t").scan().to_arrow()["id"].to_pylist() == [0, 1, 2]
+                assert catalog.list_tables("default") == [("default", "t")]
+            with door.client(**engine, token="no longer valid") as catalog:  # type: ignore[misc]
+                assert catalog.table_exists("default.t")
+            with pytest.raises(UnauthorizedError, match="does not hold"):
+                door.client(**{**engine, "audience": "another"})
+            with pytest.raises(OAuthError):
+                door.client(**{**engine, "credential": f"{CLIENT}:guessed"})
+            # Where nobody says who the issuer is, clients ask the catalog itself.
+            with pytest.raises(OAuthError, match="oauth2-server-uri"):
+                door.client(credential=engine["credential"])
 
 
 def test_lists_leave_out_what_the_caller_may_not_see(

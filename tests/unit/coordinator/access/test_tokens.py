@@ -3,47 +3,21 @@
 from __future__ import annotations
 
 import base64
-import json
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+import trustme
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from distop.coordinator.access import keys as issuer_keys
 from distop.coordinator.access.keys import IssuerKeys, parse
 from distop.coordinator.access.tokens import IssuedTokens, IssuerConfig
 from distop.errors import InvalidArgument, Unauthenticated, Unavailable
-
-URL, AUDIENCE = "https://issuer.example", "distop"
-RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-EC = ec.generate_private_key(ec.SECP256R1())
-
-
-def key_set(**keys: Any) -> bytes:
-    """Public keys by their ids."""
-    listed = []
-    for kid, key in keys.items():
-        kind = (
-            jwt.algorithms.RSAAlgorithm if isinstance(key, rsa.RSAPrivateKey) else jwt.algorithms.ECAlgorithm
-        )
-        listed.append(json.loads(kind.to_jwk(key.public_key())) | {"kid": kid, "use": "sig"})
-    return json.dumps({"keys": listed}).encode()
-
-
-def signed(key: Any = RSA, kid: str = "one", alg: str = "RS256", **claims: Any) -> str:
-    """A token; a claim that is None is left out."""
-    now = int(time.time())
-    said = {"iss": URL, "aud": AUDIENCE, "sub": "jane", "exp": now + 600, "iat": now} | claims
-    kept = {name: value for name, value in said.items() if value is not None}
-    return jwt.encode(kept, key, algorithm=alg, headers={"kid": kid})
+from support.services.certs import put
+from support.services.issuers import AUDIENCE, EC, RSA, URL, issuing, key_set, signed
 
 
 @pytest.fixture
@@ -134,44 +108,6 @@ async def test_an_issuer_with_a_name_speaks_for_its_own_callers_only(tmp_path: P
         IssuedTokens((issuers[0], IssuerConfig(url=other, audience=AUDIENCE, jwks=str(path))))
 
 
-class Issuer(HTTPServer):
-    """One that tells its keys, as long as it is not away."""
-
-    keys = key_set(one=RSA)
-    away = False
-    asked = 0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        issuer = self.server
-        assert isinstance(issuer, Issuer)
-        issuer.asked += 1
-        self.send_response(503 if issuer.away else 200)
-        self.end_headers()
-        config = json.dumps({"jwks_uri": f"{issuer.url}/keys"}).encode()
-        self.wfile.write(issuer.keys if self.path == "/keys" else config)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def issuing() -> Iterator[Issuer]:
-    with Issuer(("127.0.0.1", 0), _Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 async def test_keys_that_are_rotated_are_fetched_and_the_last_ones_are_kept() -> None:
     """S4: at most one fetch a minute for unknown keys, and none is forgotten while the issuer is away."""
     now = 0.0
@@ -192,6 +128,68 @@ async def test_keys_that_are_rotated_are_fetched_and_the_last_ones_are_kept() ->
         issuer.away, now = True, now + issuer_keys.AGAIN_S
         assert await keys.key("three") is None
         assert await keys.key("two") is not None
+
+
+async def test_keys_behind_a_private_ca_and_a_token_as_those_of_kubernetes(tmp_path: Path) -> None:
+    """S4, S5: nothing is fetched from who only passes for the issuer; both files are read again."""
+    ca = trustme.CA()
+    trusted, shown = tmp_path / "ca.crt", tmp_path / "token"
+    put(trusted, ca.cert_pem.bytes())
+    put(shown, b"first\n")
+    now = 0.0
+
+    async def fetched(keys: IssuerKeys) -> bool:
+        try:
+            return await keys.key("one") is not None
+        except Unavailable:
+            return False
+
+    with issuing(ca) as server:
+        server.bearer = "first"
+        source = f"{server.url}/openid/v1/jwks"
+        files = {"ca": str(trusted), "token_file": str(shown)}
+        assert await fetched(IssuerKeys(URL, source, **files))
+        assert await fetched(IssuerKeys(server.url, **files))
+        assert not await fetched(IssuerKeys(URL, source, ca=files["ca"]))
+        asked = server.asked
+        assert not await fetched(IssuerKeys(URL, source, token_file=files["token_file"]))
+        put(trusted, trustme.CA().cert_pem.bytes())
+        keys = IssuerKeys(URL, source, **files, clock=lambda: now)
+        assert not await fetched(keys)
+        assert server.asked == asked  # whoever is there has not seen the token
+        put(trusted, ca.cert_pem.bytes())
+        server.bearer, now = "second", now + 60
+        assert not await fetched(keys)
+        put(shown, b"second")
+        now += 60
+        assert await fetched(keys)
+
+
+async def test_the_token_for_one_host_is_not_shown_to_another(tmp_path: Path) -> None:
+    """S5: an issuer says where its keys are, not who gets to see the token."""
+    ca = trustme.CA()
+    files = {
+        "ca": put(tmp_path / "ca.crt", ca.cert_pem.bytes()),
+        "token_file": put(tmp_path / "token", b"mine"),
+    }
+    with issuing(ca) as server, issuing(ca) as other:
+        server.elsewhere = f"{other.url}/keys"
+        assert await IssuerKeys(server.url, **files).key("one") is not None
+        assert [shown for _, shown in server.shown] == ["Bearer mine"]
+        assert other.shown == [("/keys", None)]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("ca", b""), ("ca", b"no PEM"), ("ca", b"\xff"), ("token_file", b" \n"), ("token_file", b"a\r\nb: c")],
+)
+def test_files_that_make_no_sense_are_refused_at_the_start(tmp_path: Path, file: str, content: bytes) -> None:
+    """U3"""
+    path = put(tmp_path / "file", content)
+    with pytest.raises(InvalidArgument):
+        IssuerKeys(URL, **{file: path})  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="cannot be read"):
+        IssuerKeys(URL, **{file: str(tmp_path / "none")})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
