@@ -215,6 +215,11 @@ class DistributedOperation(ABC):
         """
         raise NotImplementedError(f"{self.type} makes no DataFrame")
 
+    def frame_limit_s(self, operation: OperationArg) -> float | None:
+        """Seconds that one computation of the DataFrame may take, after which the operation fails; ``None``:
+        any number."""
+        return None
+
     def cancel_job_and_cleanup(self, job: JobContext) -> None:  # noqa: B027 - a default, not a gap
         """Remove what this attempt made. Called for attempts that failed, lost, or were cancelled, in the
         process that made them: one that was killed cleans up nothing. What lies in the attempt's staging

@@ -18,6 +18,15 @@ SETTINGS = {
 }
 """What a session needs to run many small Python tasks fast. The rest is Spark's default."""
 
+REAPED = {
+    # A task looks between rows whether it was cancelled, and one row can take any time. The worker of one
+    # that has not ended by then is killed, unless it is the driver itself (`local`).
+    "spark.task.reaper.enabled": "true",
+    "spark.task.reaper.killTimeout": "60s",
+    "spark.task.reaper.threadDump": "false",
+}
+"""How a session of ours ends tasks that do not end by themselves."""
+
 TASK_FAILURES = 4
 """How often Spark tries a task; its own default, except that ``local[n]`` means once."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import Launch, LauncherBroken, pack
-from distop.executor.launch.settings import SETTINGS, with_retries
+from distop.executor.launch.settings import REAPED, SETTINGS, with_retries
 from distop.executor.launch.spark_frame import SparkFrame
 from distop.executor.launch.spark_job import SparkJob
 from distop.executor.launch.spark_task import SparkTask
@@ -97,11 +97,11 @@ class SparkLauncher:
 
     def launch(self, launch: Launch) -> SparkTasks:
         session, task = self._ready(), self._task(launch)
-        return SparkTasks(session, launch, task, **self._named(launch))
+        return SparkTasks(session, launch, task, ours=self._owned, **self._named(launch))
 
     def launch_frame(self, launch: Launch) -> SparkFrame:
         session, task = self._ready(), self._task(launch)
-        return SparkFrame(session, launch, task, **self._named(launch))
+        return SparkFrame(session, launch, task, ours=self._owned, **self._named(launch))
 
     def _ready(self) -> SparkSession:
         if self._session is None:
@@ -139,10 +139,10 @@ class SparkTasks(SparkJob[TaskSummary]):
     """Jobs of a frozen plan, packed into tasks."""
 
     def __init__(
-        self, session: SparkSession, launch: Launch, task: SparkTask, *, name: str, pool: str
+        self, session: SparkSession, launch: Launch, task: SparkTask, *, name: str, pool: str, ours: bool
     ) -> None:
         self._task = task
-        super().__init__(session, launch, name=name, pool=pool)
+        super().__init__(session, launch, name=name, pool=pool, ours=ours)
 
     def _collect(self) -> TaskSummary:
         slots = max(1, self._context.defaultParallelism)
@@ -164,7 +164,7 @@ def make_session(master: str, settings: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(with_retries(master)).appName("distop")
-    for name, value in {**SETTINGS, **settings}.items():
+    for name, value in {**SETTINGS, **REAPED, **settings}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")

@@ -71,10 +71,10 @@ class SparkFrame(SparkJob[list[FrameResult]]):
     """One computation of a DataFrame."""
 
     def __init__(
-        self, session: SparkSession, launch: Launch, task: SparkTask, *, name: str, pool: str
+        self, session: SparkSession, launch: Launch, task: SparkTask, *, name: str, pool: str, ours: bool
     ) -> None:
         self._task = SparkFrameTask(task)
-        super().__init__(session, launch, name=name, pool=pool)
+        super().__init__(session, launch, name=name, pool=pool, ours=ours)
 
     async def progress(self) -> tuple[int, int]:
         return await asyncio.to_thread(self._progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -25,18 +26,32 @@ CANCEL_AFTER_S = 0.3
 """Tasks are cancelled by push and end by themselves; what has not ended by then is cancelled in Spark as
 well."""
 
+ENDS_WITHIN_S = 120.0
+"""How long Spark may take to end what was cancelled. It does not end a task in the midst of a row; it kills
+the worker of one after a minute, unless that is the driver itself (``local``)."""
+
 _LONGEST_CANCEL_S = 2.0
+_LOOK_S = 0.1
 
 
 class SparkJob(ABC, Generic[T]):
-    """What one launch has Spark do, in a thread that waits for it."""
+    """What one launch has Spark do, in a thread that waits for it.
 
-    def __init__(self, session: SparkSession, launch: Launch, *, name: str, pool: str) -> None:
+    Parameters
+    ----------
+    ours:
+        Whether the session is this executor's own, which then goes with a task that cannot be ended. That of
+        somebody else's program does not: there the launch ends when the task does.
+    """
+
+    def __init__(
+        self, session: SparkSession, launch: Launch, *, name: str, pool: str, ours: bool = False
+    ) -> None:
         from pyspark import InheritableThread
 
         self._loop = asyncio.get_running_loop()
         self._session, self._context = session, session.sparkContext
-        self._launch, self._name, self._pool = launch, name, pool
+        self._launch, self._name, self._pool, self._ours = launch, name, pool, ours
         self._ended: asyncio.Future[T] = self._loop.create_future()
         self._cancelling: asyncio.Task[None] | None = None
         # Each Python thread has its own thread in the JVM, and so a job group of its own; this class also
@@ -59,12 +74,17 @@ class SparkJob(ABC, Generic[T]):
 
     async def _cancel(self) -> None:
         """Cancel until it has ended: a group without a job cannot be cancelled, and might get one later."""
-        pause = CANCEL_AFTER_S
-        while True:
+        pause, begun = CANCEL_AFTER_S, self._loop.time()
+        while not self._ours or self._loop.time() - begun < ENDS_WITHIN_S:
             await asyncio.sleep(pause)
             with suppress(Exception):  # the driver is gone: the waiting thread sees that too
                 await asyncio.to_thread(self._context.cancelJobGroup, self._name)
             pause = min(2 * pause, _LONGEST_CANCEL_S)
+        if not self._ended.done():
+            log.error("spark_does_not_cancel", extra={"group": self._name})
+            self._ended.set_exception(
+                LauncherBroken(f"Spark has not ended {self._name} within {ENDS_WITHIN_S:.0f} s")
+            )
 
     def _run(self) -> None:
         try:
@@ -77,12 +97,24 @@ class SparkJob(ABC, Generic[T]):
             outcome = self._failure(error)
         settle_from_thread(self._ended, outcome)
 
+    def _until_no_task_runs(self) -> None:
+        """Spark gives a cancelled job up at once, and its tasks when they say that they have ended."""
+        tracker = self._context.statusTracker()
+        with suppress(Exception):  # the driver is gone, and its tasks with it
+            while not self._ended.done() and any(
+                (stage := tracker.getStageInfo(number)) is not None and stage.numActiveTasks
+                for job in tracker.getJobIdsForGroup(self._name)
+                for number in getattr(tracker.getJobInfo(job), "stageIds", ())
+            ):
+                time.sleep(_LOOK_S)
+
     @abstractmethod
     def _collect(self) -> T:
         """Do it, in the thread that all its Spark jobs are started from."""
 
     def _failure(self, error: Exception) -> DistopError:
         if self._cancelling is not None:
+            self._until_no_task_runs()
             return LaunchFailed("it was cancelled")
         reason = " ".join(str(error).split())
         if not _is_alive(self._context):

@@ -18,6 +18,10 @@ from distop.metastore.operations.runs import PAUSED
 
 log = logging.getLogger(__name__)
 
+MAX_RUNS = 20
+"""Runs that may begin to compute a DataFrame without one that comes to its end. What takes more memory than
+there is ends the process that computes it, which can count nothing: so each counts itself when it begins."""
+
 NOTE_EVERY_S = 2.0
 """How often it is written down how far Spark is, if it has moved."""
 
@@ -37,6 +41,12 @@ class DynamicOperationRun(OperationRun):
             return await self._until_over()
         if counted.count is not None:
             return End.SETTLED  # by a run before this one, which came no further
+        if counted.begun > MAX_RUNS and self._work.operation.can_fail:
+            return await self._fail(
+                LaunchFailed.code,
+                f"it was begun {MAX_RUNS} times, and no executor has lived to see its end: it may take more "
+                "memory than an executor has",
+            )
         options, reason, tries = self.taken.arg.options, "", 0
         most = options.max_job_attempts if self._work.operation.can_fail else math.inf
         while tries < most and not self._ended.is_set():
@@ -85,7 +95,7 @@ class DynamicOperationRun(OperationRun):
             launched.cancel(self.over)
         noting = asyncio.create_task(self._note(counted, launched))
         try:
-            results = await launched.wait()
+            results = await self._in_time(launched)
             reached("compute.after")
             return results
         except LaunchFailed as error:
@@ -97,6 +107,18 @@ class DynamicOperationRun(OperationRun):
             self._launched = None
             noting.cancel()
             await asyncio.gather(noting, return_exceptions=True)
+
+    async def _in_time(self, launched: LaunchedFrame) -> list[FrameResult]:
+        """What came of it, unless it takes too long: then the operation fails."""
+        limit_s = self._work.operation.frame_limit_s(self.taken.arg)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await launched.wait()
+        except TimeoutError:
+            # Said before it is ended: if that is not possible, this executor goes, and no other tries it.
+            await self._fail(JobFailed.code, f"its query has not ended within {limit_s:,.0f} s")
+        launched.cancel("it takes too long")
+        return await launched.wait()
 
     async def _note(self, counted: DynamicRun, launched: LaunchedFrame) -> None:
         while True:

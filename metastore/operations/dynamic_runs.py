@@ -45,6 +45,11 @@ class DynamicRun:
         return self._record.count if self._standing.exists else None
 
     @property
+    def begun(self) -> int:
+        """How many runs have begun it, this one among them."""
+        return self._record.begun
+
+    @property
     def _record(self) -> RunRecord:
         return decode(self._standing.value, RunRecord, self._standing.key)
 
@@ -62,7 +67,7 @@ class DynamicRun:
             page = await self._client.get_range(start, end, keys_only=True, limit=REMOVED_AT_ONCE)
             more = page.more
             gone = (Delete(page.kvs[0].key, page.kvs[-1].key + b"\0"),) if page.kvs else ()
-            record = encode(RunRecord(token=self.run.token))
+            record = encode(self._mine())
             txn = Txn(
                 (*self.run.held(), unchanged(self._standing)),
                 (Put(keys.run, record), *gone),
@@ -88,13 +93,19 @@ class DynamicRun:
         IF the run is held AND ``.run`` is as this run left it THEN the count stands, for good. To be called
         when each of these results is known to have been written.
         """
-        sealed = encode(RunRecord(token=self.run.token, count=count))
-        return await self._write(sealed, "seal")
+        return await self._write(encode(self._mine(count=count)), "seal")
 
     async def note(self, tasks: int, done: int) -> bool:
         """Record how far Spark is, for display. Nothing depends on it."""
-        noted = RunRecord(token=self.run.token, tasks=tasks, done=done)
+        noted = self._mine(tasks=tasks, done=done)
         return noted == self._record or await self._write(encode(noted), "note")
+
+    def _mine(self, **says: int) -> RunRecord:
+        """What this run writes down, beside which number it is."""
+        begun = 1
+        if self._standing.exists:
+            begun = self._record.begun + (self._record.token != self.run.token)
+        return RunRecord(token=self.run.token, begun=begun, **says)
 
     async def _write(self, value: bytes, what: str) -> bool:
         keys = self.run.keys

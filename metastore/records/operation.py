@@ -173,6 +173,8 @@ class RunRecord(Record, kw_only=True):
     """How many tasks Spark is to run, as far as is known. For people only."""
     done: int = 0
     """How many of them have ended. For people only."""
+    begun: int = 1
+    """How many runs there have been, this one among them."""
 
 
 class JobCountsRecord(Record, kw_only=True):

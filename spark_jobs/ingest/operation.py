@@ -15,6 +15,9 @@ from distop.operations.job import JobContext
 from distop.spark_jobs.formats.files import MAX_PATHS
 from distop.spark_jobs.ingest.modes import NOTHING, TOLD, steps_of
 
+QUERY_S = 24 * 3600.0
+"""Longest that the query of ``transform`` may take; an operation's own deadline may be shorter."""
+
 
 class Ingest(DistributedOperation):
     """Reads CSV, JSON lines or Parquet files, or records of a Kafka topic, and appends their rows to a table,
@@ -73,6 +76,10 @@ class Ingest(DistributedOperation):
         from distop.spark_jobs.ingest.transform import transformed
 
         return transformed(session, operation)
+
+    def frame_limit_s(self, operation: OperationArg) -> float | None:
+        """A query comes from whoever may start operations; a DataFrame from a program that can end itself."""
+        return QUERY_S if operation.argument.get("transform") else None
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         """As the table's format and the mode have it; the verdict on rules that rows had to keep before them,

@@ -81,7 +81,7 @@ def test_an_engine_gets_its_token_from_the_issuer(
             with door.client(**engine) as catalog:
                 assert catalog.load_table("default.t").scan().to_arrow()["id"].to_pylist() == [0, 1, 2]
                 assert catalog.list_tables("default") == [("default", "t")]
-            with door.client(**engine, token="no longer valid") as catalog:  # type: ignore[misc]
+            with door.client(**engine, token="no longer valid") as catalog:
                 assert catalog.table_exists("default.t")
             with pytest.raises(UnauthorizedError, match="does not hold"):
                 door.client(**{**engine, "audience": "another"})

@@ -11,6 +11,7 @@ import pytest
 
 from distop.client import Operation, OperationState
 from distop.errors import InvalidArgument
+from distop.executor.runner import dynamic_run
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.dynamic_runs import DynamicRun
@@ -18,6 +19,7 @@ from distop.metastore.operations.jobs import Mark, mark_txn, success_record
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import decode
+from distop.spark_jobs.ingest import operation as ingest_operation
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.services.executing import job_records, runner, take
 from support.services.whole import Whole, coordinated, write_csv
@@ -121,6 +123,44 @@ async def test_a_permanent_failure_ends_it_at_once(
         assert "'more' is required and has no value" in ended.error.message
         await service.at_rest()
         assert service.data_files() == set()
+
+
+async def test_what_ends_all_executors_is_given_up(
+    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1: a query may take the memory of an executor, but not of one after the other for ever."""
+    monkeypatch.setattr(dynamic_run, "MAX_RUNS", 2)
+    source = write_csv(tmp_path / "src" / "a", "1.csv", 0, 40)
+    async with coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=SCHEMA) as service:
+        operation = await start(service, source)
+        for _ in range(2):
+            async with LeaseSession(client, 5) as session:
+                await first_run(client, operation, session)
+        async with runner(client, more=[DEALING]):
+            ended = await service.client.wait(operation.name, timeout_s=90)
+        assert ended.state is OperationState.FAILED
+        assert ended.error is not None
+        assert "it was begun 2 times" in ended.error.message
+        await service.at_rest()
+
+
+async def test_a_query_that_takes_too_long_fails(
+    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1: also one that does not end when it is told to; its executor goes on once it has."""
+    monkeypatch.setattr(ingest_operation, "QUERY_S", 1.0)
+    async with under_way(client, etcd_config, tmp_path) as (service, operation):
+        ended = await service.client.wait(operation.name, timeout_s=90)
+        assert ended.state is OperationState.FAILED
+        assert ended.error is not None
+        assert "its query has not ended within 1 s" in ended.error.message
+        (tmp_path / "release").touch()
+        monkeypatch.undo()
+        source = write_csv(tmp_path / "src" / "b", "1.csv", 90, 10)
+        other = await start(service, source, folder=str(tmp_path))
+        ended = await service.client.wait(other.name, timeout_s=90)
+        assert ended.state is OperationState.SUCCEEDED, ended.error
+        assert await asyncio.to_thread(service.ids) == list(range(90, 100))
 
 
 async def test_a_lost_reply_of_the_seal_costs_nothing(

@@ -54,7 +54,7 @@ async def test_a_new_run_begins_from_nothing_and_the_old_one_can_do_nothing_more
     assert not await old.seal(3)
     assert await new.begin()
     assert await job_records(client, arg) == {}
-    assert await run_of(client, arg) == RunRecord(token=new.run.token)
+    assert await run_of(client, arg) == RunRecord(token=new.run.token, begun=2)
     assert not await old.begin()
     assert not await old.note(7, 3)
     assert not await old.seal(3)
@@ -82,6 +82,9 @@ async def test_what_an_earlier_run_left_goes_in_bites(
     assert client.spent
     assert await job_records(client, arg) == {}
     assert len(client.sent) - before >= 4
+    assert new.begun == 2  # whatever was sent twice
+    assert await new.note(7, 3)
+    assert (await run_of(client, arg)).begun == 2
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.DOWN])

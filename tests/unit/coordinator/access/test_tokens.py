@@ -147,14 +147,14 @@ async def test_keys_behind_a_private_ca_and_a_token_as_those_of_kubernetes(tmp_p
     with issuing(ca) as server:
         server.bearer = "first"
         source = f"{server.url}/openid/v1/jwks"
-        files = {"ca": str(trusted), "token_file": str(shown)}
-        assert await fetched(IssuerKeys(URL, source, **files))
-        assert await fetched(IssuerKeys(server.url, **files))
-        assert not await fetched(IssuerKeys(URL, source, ca=files["ca"]))
+        ours, token = str(trusted), str(shown)
+        assert await fetched(IssuerKeys(URL, source, ca=ours, token_file=token))
+        assert await fetched(IssuerKeys(server.url, ca=ours, token_file=token))
+        assert not await fetched(IssuerKeys(URL, source, ca=ours))
         asked = server.asked
-        assert not await fetched(IssuerKeys(URL, source, token_file=files["token_file"]))
+        assert not await fetched(IssuerKeys(URL, source, token_file=token))
         put(trusted, trustme.CA().cert_pem.bytes())
-        keys = IssuerKeys(URL, source, **files, clock=lambda: now)
+        keys = IssuerKeys(URL, source, ca=ours, token_file=token, clock=lambda: now)
         assert not await fetched(keys)
         assert server.asked == asked  # whoever is there has not seen the token
         put(trusted, ca.cert_pem.bytes())
@@ -168,13 +168,10 @@ async def test_keys_behind_a_private_ca_and_a_token_as_those_of_kubernetes(tmp_p
 async def test_the_token_for_one_host_is_not_shown_to_another(tmp_path: Path) -> None:
     """S5: an issuer says where its keys are, not who gets to see the token."""
     ca = trustme.CA()
-    files = {
-        "ca": put(tmp_path / "ca.crt", ca.cert_pem.bytes()),
-        "token_file": put(tmp_path / "token", b"mine"),
-    }
+    ours, token = put(tmp_path / "ca.crt", ca.cert_pem.bytes()), put(tmp_path / "token", b"mine")
     with issuing(ca) as server, issuing(ca) as other:
         server.elsewhere = f"{other.url}/keys"
-        assert await IssuerKeys(server.url, **files).key("one") is not None
+        assert await IssuerKeys(server.url, ca=ours, token_file=token).key("one") is not None
         assert [shown for _, shown in server.shown] == ["Bearer mine"]
         assert other.shown == [("/keys", None)]
 
