@@ -86,13 +86,24 @@ class Drainer:
         self._unordered = UnorderedBatches(client, keys, planner, self._launcher, wall=wall)
         self.reader = Reader(client, keys)
         self._news = asyncio.Event()
-        self._news.set()
         self._stood_back = 0
         """The revision of a batch that has failed, after which it was waited."""
         self._flying = False
         """Batches were being applied when it looked last."""
         self.resting = False
         """Nothing is left to do for now, as etcd has been told."""
+
+    def begin(self, revision: int, *, work: bool) -> None:
+        """A watch shows what comes after this revision. Whether the index said there that something waits.
+
+        Without its entry nothing does that is not told of: it goes when a leader has seen that it can do no
+        more, unless something changes meanwhile, and whatever lets a batch go on puts it back.
+        """
+        self.reader.begin(revision)
+        if work:
+            self.heed()
+        else:
+            self.resting = not self._news.is_set()
 
     def heed(self) -> None:
         """Something has changed that may let a batch go on."""

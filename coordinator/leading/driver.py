@@ -29,7 +29,7 @@ from distop.errors import (
 )
 from distop.metastore.backlog.batches import WAITING
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.etcd.watch import until_absent, watch
 from distop.metastore.members.election import Epoch
 from distop.metastore.members.lease import LeaseSession, boot_clock
@@ -45,8 +45,12 @@ from distop.metastore.records.record import decode
 
 log = logging.getLogger(__name__)
 
+FEW = 32
+"""Operations of a table, and keys of an operation, that a leader which begins reads in the same requests as
+those of other tables. Who takes over a thousand tables would make several requests for each else."""
+
 PAGE = 2000
-"""Keys of an operation read at once when a leader begins: the event loop is not held up for long."""
+"""Keys of a larger operation read at once: the event loop is not held up for long."""
 
 WIND_DOWN_S = 2.0
 """How long actions under way are waited for before a table is handed over."""
@@ -170,33 +174,53 @@ class TableDriver:
         """Read everything again, at one revision; returns it."""
         self._session.check()
         prefix = self._keys.keyspace.active + escape(self._keys.name).encode() + b"."
-        index = await self._client.scan(prefix, keys_only=True)
-        leader = await self._client.get(self._keys.coordinator, revision=index.revision)
-        if leader.create_revision != self._epoch.revision:
+        wanted = [
+            Get(self._keys.coordinator),
+            Get(self._keys.backlog_index),
+            Get(prefix, prefix_end(prefix), keys_only=True, limit=FEW),
+        ]
+        read = await self._client.read_in_lane(wanted, self._keys.prefix)
+        revision, active = read.revision, read.got(2)
+        if read.one(0, self._keys.coordinator).create_revision != self._epoch.revision:
             raise LeadershipLost(f"table {self._keys.name!r}: epoch {self._epoch.revision} is over")
-        for kv in index.kvs:
-            await self._track(self._keys.keyspace.parse_active(kv.key), index.revision)
+        if read.counts[2] > len(active):
+            active = (await self._client.scan(prefix, revision=revision, keys_only=True)).kvs
+        for kv in active:
+            await self._track(self._keys.keyspace.parse_active(kv.key), revision)
         self._listed = True
+        if self._drainer is not None:
+            self._drainer.begin(revision, work=bool(read.got(1)))
         self._ends.hear(self._keys.history_prefix)
         self._note_idle()
         self._wake.set()
-        return index.revision
+        return revision
 
     async def _track(self, operation: OperationId, revision: int) -> None:
         """Begin to follow an operation as it stood at ``revision``."""
         keys = self._keys.operation(operation)
-        arg_kv = await self._client.get(keys.arg, revision=revision)
+        read = await self._client.read_in_lane([Get(keys.arg, revision=revision)], self._keys.prefix)
+        arg_kv = read.one(0, keys.arg)
         tracked = self._begin(keys, arg_kv) if arg_kv.exists else None
         if tracked is None:
             return
-        pages = self._client.pages(keys.prefix, prefix_end(keys.prefix), limit=PAGE, revision=revision)
-        async with aclosing(pages):
-            async for page in pages:
-                for kv in page.kvs:
-                    tracked.apply_put(kv)
+        if tracked.total > FEW or not await self._apply_few(tracked, revision):
+            pages = self._client.pages(keys.prefix, prefix_end(keys.prefix), limit=PAGE, revision=revision)
+            async with aclosing(pages):
+                async for page in pages:
+                    for kv in page.kvs:
+                        tracked.apply_put(kv)
         for reason in tracked.unreadable.values():
             self._report_unreadable(str(operation), reason)
         self._keep(tracked)
+
+    async def _apply_few(self, tracked: Tracked, revision: int) -> bool:
+        """Read all keys of an operation of few jobs, and apply them; whether these were all."""
+        prefix = tracked.keys.prefix
+        wanted = Get(prefix, prefix_end(prefix), limit=FEW, revision=revision)
+        read = await self._client.read_in_lane([wanted], self._keys.prefix)
+        for kv in read.got(0):
+            tracked.apply_put(kv)
+        return read.counts[0] <= FEW
 
     def _begin(self, keys: OperationKeys, arg_kv: KeyValue) -> Tracked | None:
         """An operation as its argument says; ``None`` if this version does not understand it."""
@@ -229,7 +253,6 @@ class TableDriver:
             asyncio.create_task(self._guard(), name=f"guard-{self._keys.name}"),
         ]
         if self._drainer is not None:
-            self._drainer.heed()
             followers.append(asyncio.create_task(self._drainer.run(), name=f"drain-{self._keys.name}"))
         for follower in followers:
             follower.add_done_callback(lambda _: self._wake.set())
@@ -255,13 +278,11 @@ class TableDriver:
         Deletions are left out: those of 100,000 marks would cost as much as the marks. Whatever a leader
         must know of them it does itself, under its epoch, except for losing its key (see :meth:`_guard`).
         """
-        changes = watch(self._client, self._keys.prefix, prefix_end(self._keys.prefix), deletes=False)
+        prefix = self._keys.prefix
+        changes = watch(self._client, prefix, prefix_end(prefix), deletes=False)
         async with aclosing(changes):
             await anext(changes)
             revision = await self._list()
-            if self._drainer is not None:
-                self._drainer.reader.begin(revision)
-                self._drainer.heed()
             async for batch in changes:
                 events = batch.after(revision).events
                 for event in events:
@@ -273,7 +294,7 @@ class TableDriver:
 
     async def _guard(self) -> None:
         """Ends when the leader's key is gone."""
-        await until_absent(self._client, self._keys.coordinator)
+        await until_absent(self._client, self._keys.coordinator, lane=self._keys.prefix)
         raise LeadershipLost(f"table {self._keys.name!r}: the leader's key is gone")
 
     def _slot_of(self, key: bytes) -> Slot | None:

@@ -251,7 +251,8 @@ class Leadership:
                     if not self._prefers_me(table):
                         return
                     # A copy of the campaign may have come after the other leader's key was gone.
-                    await until_absent(self._client, keys.coordinator, ours=self._session.lease_id)
+                    ours = self._session.lease_id
+                    await until_absent(self._client, keys.coordinator, ours=ours, lane=keys.prefix)
                     continue
                 await self._drive(table, epoch)
                 if not self._prefers_me(table):

@@ -18,12 +18,13 @@ import grpc
 import grpc.aio
 from aetcd.rpc import rpc_pb2
 
-from distop.errors import Busy, Compacted, EtcdOutOfSpace, LeaseLost
+from distop.errors import Busy, Compacted, EtcdOutOfSpace, LeaseLost, OutcomeUnknown
 from distop.metastore.etcd.channels import MemberStubs
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.convert import key_value, txn_message, txn_result
 from distop.metastore.etcd.failover import Members
 from distop.metastore.etcd.failures import translated
+from distop.metastore.etcd.sharing import SharedWatches
 from distop.metastore.etcd.together import Together
 from distop.metastore.etcd.txn import MAX_OPS, Delete, Get, KeyValue, Put, Txn, TxnResult
 from distop.metastore.etcd.windows import Beginnings, Windows
@@ -64,9 +65,11 @@ class EtcdClient:
         self.members = Members(config)
         self._together = Together(self._send_txn)
         self.beginnings = Beginnings()
+        self.shared_watches = SharedWatches(self.open_watch, lambda: self.endpoint)
 
     async def close(self) -> None:
         """Close all connections; calls under way fail, and so do later ones."""
+        await self.shared_watches.close()
         await self.members.close()
 
     # -- reads ---------------------------------------------------------------------------------------
@@ -200,7 +203,11 @@ class EtcdClient:
 
         async def read(get: Get, revision: int) -> RangePage:
             request = rpc_pb2.RangeRequest(
-                key=get.key, range_end=get.end, keys_only=get.keys_only, limit=get.limit, revision=revision
+                key=get.key,
+                range_end=get.end,
+                keys_only=get.keys_only,
+                limit=get.limit,
+                revision=get.revision or revision,
             )
             return await self._range(request, timeout_s)
 
@@ -225,13 +232,30 @@ class EtcdClient:
         branch that is never taken makes it a transaction that may write, which are spared what
         :meth:`_read_together` tells of.
         """
-        never = Put(self.keyspace.prefix + b"_never", b"")
-        message = txn_message(Txn(then=tuple(gets), otherwise=(never,)), at=revision)
+        message = txn_message(self._reading(gets), at=revision)
         try:
             reply = await self._call(lambda c: c.kv.Txn, message, writes=False)
         except (Busy, EtcdOutOfSpace):
             return await self._read_together(gets, None, revision)  # a full etcd can still be read
         return txn_result(reply, revision or reply.header.revision)
+
+    def _reading(self, gets: Sequence[Get], lane: bytes = b"") -> Txn:
+        # One request may not put a key twice, not even in branches that are never taken.
+        never = Put(self.keyspace.prefix + b"_never" + lane, b"")
+        return Txn(then=tuple(gets), otherwise=(never,), lane=lane)
+
+    async def read_in_lane(self, gets: Sequence[Get], lane: bytes) -> TxnResult:
+        """As :meth:`read_at_once`, but in one request with what others read and write at the same time.
+
+        Everything has to be of the lane (see :class:`Txn`): then what comes after the result's revision, and
+        nothing else of it, comes after what was read.
+
+        Raises :class:`~distop.errors.Compacted` if the revision of one of them is gone.
+        """
+        try:
+            return await self._together.txn(self._reading(gets, lane), self.config.timeout_s)
+        except (Busy, OutcomeUnknown):
+            return await self.read_at_once(gets)  # reading again does no harm
 
     async def read_many(self, gets: Sequence[Get], *, revision: int = 0) -> TxnResult:
         """Any number of keys or ranges at one revision, as many in a request as a transaction holds.

@@ -60,6 +60,7 @@ def _fill_ops(messages: Any, ops: Iterable[Op]) -> None:
             message = message.request_range
             message.key, message.range_end = op.key, op.end
             message.keys_only, message.limit = op.keys_only, op.limit
+            message.revision = op.revision
         else:
             message = message.request_delete_range
             message.key, message.range_end = op.key, op.end

@@ -76,12 +76,13 @@ class Delete(msgspec.Struct, frozen=True, gc=False):
 
 
 class Get(msgspec.Struct, frozen=True, gc=False):
-    """Read ``key``, or the range from ``key`` to (without) ``end``."""
+    """Read ``key``, or the range from ``key`` to (without) ``end``, as of ``revision`` (0: now)."""
 
     key: bytes
     end: bytes = b""
     keys_only: bool = False
     limit: int = 0
+    revision: int = 0
 
 
 class Txn(msgspec.Struct, frozen=True):

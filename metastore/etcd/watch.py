@@ -22,7 +22,8 @@ from aetcd.rpc import kv_pb2, rpc_pb2
 from distop.errors import Compacted, EtcdDenied
 from distop.metastore.etcd.client import END_OF_STREAM, EtcdClient, Snapshot
 from distop.metastore.etcd.convert import key_value
-from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.etcd.sharing import SharedWatch
+from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.records.keyspace import prefix_end
 
 log = logging.getLogger(__name__)
@@ -58,13 +59,14 @@ async def watch(
     from_revision: int = 0,
     puts: bool = True,
     deletes: bool = True,
+    shared: bool = False,
 ) -> AsyncGenerator[WatchBatch, None]:
     """All changes from ``from_revision`` on (0: from now), of one key or of the range ``start`` to ``end``.
 
     A batch without events comes first, once the stream stands. Never ends by itself: broken streams are
     opened again where they broke, on the next endpoint. Changes of one revision always come in one batch.
     Close it (``aclosing``) or cancel the task that reads it. Without ``puts`` or ``deletes`` etcd leaves them
-    out.
+    out. One that is ``shared`` is on one stream with others of the client, which makes it cheap.
 
     To list and watch, begin with the watch, then list, then skip what the listing shows already: etcd
     delivers at once to a watch that begins *now*, but only every 100 ms to one that begins in the past.
@@ -91,9 +93,9 @@ async def watch(
                 filters=filters,
             )
         )
-        call = None
+        call: SharedWatch | grpc.aio.StreamStreamCall[Any, Any] | None = None
         try:
-            call = await client.open_watch(request)
+            call = client.shared_watches.watch(request) if shared else await client.open_watch(request)
             response: Any
             fragments: list[Event] = []
             while (response := await call.read()) is not END_OF_STREAM:
@@ -156,7 +158,7 @@ async def follow(
             log.info("watch_compacted", extra={"prefix": prefix.decode(errors="replace")})
 
 
-async def until_absent(client: EtcdClient, key: bytes, *, ours: int = 0) -> None:
+async def until_absent(client: EtcdClient, key: bytes, *, ours: int = 0, lane: bytes = b"") -> None:
     """Wait until nothing stands at ``key``; returns at once if nothing does.
 
     Parameters
@@ -164,6 +166,9 @@ async def until_absent(client: EtcdClient, key: bytes, *, ours: int = 0) -> None
     ours:
         A lease of the caller. A key that is bound to it is as good as none: it comes of a request of the
         caller's that was delayed, and nobody else would take it away.
+    lane:
+        Of the key (see :class:`~distop.metastore.etcd.txn.Txn`), if it is to be read and watched together
+        with others.
     """
 
     def is_ours(kv: KeyValue) -> bool:
@@ -171,9 +176,12 @@ async def until_absent(client: EtcdClient, key: bytes, *, ours: int = 0) -> None
 
     while True:
         try:
-            async with aclosing(watch(client, key)) as changes:
+            async with aclosing(watch(client, key, shared=bool(lane))) as changes:
                 await anext(changes)
-                standing = await client.get(key)
+                if lane:
+                    standing = (await client.read_in_lane([Get(key)], lane)).one(0, key)
+                else:
+                    standing = await client.get(key)
                 if not standing.exists or is_ours(standing):
                     return
                 async for batch in changes:

@@ -28,6 +28,11 @@ class Epoch:
     key: bytes
     revision: int
 
+    @property
+    def lane(self) -> bytes:
+        """What all keys of the table begin with: see :class:`~distop.metastore.etcd.txn.Txn`."""
+        return self.key.rpartition(b".")[0] + b"."
+
     def held(self) -> Compare:
         """The fence: holds in etcd exactly as long as this leadership does."""
         return created_at(self.key, self.revision)
@@ -39,12 +44,13 @@ async def campaign(
     """Try to become the leader of a table; ``None`` if somebody else is.
 
     The key is bound to the session's lease, so its lease says whose it is: a repeat after a lost reply
-    recognises its own.
+    recognises its own. Campaigns for many tables share requests.
     """
     txn = Txn(
         (absent(keys.coordinator),),
         (Put(keys.coordinator, encode(leader), session.lease_id),),
         (Get(keys.coordinator),),
+        lane=keys.prefix,
     )
 
     def alive(_: bool) -> Txn:
@@ -66,5 +72,5 @@ async def resign(client: EtcdClient, epoch: Epoch) -> None:
     nobody else can lead before.
     """
     reached("resign.before")
-    txn = Txn((epoch.held(),), (Delete(epoch.key),))
+    txn = Txn((epoch.held(),), (Delete(epoch.key),), lane=epoch.lane)
     await settle(client, txn, replied=lambda: reached("resign.after"))

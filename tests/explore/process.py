@@ -379,6 +379,14 @@ class ModelClient(EtcdClient):
     async def read_at_once(self, gets: Any, *, revision: int = 0) -> TxnResult:
         return await self.txn(Txn(then=tuple(gets)))
 
+    async def read_in_lane(self, gets: Sequence[Get], lane: bytes) -> TxnResult:
+        if not (revision := max(get.revision for get in gets)):
+            return await self.read_at_once(gets)
+        assert all(get.revision == revision for get in gets), "as of the read before it"
+        pages = [await self._ask(Read(get, revision)) for get in gets]
+        counts = tuple(page.count for page in pages)
+        return TxnResult(True, revision, tuple(page.kvs for page in pages), counts)
+
     async def _call(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError("the model of etcd has no such call")
 

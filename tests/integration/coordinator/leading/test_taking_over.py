@@ -1,0 +1,93 @@
+"""Taking over many tables at once, and what that costs etcd."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest_asyncio
+
+from distop.coordinator.completion.completion import Completion
+from distop.coordinator.leading.leadership import Leadership
+from distop.coordinator.starting.planner import Planner
+from distop.coordinator.work.work import Work
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.record import encode
+from distop.operations.registry import Registry
+from support.etcd.counting import Counting
+from support.etcd.jobs import mark, mark_all
+from support.etcd.starts import begin, make_table
+from support.services.coordinators import leader_of
+from support.types.probes import PROBES
+from support.waiting import eventually
+
+TABLES = 100
+MANY = 40
+"""Operations of one of them."""
+
+
+@pytest_asyncio.fixture
+async def counting(etcd_config: EtcdConfig) -> AsyncIterator[Counting]:
+    connected = Counting(etcd_config)
+    yield connected
+    await connected.close()
+
+
+async def _gone(client: EtcdClient, operation: OperationId) -> bool:
+    return not (await client.get(client.keyspace.operation(operation).state)).exists
+
+
+async def test_a_new_leader_of_many_tables_makes_few_requests(client: EtcdClient, counting: Counting) -> None:
+    """G1, O24: tables that are taken over together are read together, and leaders' keys share streams."""
+    names = [f"t{number:03d}" for number in range(TABLES)]
+    await asyncio.gather(*(make_table(client, name) for name in names))
+    operations = await asyncio.gather(*(begin(client, table=name, partition_count=2) for name in names))
+    # One has come far, one table has an operation of many jobs, and one has many operations.
+    await mark(client, operations[0], "0")
+
+    async def other(table: str, count: int, object: str = "") -> OperationId:
+        kind = "per_object" if object else "friend"
+        return await begin(
+            client,
+            table=table,
+            kind=kind,
+            object=object,
+            compatible=lambda _: True,
+            partition_count=count,
+        )
+
+    large = await other(names[2], 100)
+    await mark_all(client, large, map(str, range(100)))
+    many = [await other(names[3], 1, f"o{number}") for number in range(MANY)]
+
+    with ThreadPoolExecutor(1) as threads:
+        work = Work(Registry(PROBES), threads)
+        async with LeaseSession(counting, 10) as session:
+            member = MemberRecord(id=f"m-{session.lease_id:x}")
+            leading = Leadership(counting, session, member, Completion(counting, work), planner=Planner(work))
+            counting.requests = counting.watches = 0
+            task = asyncio.create_task(leading.run())
+            await counting.put(client.keyspace.coordinator(member.id), encode(member), lease=session.lease_id)
+            try:
+                # All but the large one, which ends at once.
+                await eventually(
+                    lambda: sum(len(list(found)) for found in leading.led().values()) == TABLES + MANY
+                )
+                # Each table would cost two streams and eight requests.
+                assert counting.watches <= TABLES + 30
+                assert counting.requests <= 2 * TABLES
+                assert await eventually(lambda: _gone(client, large))
+                await mark(client, operations[0], "1")
+                await mark_all(client, operations[5], "01")
+                await mark(client, many[-1], "0")
+                for operation in (operations[0], operations[5], many[-1]):
+                    assert await eventually(lambda operation=operation: _gone(client, operation))
+                assert await leader_of(client, names[-1]) == member.id
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
