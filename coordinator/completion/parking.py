@@ -113,10 +113,12 @@ class Parking:
 
     async def _note(self, tracked: Tracked, epoch: Epoch, record: CompletionRecord) -> bool:
         """Write down how an attempt has failed; ``False`` if the operation's state has changed meanwhile."""
-        revision = await note_failure(self._client, tracked.keys, epoch, record, tracked.state)
-        if revision is not None:
+        revision, state = await note_failure(self._client, tracked.keys, epoch, record, tracked.state)
+        if state is None:
             tracked.set_completion(record, revision)
-        return revision is not None
+        else:  # over, maybe: nobody else says so, after a finish whose answers were all lost
+            tracked.set_state(state, revision)
+        return state is None
 
     async def resolve(self, tracked: Tracked, epoch: Epoch, decision: ResolveRecord) -> None:
         """Act on what somebody has decided about a parked operation."""

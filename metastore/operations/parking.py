@@ -40,12 +40,13 @@ from distop.metastore.records.record import decode, encode
 
 async def note_failure(
     client: EtcdClient, keys: OperationKeys, epoch: Epoch, record: CompletionRecord, state: bytes = COMMITTING
-) -> int | None:
+) -> tuple[int, bytes | None]:
     """IF ``.state`` is still this one AND nobody has decided AND the epoch is held THEN ``.completion`` is
     this record.
 
-    Only the leader writes it, so it stands on what the leader last wrote or read. Returns the revision;
-    ``None`` when the state is another one, or a decision stands that is to be acted on.
+    Only the leader writes it, so it stands on what the leader last wrote or read. Returns the revision, and
+    ``None``; or, when it was refused, the state as of that revision (empty: there is none any more): the
+    same one if a decision stands that is to be acted on.
 
     Raises
     ------
@@ -53,13 +54,14 @@ async def note_failure(
         The epoch is over; nothing was written.
     """
     then = (Put(keys.completion, encode(record)),)
-    txn = Txn((equals(keys.state, state), absent(keys.resolve), epoch.held()), then, (Get(epoch.key),))
+    compares, reads = (equals(keys.state, state), absent(keys.resolve), epoch.held()), (epoch.key, keys.state)
     reached("note.before")
+    txn = Txn(compares, then, tuple(map(Get, reads)))
     result = await settle(client, txn, replied=lambda: reached("note.after"))
     if result.succeeded:
-        return result.revision
+        return result.revision, None
     _check_epoch(result.one(0, epoch.key), keys, epoch)
-    return None
+    return result.revision, result.one(1, keys.state).value
 
 
 async def request_resolve(

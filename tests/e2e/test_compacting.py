@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from distop.client import Operation, OperationState
+from distop.metastore import crashpoints
 from distop.metastore.etcd.config import EtcdConfig
 from support.etcd.lossy import LossyClient
 from support.services.executing import Child
@@ -72,3 +74,17 @@ async def test_it_can_follow_and_be_followed(service: Whole) -> None:
     assert (ended.jobs.total, ended.facts["partitions"], ended.facts["rows"]) == (2, 2, 26)
     assert len(await asyncio.to_thread(service.published_files)) == 2 + 4
     assert await asyncio.to_thread(service.ids) == list(range(40))
+
+
+async def test_it_is_collected_when_all_answers_to_its_end_are_lost(
+    service: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C9, C18: the leader has to find out that it is over, since nobody tells it."""
+    await fill(service, 2)
+    await service.at_rest()
+    monkeypatch.setattr(crashpoints, "_PLAN", "finish.after=lost")
+    ended = await compact(service)
+    assert ended.state is OperationState.SUCCEEDED, ended.error
+    await service.at_rest()
+    assert await asyncio.to_thread(service.ids) == list(range(20))
+    assert service.data_files() >= await asyncio.to_thread(service.published_files)
