@@ -62,7 +62,7 @@ NOT_RUN = {
     "docs/security.md": [
         "it runs until it is stopped",
         "a test of its own runs it, with certificates and ports of its own",
-        "a coordinator runs until it is stopped",
+        "a coordinator runs until it is stopped, and this one in a pod",
         "it needs a coordinator that knows who calls",
         "it goes on until it is stopped",
     ],

@@ -19,7 +19,7 @@ METHODS = {
 }
 
 
-def request_of(method: str, name: str = "", **fields: Any) -> Any:
+def request_of(method: str, name: str = "", /, **fields: Any) -> Any:
     """A request of a method, about this table or operation."""
     if name:
         fields[RIGHTS[method].field] = name

@@ -29,6 +29,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "EnqueueBatch": {"batch": "b", "type": "noop"},
     "SetOrdering": {"gate": "open"},
     "ControlBacklog": {"action": "open"},
+    "AddSchedule": {"name": "nightly", "type": "noop", "cron": "0 2 * * *"},
+    "ControlSchedule": {"name": "nightly", "action": "pause"},
     "ChangeGrants": {"add": [pb.Grant(who="a", role="admin", tables=["*"])]},
 }
 """What else a request of a method needs to make sense."""

@@ -163,7 +163,7 @@ async def test_a_plan_that_hangs_is_named_and_ended(
         if who == "a caller":
             call.cancel()
         else:
-            assert "for batch 1" in await why()
+            assert "for batch '1'" in await why()
             await service.tables.PauseTable(pb.PauseTableRequest(name="t"), timeout=10)
         await eventually(lambda: not lives(pid))
 
