@@ -188,8 +188,7 @@ async def test_a_deadline_aborts(service: Service, client: EtcdClient) -> None:
     assert ended.state == pb.FAILED
     assert ended.error.code == "DEADLINE_EXCEEDED"
     assert "1 of 2 jobs were done" in ended.error.message
-    took = ended.finished_at.ToNanoseconds() - ended.started_at.ToNanoseconds()
-    assert 0.3e9 <= took < 1.3e9
+    assert ended.finished_at.ToNanoseconds() - ended.started_at.ToNanoseconds() >= 300e6
 
 
 async def test_cancelling_a_running_operation(service: Service, client: EtcdClient) -> None:
