@@ -1,7 +1,8 @@
 """Renewing a lease in a thread of its own, over connections of its own, whatever else keeps its process busy.
 
 It uses gRPC without an event loop: all loops of a process share one queue of events, so that a busy one would
-hold up this one.
+hold up this one. Its thread alone opens and closes its channels: gRPC ends the process when one thread prepares
+a call on a channel that another has closed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Renewal:
         self._config, self._lease = config, lease
         self._stop = threading.Event()
         self._channel: grpc.Channel | None = None
+        self._running: Any = None
         self._token = ""
         self._current = 0
         self._thread = threading.Thread(target=self._run, args=(keep,), name=f"lease-{lease:x}", daemon=True)
@@ -58,7 +60,7 @@ class Renewal:
                 self._channel = open_blocking_channel(self._config, endpoint)
             request = iter([rpc_pb2.LeaseKeepAliveRequest(ID=self._lease)])
             stub = rpc_pb2_grpc.LeaseStub(self._channel)
-            call = stub.LeaseKeepAlive(request, metadata=self._metadata(share), timeout=share)
+            call = self._begun(stub.LeaseKeepAlive(request, metadata=self._metadata(share), timeout=share))
             try:
                 return int(next(call).TTL)
             finally:
@@ -73,15 +75,26 @@ class Renewal:
                 self._leave()
                 self._current = (self._current + 1) % len(self._config.endpoints)
             raise
+        finally:
+            self._running = None  # a call that outlives Python's shutdown can hang it
 
     def _metadata(self, timeout_s: float) -> list[tuple[str, str]] | None:
         if not self._config.user:
             return None
         if not self._token:
-            request = authenticate_request(self._config)
             stub = rpc_pb2_grpc.AuthStub(self._channel)
-            self._token = str(stub.Authenticate(request, timeout=timeout_s).token)
+            call = self._begun(stub.Authenticate.future(authenticate_request(self._config), timeout=timeout_s))
+            if call.code() is not grpc.StatusCode.OK:
+                raise call
+            self._token = str(call.result().token)
         return [("token", self._token)]
+
+    def _begun(self, call: Any) -> Any:
+        """The call, which :meth:`close` cancels; or this, if that came first."""
+        self._running = call
+        if self._stop.is_set():
+            call.cancel()
+        return call
 
     def _leave(self) -> None:
         channel, self._channel = self._channel, None
@@ -91,8 +104,8 @@ class Renewal:
     def close(self) -> None:
         """Stop; a renewal that is under way is given up."""
         self._stop.set()
-        if (channel := self._channel) is not None:
-            channel.close()
+        if (call := self._running) is not None:
+            call.cancel()
         if self._thread is not threading.current_thread():
             self._thread.join(_CLOSING_S)
 

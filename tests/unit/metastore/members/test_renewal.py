@@ -1,0 +1,44 @@
+"""The thread that renews a lease, closed at the worst moment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+CLOSED_BEFORE_ITS_FIRST_CALL = """
+import socket
+import threading
+import grpc
+from aetcd.rpc import rpc_pb2_grpc
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.members.renewal import Renewal
+
+opened, closing = threading.Event(), threading.Event()
+prepare = rpc_pb2_grpc.LeaseStub
+
+def prepare_late(channel):
+    opened.set()
+    closing.wait()
+    return prepare(channel)
+
+def keep(renewal):
+    try:
+        renewal.renew(60.0)
+    except grpc.RpcError as error:
+        print(error.code().name)
+
+rpc_pb2_grpc.LeaseStub = prepare_late
+silent = socket.create_server(("127.0.0.1", 0))
+renewal = Renewal(EtcdConfig(endpoints=(f"127.0.0.1:{silent.getsockname()[1]}",)), 1, keep)
+opened.wait()
+threading.Timer(0.2, closing.set).start()
+renewal.close()
+renewal._thread.join()
+"""
+
+
+def test_closing_it_before_its_first_call_does_not_end_the_process() -> None:
+    """gRPC crashes when it prepares a call on a closed channel."""
+    program = [sys.executable, "-X", "faulthandler", "-c", CLOSED_BEFORE_ITS_FIRST_CALL]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "CANCELLED\n"), ended.stderr
