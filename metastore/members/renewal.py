@@ -1,8 +1,8 @@
 """Renewing a lease in a thread of its own, over connections of its own, whatever else keeps its process busy.
 
 It uses gRPC without an event loop: all loops of a process share one queue of events, so that a busy one would
-hold up this one. Its thread alone opens and closes its channels: gRPC ends the process when one thread prepares
-a call on a channel that another has closed.
+hold up this one. Its thread alone opens and closes its channels: gRPC ends the process when one thread
+prepares a call on a channel that another has closed.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class Renewal:
             return None
         if not self._token:
             stub = rpc_pb2_grpc.AuthStub(self._channel)
-            call = self._begun(stub.Authenticate.future(authenticate_request(self._config), timeout=timeout_s))
+            request = authenticate_request(self._config)
+            call = self._begun(stub.Authenticate.future(request, timeout=timeout_s))
             if call.code() is not grpc.StatusCode.OK:
                 raise call
             self._token = str(call.result().token)

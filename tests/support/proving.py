@@ -66,6 +66,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = chosen
 
 
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """A file that cannot be read has tests that show nothing."""
+    _counts.failed += report.failed
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     _counts.add(report)
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from support.proving import Counts, shows
+from support.repository import TESTS
 
 
 @pytest.mark.parametrize(
@@ -57,3 +63,13 @@ def test_one_failure_disproves_it(bad: pytest.TestReport) -> None:
     counts.add(report("passed", canary_found=0, rotation_failed_calls=0))
     counts.add(bad)
     assert not counts.hold()
+
+
+def test_a_file_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
+    broken = tmp_path / "test_broken.py"
+    broken.write_text("import nothing_of_that_name\n")
+    program = [sys.executable, "-m", "pytest", "-q", "-p", "support.proving", "-c", os.devnull, broken]
+    env = {**os.environ, "PYTHONPATH": str(TESTS)}
+    ended = subprocess.run(program, env=env, cwd=tmp_path, text=True, capture_output=True, timeout=120)
+    assert ended.returncode != 0
+    assert json.loads(ended.stdout.splitlines()[-1])["failed"] == 1
