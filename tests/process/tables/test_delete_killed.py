@@ -1,4 +1,4 @@
-"""The leader dies in the commit of a deletion, or never hears that it has happened."""
+"""Whoever works on a deletion dies, or never hears that it has happened, while others append."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from distop.client import AsyncClient, OperationState
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from support.services.coordinators import CoordinatorProcess
-from support.services.executing import Child, runner
-from support.services.whole import LEASE_S, Whole, write_csv
+from support.services.executing import TTL_S, Child, runner
+from support.services.whole import LEASE_S, Whole, coordinated, write_csv
+from support.waiting import eventually
 
 pytestmark = pytest.mark.process
 
@@ -62,3 +63,60 @@ async def test_the_rows_go_once_whatever_happens_in_the_commit(
         (await sdk.wait(expired.name, timeout_s=90)).raise_for_outcome()
         await service.at_rest()
         assert service.data_files() == await asyncio.to_thread(service.published_files)
+
+
+EXECUTOR = ("-m", "distop.cli", "executor", "--master", "none", "--slots", "1", "--lease-ttl", f"{TTL_S}")
+FILES = 300
+"""More than one job reads."""
+
+
+@pytest.mark.parametrize(
+    "crash",
+    [
+        "job.file.before=die",
+        "job.file.middle=die@2",
+        "mark.after=die",
+        f"job.file.before=sleep:{4 * TTL_S}",
+    ],
+)
+async def test_the_rows_go_once_whatever_happens_to_the_runner(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path, crash: str
+) -> None:
+    """O9, O10, P2: it is killed while a job runs, or sleeps past its lease and then goes on; another runner
+    ends the deletion, and what the first one has written is removed."""
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(coordinated(etcd_config, tmp_path, client))
+        async with runner(client, lease_ttl_s=LEASE_S):
+            source = write_csv(tmp_path / "source", "1.csv", 0, 2 * FILES, kinds=FILES)
+            (await service.ingest(source)).raise_for_outcome()
+            await service.at_rest()
+        operation = await service.client.start("t", "delete", {"where": f"id < {FILES}"})
+        assert operation.jobs.total > 1
+        command = ("-m", "support.tables.foreign_appender", "default.t", "3", "1000")
+        appender = stack.enter_context(Child(etcd_config, tmp_path, *command))
+        struck = stack.enter_context(
+            Child(
+                etcd_config,
+                tmp_path,
+                *EXECUTOR,
+                DISTOP_CRASH_POINTS=crash,
+                DISTOP_CRASH_ONCE=str(tmp_path),
+            )
+        )
+        if crash.partition("=")[2].startswith("die"):
+            assert await struck.exit_code(60) == -signal.SIGKILL, struck.log.read_text()
+        else:
+            await eventually(lambda: (tmp_path / crash).exists(), 60.0)
+        stack.enter_context(Child(etcd_config, tmp_path, *EXECUTOR))
+        ended = await service.client.wait(operation.name, timeout_s=180)
+        assert ended.state is OperationState.SUCCEEDED, ended.error
+        assert (ended.facts["removedRows"], ended.facts["droppedFiles"]) == (FILES, 0)
+        assert await appender.exit_code(60) == 0, appender.log.read_text()
+        assert await asyncio.to_thread(service.ids) == [*range(FILES, 2 * FILES), 1000, 1001, 1002]
+        expired = await service.client.start("t", "expire_snapshots", {"older_than": "0s"})
+        (await service.client.wait(expired.name, timeout_s=90)).raise_for_outcome()
+        await service.at_rest()
+        published = await asyncio.to_thread(service.published_files)
+        # One that slept writes on when it wakes, and removes it when it hears that it has lost.
+        await eventually(lambda: service.data_files() == published, 30.0)
+        assert await service.findings("t", deep=True) == []
