@@ -15,7 +15,7 @@ from distop.commit.cleanup.purge import leave_files
 from distop.commit.files.storage import storage_of
 from distop.errors import BacklogInUse, DistopError, OutcomeUnknown, TablePaused
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.txn import Delete, KeyValue, Op, Put, Txn, TxnResult, absent, unchanged
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, absent, unchanged
 from distop.metastore.records.keyspace import TableKeys, prefix_end
 from distop.metastore.records.names import check_new_name
 from distop.metastore.records.record import decode, encode
@@ -92,10 +92,13 @@ class Naming:
         gone = (*(Delete(key) for key in (*own, *indexes)), Delete(chunks, prefix_end(chunks)))
         txn = Txn(same(base), (*gone, *self._pointers.audit("drop-table", keys.name)), reads(keys))
         txn += self._buried(keys, record)
+
+        def ours(read: TxnResult) -> bool:
+            found = pointer_of(keys, read).record
+            return found is None or found.uuid != record.uuid  # somebody may have made another one since
+
         reached("catalog.drop.before")
-        outcome = self._pointers.settled(
-            txn, lambda read: pointer_of(keys, read).record is None, lambda: reached("catalog.drop.after")
-        )
+        outcome = self._pointers.settled(txn, ours, lambda: reached("catalog.drop.after"))
         if outcome is Swap.DONE:
             self._tidy(keys, leave)
         return outcome
@@ -182,11 +185,17 @@ class Naming:
         ops += self._pointers.audit("rename-table", new.name, new, reason=f"it was {old.name}")
         for kv in moving:
             ops += [Put(new.prefix + kv.key[len(old.prefix) :], kv.value), Delete(kv.key)]
-        txn = Txn(compares, tuple(ops), reads(new)) + self._pointers.passed_on(base, record)
+        looks = (Get(new.table), Get(old.table))
+        txn = Txn(compares, tuple(ops), looks) + self._pointers.passed_on(base, record)
         txn += self._buried(old, record, new.name)
 
-        def ours(read: TxnResult) -> bool:
-            return pointer_of(new, read).record == record
+        def ours(read: TxnResult) -> bool | None:
+            renamed, as_before = (
+                kv.exists and decode(kv.value, TableRecord, kv.key).uuid == record.uuid
+                for kv in (read.one(0, new.table), read.one(1, old.table))
+            )
+            # Under neither name: somebody may have renamed or dropped it since.
+            return True if renamed else False if as_before else None
 
         reached("catalog.rename.before")
         outcome = self._pointers.settled(txn, ours, lambda: reached("catalog.rename.after"))

@@ -157,7 +157,7 @@ class ViewCatalog(NamespaceCatalog):
                 return StoredView(name, before, record.metadata_location)
             if after.location != before.location:
                 record.location = canonical(after.location)
-                self._check_folder(name, record)
+                self._check_place(name, record)
             record.metadata_location = written = self._written(after)
             if self._moved(name, written, partial(self._views.move, name, base, record)):
                 return StoredView(name, after, written)
@@ -172,16 +172,17 @@ class ViewCatalog(NamespaceCatalog):
             created_at=time.time(),
             created_by=FOREIGN,
         )
-        self._views.check_place(name, record)
-        self._check_folder(name, record)
+        self._check_place(name, record)
         written = "" if given else self._written(metadata)
         record.metadata_location = given or written
         if not self._moved(name, written, partial(self._views.create, name, record, action)):
             raise self._views.why_lost(name, record)
         return StoredView(name, metadata, record.metadata_location)
 
-    def _check_folder(self, name: str, record: ViewRecord) -> None:
-        """Raise :class:`~distop.errors.LocationInUse` if it is that of another installation's table."""
+    def _check_place(self, name: str, record: ViewRecord) -> None:
+        """Raise :class:`~distop.errors.LocationInUse` if another table or view lives where it is to be, here
+        or in another installation."""
+        self._views.check_place(name, record)
         Folder(TableRecord(name=name, location=record.location, uuid=record.uuid), self.properties).is_free()
 
     def _moved(self, name: str, written: str, send: Callable[[], Swap]) -> bool:

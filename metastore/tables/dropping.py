@@ -63,8 +63,11 @@ async def drop_table(
     """
     tombstone = keys.keyspace.dropped(keys.name)
     wanted = (keys.table, keys.run_ops, tombstone)
+    sent: DropRecord | None = None
+    finished = False
 
     async def decide(read: TxnResult) -> tuple[Txn | None, DropRecord]:
+        nonlocal sent
         table, run_ops, standing = (read.one(index, key) for index, key in enumerate(wanted))
         if not table.exists and not standing.exists:
             raise _not_found(keys)
@@ -72,7 +75,8 @@ async def drop_table(
             return None, decode(standing.value, DropRecord, tombstone)
         _check_idle(keys, run_ops)
         found = decode(table.value, TableRecord, table.key)
-        record, chunks = drop(found), watermark_chunks(keys.keyspace, found)
+        sent = record = drop(found)
+        chunks = watermark_chunks(keys.keyspace, found)
         gone = (
             *table_deletes(keys),
             Delete(keys.keyspace.paused_table(keys.name)),
@@ -84,9 +88,18 @@ async def drop_table(
         reached("drop.before")
         return Txn((unchanged(table), unchanged(run_ops), absent(tombstone)), ops), record
 
+    def is_ours(read: TxnResult) -> DropRecord | None:
+        nonlocal finished
+        table = read.one(0, keys.table)
+        # The table of before is gone, and its drop finished: else nobody could have made another one.
+        finished = table.exists and sent is not None and _uuid(table) != sent.uuid
+        return sent if finished else None
+
     reads = [Get(key) for key in wanted]
     what, replied = f"table {keys.name!r}", lambda: reached("drop.after")
-    record, _ = await update(client, reads, decide, what=what, replied=replied)
+    record, _ = await update(client, reads, decide, is_ours, what=what, replied=replied)
+    if finished:
+        return record
     await finish_drop(client, keys, record, leave)
     if record.renamed_to:
         raise _not_found(keys)
@@ -111,13 +124,17 @@ async def finish_drop(client: EtcdClient, keys: TableKeys, record: DropRecord, l
     await _finish(client, keys, Claim(keys.keyspace, record.location, record.name, record.uuid))
 
 
+def _uuid(table: KeyValue) -> str:
+    return decode(table.value, TableRecord, table.key).uuid
+
+
 async def _move_past(client: EtcdClient, old: TableKeys, record: DropRecord) -> None:
     """History and audit trail follow a renamed table, unless that is gone, too."""
     new = old.keyspace.table(record.renamed_to)
     for prefix in (old.audit_prefix, old.history_prefix):
         while page := (await client.get_range(prefix, prefix_end(prefix), limit=MOVE_BITE)).kvs:
             table = await client.get(new.table)
-            if not table.exists or decode(table.value, TableRecord, table.key).uuid != record.uuid:
+            if not table.exists or _uuid(table) != record.uuid:
                 return
             puts = (Put(new.prefix + kv.key[len(old.prefix) :], kv.value) for kv in page)
             # The first one stands: nobody else has moved them.

@@ -254,16 +254,19 @@ def test_a_folder_is_one_views_or_one_tables(catalog: EtcdCatalog, tmp_path: Pat
     table = catalog.create_table("default.t", SCHEMA)
     place = f"file://{tmp_path}/place"
     make(catalog, place=place)
+    make(catalog, "default.theirs", place=f"file://{tmp_path}/theirs")
     refused: list[Callable[[], object]] = [
         lambda: make(catalog, "default.w", place=table.location()),
         lambda: make(catalog, "default.w", place=f"{place}/inner"),
         lambda: catalog.create_table("default.u", SCHEMA, place),
         lambda: catalog.commit_view(V, (), [SetLocationUpdate(location=f"{table.location()}/in")]),
+        lambda: catalog.commit_view(V, (), [SetLocationUpdate(location=f"file://{tmp_path}/theirs/in")]),
     ]
     for attempt in refused:
         with pytest.raises(LocationInUse):
             attempt()
-    assert len(metadata_files(tmp_path)) == 2
+    assert len(metadata_files(tmp_path)) == 3
+    assert not (tmp_path / "theirs" / "in").exists()  # nothing was written there, not even for a moment
     moved = catalog.commit_view(V, (), [SetLocationUpdate(location=f"file://{tmp_path}/moved")])
     assert moved.metadata_location.startswith(f"file://{tmp_path}/moved/metadata/")
     make(catalog, "default.w", place=place)

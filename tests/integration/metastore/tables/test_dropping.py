@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest_asyncio
 from distop.client import AsyncClient
 from distop.commit.layout.owner import take_folder
 from distop.errors import IncompatibleOperation, LocationInUse, LocationNotOwned, TableNotFound
+from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Delete, Put, Txn, TxnResult
 from distop.metastore.records.keyspace import OperationId
@@ -175,6 +177,36 @@ async def test_a_drop_that_was_interrupted_is_gone_on_with(
         assert not (tmp_path / "t").exists()
         assert not (await client.get(keys.request("3"))).exists
         assert not (await client.get(client.keyspace.dropped("t"))).exists
+
+
+async def test_a_drop_whose_reply_is_lost_takes_no_table_that_was_made_after_it(
+    client: LossyClient, etcd_config: EtcdConfig
+) -> None:
+    """P8: somebody else has finished the drop meanwhile, and made another table."""
+    await make_table(client)
+    keys = client.keyspace.table("t")
+    before = decode((await client.get(keys.table)).value, TableRecord)
+    client.fail(Fault.LOST_REPLY, when=puts(client.keyspace.dropped("t")))
+
+    async def goes_on() -> None:
+        other = EtcdClient(etcd_config)
+        try:
+            await drop_table(other, keys, tombstone, audit, nothing)  # goes on with it
+            await make_table(other)
+        finally:
+            await other.close()
+
+    def tombstone(record: TableRecord) -> DropRecord:
+        return DropRecord(name="t", location=record.location, uuid=record.uuid)
+
+    async def nothing(record: DropRecord) -> None:
+        pass
+
+    audit = audit_put(client.keyspace, "drop-table", by="", target="t", at=1.0)
+    client.meanwhile.append(lambda: asyncio.run(goes_on()))
+    assert (await drop_table(client, keys, tombstone, audit, nothing)).uuid == before.uuid
+    assert client.spent
+    assert (await client.get(keys.table)).exists
 
 
 class Overtaken(LossyClient):
