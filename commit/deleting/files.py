@@ -95,8 +95,8 @@ def concerned_by(
     live = [manifest for manifest in snapshot.manifests(io) if is_live(manifest)]
     data = [manifest for manifest in live if manifest.content == ManifestContent.DATA]
     deletes = Deletes(io, live)
-    planner = ManifestGroupPlanner(metadata, io, certain(where))
-    proves = proving(metadata.schema(), provable(where))
+    planner = ManifestGroupPlanner(metadata, io, certain(where, metadata.schema()))
+    proves = proving(metadata.schema(), provable(where, metadata.schema()))
     places = Places(metadata)
     whole: list[Leaving] = []
     read: list[tuple[Place, FileScanTask]] = []

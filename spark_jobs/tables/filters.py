@@ -57,6 +57,6 @@ def arrow_filter(expression: BooleanExpression, schema: Schema, field: str = "fi
         A column does not exist, or is compared with something of another kind. Names the ``field``.
     """
     try:
-        return expression_to_pyarrow(bind(schema, certain(expression), case_sensitive=True))
+        return expression_to_pyarrow(bind(schema, certain(expression, schema), case_sensitive=True))
     except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
         raise invalid(field, f"the filter does not fit the columns: {error}") from None

@@ -194,7 +194,7 @@ class TableSnapshot:
         if expression is None:
             return AlwaysTrue()
         self.projection(sorted(filter_columns(expression)), "filter")
-        return certain(expression)
+        return certain(expression, self.schema)
 
     def projection(self, columns: Sequence[str] | None, field: str = "columns") -> Schema:
         """The schema of some columns, in this order; of all, if there are none to choose.

@@ -1,0 +1,89 @@
+"""Columns of 32 bits against the numbers of a predicate, which have 64: 0.1 is not 0.1 everywhere."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.manifest import DataFile
+from pyiceberg.table.snapshots import Operation, Summary
+
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.snapshots import Draft
+from distop.commit.layout.model import Layout
+from distop.commit.writing.manifests import ManifestBuilder
+from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.records.record import encode
+from distop.metastore.records.table import Head
+from distop.spark_jobs.delete.operation import Delete
+from distop.spark_jobs.tables.snapshot import open_snapshot
+from support.tables.maintaining import Run
+from support.tables.publishing import Table
+
+COLUMNS = pa.schema([("id", pa.int64()), ("x", pa.float32())])
+
+
+def with_floats(folder: Path, values: list[float], *, foreign: bool) -> Table:
+    """A file for each value; ``foreign``: with the statistics of other programs, which count NaN, too."""
+    table = Table("flights", f"file://{folder}/flights", Layout.create(COLUMNS))
+    for number, value in enumerate(values):
+        table.publish(table.staged([pa.record_batch({"id": [number], "x": [value]}, schema=COLUMNS)]))
+    if foreign:
+        count_nan(table)
+    return table
+
+
+def count_nan(table: Table) -> None:
+    iceberg = table.iceberg()
+    current = iceberg.current_snapshot()
+    assert current is not None
+    draft = Draft(iceberg.io, TableFile.read(table.record().metadata_location))
+    builder = ManifestBuilder(iceberg.schema(), iceberg.spec(), snapshot_id=4711)
+    for task in iceberg.scan().plan_files():
+        file = task.file
+        told = {name: getattr(file, name) for name in ("content", "file_path", "file_format", "partition")}
+        told |= {name: getattr(file, name) for name in ("record_count", "file_size_in_bytes")}
+        told |= {name: getattr(file, name) for name in ("value_counts", "null_value_counts")}
+        told |= {"lower_bounds": file.lower_bounds, "upper_bounds": file.upper_bounds}
+        builder.add(DataFile.from_args(**told, nan_value_counts={2: 0}))
+    manifest = builder.write(iceberg.io, draft.new_manifest_path())
+    location = draft.add_snapshot(4711, [manifest], Summary(operation=Operation.OVERWRITE), now=0.0)
+    head = Head(metadata_location=location, snapshot_id=4711, operation="foreign")
+    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+@pytest.mark.parametrize(
+    ("where", "gone"),
+    [
+        ("x = 0.1", [0]),
+        ("x != 0.1", [1, 2]),
+        ("x > 0.1", [1, 2]),
+        ("x >= 0.1", [0, 1, 2]),
+        ("x < 0.1", []),
+        ("x <= 0.1", [0]),
+        ("x in (0.1, 7.5)", [0]),
+        ("x not in (0.1, 7.5)", [1, 2]),
+        ("x = 16777217", [2]),
+        ("not x < 16777217", [2]),
+    ],
+)
+def test_a_number_is_what_the_column_can_hold_of_it(
+    tmp_path: Path, where: str, gone: list[int], foreign: bool
+) -> None:
+    """Whether statistics or the rows themselves decide; and a read with the predicate shows what will go."""
+    stored = struct.unpack("<f", struct.pack("<f", 0.1))[0]
+    assert stored > 0.1
+    table = with_floats(tmp_path, [0.1, 0.5, 16777216.0], foreign=foreign)
+    snapshot = open_snapshot(table.record().metadata_location)
+    shown = [
+        number
+        for batch in snapshot.batches(snapshot.plan_files(where), where=where)
+        for number in batch["id"].to_pylist()
+    ]
+    assert sorted(shown) == gone
+    facts = Run.of(table, Delete(), where=where).finish()
+    assert table.ids() == [number for number in range(3) if number not in gone]
+    assert facts["removedRows"] == len(gone)
