@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
 from pyiceberg.table.snapshots import Snapshot
@@ -11,6 +10,7 @@ from pyiceberg.table.snapshots import Snapshot
 from distop.commit.steps.partial import Moves
 from distop.errors import PreconditionFailed
 from distop.metastore.records.operation import OperationArg, RequestNote, WatermarkMove
+from distop.metastore.records.structs import from_json
 from distop.metastore.records.watermark_chunks import position
 from distop.metastore.records.watermarks import Changes, Marks
 
@@ -29,6 +29,8 @@ UNORDERED = "distop.batch"
 """Or the one without an order."""
 REQUEST = "distop.request"
 """The request that started it, if its caller has chosen the id: ``{"id": ..., "digest": ..., ...}``."""
+
+_KEEP = 'roll back with watermarks="keep"; what is ingested again then needs reingest'
 
 
 class Request(RequestNote, kw_only=True):
@@ -73,20 +75,20 @@ def moves_of(snapshot: Snapshot) -> Moves:
     Raises
     ------
     PreconditionFailed
-        There were too many of them, and it does not say.
+        There were too many of them, and it does not say; or what it says makes no sense.
     """
     told = snapshot.summary.additional_properties if snapshot.summary else {}
     if WATERMARKS not in told:
         return {}
     if WATERMARKS_BEFORE not in told:
         raise PreconditionFailed(f"snapshot {snapshot.snapshot_id} does not say which watermarks it moves")
-    before = _decoded(told[WATERMARKS_BEFORE])
+    before = _decoded(snapshot, WATERMARKS_BEFORE)
     return {
         source: {
             name: WatermarkMove(before=before.get(source, {}).get(name), after=after)
             for name, after in partitions.items()
         }
-        for source, partitions in _decoded(told[WATERMARKS]).items()
+        for source, partitions in _decoded(snapshot, WATERMARKS).items()
     }
 
 
@@ -100,8 +102,8 @@ def without(snapshots: Iterable[Snapshot], watermarks: Mapping[str, Mapping[str,
     Raises
     ------
     PreconditionFailed
-        A snapshot moved watermarks and does not say where they had stood: there were too many of them, or an
-        earlier version of distop made it.
+        A snapshot moved watermarks and does not say where they had stood: there were too many of them, an
+        earlier version of distop made it, or another program, and it makes no sense.
     """
     back: dict[str, dict[str, str | None]] = {}
     for snapshot in snapshots:
@@ -111,11 +113,11 @@ def without(snapshots: Iterable[Snapshot], watermarks: Mapping[str, Mapping[str,
         if WATERMARKS_BEFORE not in told:
             raise PreconditionFailed(
                 f"snapshot {snapshot.snapshot_id} does not say where its watermarks had stood before",
-                hint='roll back with watermarks="keep"; what is ingested again then needs reingest',
+                hint=_KEEP,
                 details={"field": "watermarks", "snapshot": str(snapshot.snapshot_id)},
             )
-        before = _decoded(told[WATERMARKS_BEFORE])
-        for source, partitions in _decoded(told[WATERMARKS]).items():
+        before = _decoded(snapshot, WATERMARKS_BEFORE)
+        for source, partitions in _decoded(snapshot, WATERMARKS).items():
             for partition in partitions:
                 back.setdefault(source, {})[partition] = before.get(source, {}).get(partition)
     return _changed(Marks.of(watermarks), back)
@@ -170,6 +172,14 @@ def _changed(marks: Marks, changes: Changes) -> Marks:
     return marks.then(changes)
 
 
-def _decoded(text: str) -> Mapping[str, Mapping[str, Any]]:
-    decoded: Mapping[str, Mapping[str, Any]] = msgspec.json.decode(text, type=dict[str, dict[str, str]])
-    return decoded
+def _decoded(snapshot: Snapshot, name: str) -> Mapping[str, Mapping[str, str]]:
+    """What a snapshot's summary has under a name that is there."""
+    text = str(snapshot.summary[name]) if snapshot.summary else ""
+    try:
+        return from_json(text.encode(), dict[str, dict[str, str]])
+    except msgspec.MsgspecError as error:
+        raise PreconditionFailed(
+            f"what snapshot {snapshot.snapshot_id} says of watermarks cannot be read: {error}",
+            hint=_KEEP,
+            details={"snapshot": str(snapshot.snapshot_id)},
+        ) from error

@@ -10,15 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.table.snapshots import Operation, Summary
 
 from distop.commit.cleanup.orphans import find_orphans
 from distop.commit.iceberg.append import IcebergAppend, IcebergOverwrite
-from distop.commit.iceberg.provenance import WATERMARKS_BEFORE
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.provenance import WATERMARKS, WATERMARKS_BEFORE
+from distop.commit.iceberg.snapshots import Draft
 from distop.commit.iceberg.watermarks import WatermarkStep
+from distop.commit.layout.model import file_io
 from distop.commit.layout.owner import owner_file
 from distop.errors import HeadConflict, InvalidArgument, LocationNotOwned, PreconditionFailed
+from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.records.operation import WatermarkMove
-from distop.metastore.records.table import TableRecord, decode_watermarks
+from distop.metastore.records.record import encode
+from distop.metastore.records.table import Head, TableRecord, decode_watermarks
 from distop.operations.api import PlanRequest
 from distop.operations.registry import Registry
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
@@ -161,6 +167,30 @@ def test_a_snapshot_that_does_not_say_where_watermarks_stood_is_refused(tmp_path
     assert WATERMARKS_BEFORE not in summary.additional_properties
     with pytest.raises(PreconditionFailed, match="does not say where its watermarks had stood"):
         Run.of(table, Rollback(), snapshot=first).commit()
+
+
+@pytest.mark.parametrize("told", ["?", "[]", '{"files": "2 partitions"}', '{"files": {"p": 1}}'])
+def test_what_another_program_says_of_watermarks_may_make_no_sense(tmp_path: Path, told: str) -> None:
+    """P11, U3: that is a reason to refuse, and none to try again."""
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 1)]))
+    first = str(table.record().snapshot_id)
+    foreign(table, {WATERMARKS: told, WATERMARKS_BEFORE: "{}"})
+    with pytest.raises(PreconditionFailed, match="what snapshot 4711 says of watermarks cannot be read"):
+        Run.of(table, Rollback(), snapshot=first).commit()
+    Run.of(table, Rollback(), snapshot=first, watermarks="keep").commit()
+
+
+def foreign(table: Table, told: dict[str, str]) -> None:
+    """A snapshot of another program."""
+    file = TableFile.read(table.record().metadata_location)
+    draft = Draft(file_io(table.location), file)
+    current = file.metadata.current_snapshot()
+    assert current is not None
+    summary = Summary(operation=Operation.APPEND, **told)
+    location = draft.add_snapshot(4711, current.manifests(draft.io), summary, now=0.0)
+    head = Head(metadata_location=location, snapshot_id=4711, operation="foreign")
+    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
 
 
 # -- expiry ------------------------------------------------------------------------------------------
