@@ -73,7 +73,7 @@ class Launcher:
         self._check, self._wall = check, wall
         self._before, self._after = before, after
         self._planning: tuple[tuple[str, str], Planning] | None = None
-        """Of what could not be started on what its plan was made on, by request and object."""
+        """Of the start that was lost last, by request and object."""
 
     async def launch(
         self,
@@ -103,6 +103,8 @@ class Launcher:
             What it is started for: batches of the backlog, the one without an order, or a schedule.
         """
         keys = self._keys
+        # Kept only for the next try of a start that was lost: the time that it may take goes on meanwhile.
+        kept, self._planning = self._planning, None
         whose = f"schedule {schedule!r}" if schedule else f"batch {[*batches, unordered][0]!r}"
         request = body.request(unique, kind, call=unique)
         state = await read_table_state(self._client, keys, request)
@@ -113,10 +115,9 @@ class Launcher:
             log.info("launch_waits", extra={"table": keys.name, "of": whose, "operation": str(other)})
             return Launched.IN_THE_WAY
         planned = unique, body.object
-        if self._planning is None or self._planning[0] != planned:
-            planning = Planning(self._planner, self._client, keys, body, PLANNING_S, f" for {whose}")
-            self._planning = planned, planning
-        plan = await self._unless_changed(self._planning[1].on(state), stands_on)
+        if kept is None or kept[0] != planned:
+            kept = planned, Planning(self._planner, self._client, keys, body, PLANNING_S, f" for {whose}")
+        plan = await self._unless_changed(kept[1].on(state), stands_on)
         if plan is None:
             return Launched.LOST
         arg = operation_arg(
@@ -140,8 +141,8 @@ class Launcher:
             )
         self._before()
         if not await self.settled(txn, self._after):
+            self._planning = kept
             return Launched.LOST
-        self._planning = None
         log.info("launched", extra={"table": keys.name, "of": whose, "operation": str(arg.id)})
         return Launched.STARTED
 
