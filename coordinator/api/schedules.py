@@ -11,6 +11,7 @@ from typing import Any
 import grpc.aio
 import msgspec
 
+from distop.commit.files.storage import without_secrets
 from distop.coordinator.schedules.conditions import check_measured, parse_condition
 from distop.coordinator.schedules.times import check_cron, next_tick
 from distop.coordinator.starting.body import StartBody
@@ -19,6 +20,7 @@ from distop.coordinator.views.operations import pause_of, timestamp
 from distop.errors import InvalidArgument, InvalidName
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put
+from distop.metastore.operations.starting import digest_of
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_name, check_table_name, unreadable
 from distop.metastore.records.operation import PauseRecord
@@ -81,7 +83,8 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
             above=above,
             added_by=acting.get().subject or request.requested_by,
             added_at=now,
-            request=call,
+            # Another request under the same id is no repeat: nobody is told that it is done.
+            request=digest_of([call, "add", name, body.digest, request.cron, request.when]),
             tick=now,
         )
 
@@ -111,7 +114,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
         action = f"{request.action}-schedule"
         who = acting.get().subject or request.requested_by
         audit = self._audit(keys, action, name, request.requested_by, now, call, request.reason)
-        once: dict[str, Any] = {"request": call, "beside": (audit,)}
+        once: dict[str, Any] = {"request": digest_of([call, action, name]), "beside": (audit,)}
         pause = PauseRecord(by=who, reason=request.reason, at=now)
 
         def paused(record: ScheduleRecord) -> ScheduleRecord | None:
@@ -160,20 +163,20 @@ def _name(name: str) -> str:
 def schedule_message(table: str, name: str, record: ScheduleRecord) -> pb.Schedule:
     """A schedule as callers see it."""
     next_at = next_tick(record.cron, record.tick) if record.cron and record.pause is None else math.inf
-    skip, decided = record.skip, record.started or record.skipped
+    skip = record.skip
     return pb.Schedule(
         table=table,
         name=name,
         type=record.type,
         object=record.object,
-        argument_json=to_json(record.argument, "argument"),
+        argument_json=to_json(without_secrets(record.argument), "argument"),
         cron=record.cron,
         when=f"{record.measure} > {record.above}" if record.measure else "",
         added_by=record.added_by,
         added_at=timestamp(record.added_at),
         pause=pause_of(record.pause, "schedule") if record.pause is not None else None,
         next_at=timestamp(next_at) if next_at < math.inf else None,
-        last_at=timestamp(record.tick) if decided else None,
+        last_at=timestamp(record.last) if record.last else None,
         started=record.started,
         operation=record.operation,
         skipped=record.skipped,

@@ -12,7 +12,8 @@ from distop.coordinator.schedules.times import last_tick, next_tick
 from distop.metastore.records.schedule import AgendaRecord, ScheduleRecord, Skip
 
 AGAIN_S = 60.0
-"""How often at most the conditions of a table are looked at: also, what such a look has skipped."""
+"""How often at most the conditions of a table are looked at: also, what such a look has skipped, and
+schedules that only a newer version can read."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,12 @@ class Tick:
     def started(self, record: ScheduleRecord, operation: str) -> ScheduleRecord:
         """The record once it has started an operation."""
         return msgspec.structs.replace(
-            record, tick=self.at, head=self.head, started=record.started + 1, operation=operation
+            record,
+            tick=self.at,
+            last=self.at,
+            head=self.head,
+            started=record.started + 1,
+            operation=operation,
         )
 
     def skipped(
@@ -45,6 +51,7 @@ class Tick:
         return msgspec.structs.replace(
             record,
             tick=self.at,
+            last=self.at,
             head=record.head if waits else self.head,
             skipped=record.skipped + 1,
             skip=Skip(code=code, message=message, at=now, head=self.head),
@@ -98,7 +105,7 @@ def rested(
     Parameters
     ----------
     waiting:
-        Whether a condition holds for which nothing could be started.
+        Whether a condition holds for which nothing could be started, or a schedule could not be read.
     """
     active = [record for record in records if record.pause is None]
     times = [

@@ -63,6 +63,8 @@ class Seen:
     pause: KeyValue
     run_ops: KeyValue
     schedules: Mapping[str, tuple[KeyValue, ScheduleRecord]]
+    unreadable: bool
+    """Whether there are others, of a newer version: nobody here knows their times."""
 
 
 class Ticker:
@@ -137,7 +139,7 @@ class Ticker:
             return await self._launcher.settled(gone, lambda: None)
         now, head = self._wall(), seen.head.mod_revision
         measures, failure = await self._measured(seen)
-        acted = waiting = False
+        acted, waiting = False, seen.unreadable
         for name, (kv, record) in seen.schedules.items():
             unmeasured = failure if looks(record, head) else None
             tick = due_tick(record, now, head, measures) if unmeasured is None else Tick(now, head)
@@ -174,7 +176,8 @@ class Ticker:
             except CorruptRecord as error:  # of a newer version, whose coordinators decide about it
                 log.error("schedule_unreadable", extra={"table": keys.name, "error": str(error)})
         agenda, table, head, pause, run_ops = (read.one(at, get.key) for at, get in enumerate(wanted))
-        return Seen(agenda, table, head, pause, run_ops, schedules)
+        unreadable = len(schedules) < len(read.got(len(wanted)))
+        return Seen(agenda, table, head, pause, run_ops, schedules, unreadable)
 
     async def _measured(self, seen: Seen) -> tuple[Mapping[str, int] | None, Exception | None]:
         """What is measured of the table, or why it cannot be; neither where nothing asks for it."""

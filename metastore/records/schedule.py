@@ -55,7 +55,9 @@ class ScheduleRecord(Record, kw_only=True):
     pause: PauseRecord | None = None
     tick: float = 0.0
     """Ticks up to this time (seconds since the Unix epoch) are decided: what was to be started was started,
-    or was skipped. Of a condition: when it was last."""
+    or was skipped, or its time passed while somebody had paused it."""
+    last: float = 0.0
+    """The last one at which something was started, or skipped; of a condition: when that was."""
     head: int = 0
     """Of a condition: the revision of the head that it is decided for."""
     started: int = 0

@@ -19,6 +19,7 @@ from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.schedule import MAX_SCHEDULE_BYTES, MAX_SCHEDULES, AgendaRecord
+from distop.proto.secret import MASK
 from support.etcd.jobs import mark
 from support.etcd.lossy import LossyClient
 from support.services.coordinators import config_of, leader_of, running
@@ -109,6 +110,38 @@ async def test_what_makes_no_sense_is_refused_and_leaves_nothing(
     assert [kv.key for kv in after] == [kv.key for kv in before]
 
 
+async def test_an_id_of_another_request_is_no_repeat(sdk: AsyncClient) -> None:
+    """O7: nobody is told that what was not done is done."""
+
+    async def asked(method: str, name: str, **fields: str) -> None:
+        await sdk._call(method, table="t", name=name, request_id="mine", **fields)
+
+    async def add(name: str, argument: str = "{}") -> None:
+        await asked("AddSchedule", name, type="noop", cron=YEARLY, argument_json=argument)
+
+    for _ in range(2):
+        await add("a")
+    await add("b")
+    assert [one.name for one in await sdk.schedules("t")] == ["a", "b"]
+    with pytest.raises(ScheduleExists):
+        await add("b", '{"partitions": 1}')
+    for action in ("pause", "pause", "resume"):
+        await asked("ControlSchedule", "a", action=action)
+    assert [one.pause for one in await sdk.schedules("t")] == [None, None]
+    for _ in range(2):
+        await asked("ControlSchedule", "a", action="remove")
+    assert [one.name for one in await sdk.schedules("t")] == ["b"]
+
+
+async def test_whoever_may_look_sees_no_secret(sdk: AsyncClient) -> None:
+    """S5."""
+    asked = {"partitions": 0, "password": "hunter2"}
+    added = await sdk.add_schedule("t", "a", "noop", asked, cron=YEARLY)
+    (listed,) = await sdk.schedules("t")
+    assert added.argument == listed.argument
+    assert (listed.argument["partitions"], listed.argument["password"]) == (0, MASK)
+
+
 async def test_a_table_has_so_many_and_no_more(sdk: AsyncClient) -> None:
     for number in range(MAX_SCHEDULES):
         await sdk.add_schedule("t", f"s{number}", "noop", cron=YEARLY)
@@ -195,6 +228,10 @@ async def test_what_is_paused_starts_nothing_and_is_not_made_up_for(
     await sdk.resume_schedule("t", "s")
     assert await eventually(lambda: at_rest(client))
     assert (await schedule(client, "s")).started == 0
+    await sdk.pause_schedule("t", "other")
+    resumed = await sdk.resume_schedule("t", "other")
+    assert resumed.last_at is not None, "what was decided last, not when it was resumed"
+    assert (resumed.last_at.month, resumed.last_at.day, resumed.last_at.hour) == (1, 1, 3)
 
 
 async def test_a_table_whose_schedules_rest_has_no_leader(

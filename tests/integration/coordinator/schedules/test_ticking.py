@@ -11,7 +11,10 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from distop.coordinator.schedules import ticking
+from distop.coordinator.schedules.policy import AGAIN_S
 from distop.coordinator.schedules.ticking import Ticker
+from distop.coordinator.starting import launching
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.work.work import Work
 from distop.errors import LeadershipLost
@@ -21,8 +24,9 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.keyspace import OperationId, TableKeys
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import OperationArg, PauseRecord
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import decode, encode
 from distop.metastore.records.schedule import ScheduleRecord
+from distop.metastore.records.table import Head
 from distop.metastore.tables import schedules
 from distop.operations.registry import Registry
 from support.etcd.lossy import Fault, LossyClient, puts
@@ -199,6 +203,35 @@ async def test_what_is_changed_while_it_is_planned_is_not_started(
     assert (await schedule(leader.client, "s")).pause is not None
 
 
+async def test_a_condition_that_could_not_be_planned_for_long_starts_once_it_can(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time that a plan may take is that of one try: not of all since the condition has held."""
+    files = msgspec.structs.replace(HOURLY, cron="", measure="small_files", above=1)
+    await leader.add("s", files)
+    await leader.client.txn(Txn(then=(Put(leader.keys.head, encode(Head(metadata_location="m"))),)))
+    monkeypatch.setattr(ticking, "measured", lambda table, head: {"small_files": 2})
+    monkeypatch.setattr(launching, "PLANNING_S", 0.05)
+    plan, loop, tries = Planner.plan, asyncio.get_running_loop(), []
+
+    async def fails(*args: object, **options: object) -> object:
+        tries.append(loop.time())
+        raise OSError("the storage is away")
+
+    monkeypatch.setattr(Planner, "plan", fails)
+    await leader.look()
+    assert ((await schedule(leader.client, "s")).skipped, len(tries)) == (1, 2)
+    monkeypatch.setattr(Planner, "plan", plan)
+    monkeypatch.setattr(launching, "PLANNING_S", 30.0)
+
+    async def is_over() -> bool:
+        return loop.time() > tries[-1] + 0.05
+
+    assert await eventually(is_over)
+    await leader.look()
+    assert await operations(leader.client) == ["t/noop/1"]
+
+
 async def test_schedules_of_a_table_that_is_gone_are_forgotten(leader: Leader) -> None:
     await leader.add()
     await leader.client.delete(leader.keys.table)
@@ -214,6 +247,8 @@ async def test_a_schedule_of_a_newer_version_is_left_alone_and_others_go_on(lead
     await leader.look()
     assert await operations(leader.client) == ["t/noop/1"]
     assert (await leader.client.get(leader.keys.schedule("n"))).value == newer.value
+    # Its time may come first: whoever leads then is to look, also after an upgrade.
+    assert await leader.due() == leader.clock.now + AGAIN_S
     told = Put(leader.keys.agenda, b'{"version": 99, "due": 0}')
     await leader.client.txn(Txn(then=(told,)))
     await leader.look(2.5 * HOUR)
