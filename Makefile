@@ -102,6 +102,11 @@ test-helm: setup ## the tests of the Helm chart; builds helm with Go, which take
 	@deploy/helm.sh .venv/helm
 	$(BIN)/python -m pytest tests/process/deployed/test_helm_chart.py $(ARGS)
 
+.PHONY: test-alerts
+test-alerts: setup ## the alert rules, in the promtool of Debian's package prometheus
+	@deploy/prometheus.sh .venv/prometheus
+	$(BIN)/python -m pytest tests/process/deployed/test_alerts.py $(ARGS)
+
 .PHONY: conformance
 conformance: setup ## pyiceberg's and Iceberg's own tests and engines against the catalog; downloads them
 	$(BIN)/python tests/conformance/run.py $(ARGS)

@@ -172,6 +172,7 @@ class _Led(Collector):
     def collect(self) -> Iterator[Metric]:
         led = self.now()
         active: Tally[tuple[str, str]] = Tally()
+        parked: Tally[tuple[str]] = Tally()
         unfinished: Tally[str] = Tally()
         for operations in led.values():
             for tracked in operations:
@@ -180,10 +181,13 @@ class _Led(Collector):
                 self.count(tracked, tracked.jobs.succeeded, tracked.jobs.failed)
                 kind = self._type(tracked.arg.type)
                 active[kind, tracked.state.decode(errors="replace")] += 1
+                parked[(kind,)] += tracked.parked
                 unfinished[kind] += max(0, tracked.total - tracked.done - tracked.jobs.failed)
         by_state, undone = ["type", "state"], {(kind,): count for kind, count in unfinished.items()}
         yield GaugeMetricFamily("distop_tables_led", "Tables led here", len(led))
         yield _family(GaugeMetricFamily, "distop_operations_active", "Operations led here", by_state, active)
+        stuck = "Operations led here that wait for somebody to decide about them"
+        yield _family(GaugeMetricFamily, "distop_operations_parked", stuck, ["type"], parked)
         left = "Jobs without a result, of operations led here"
         yield _family(GaugeMetricFamily, "distop_jobs_unfinished", left, ["type"], undone)
         seen = "Results of jobs seen by leaders here"

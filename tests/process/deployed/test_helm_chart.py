@@ -7,7 +7,6 @@ tests are skipped.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 from itertools import chain
@@ -259,23 +258,3 @@ def test_settings_of_spark_win_over_those_of_the_chart(tmp_path: Path) -> None:
     )
     assert (conf["spark.executor.memory"], conf["spark.speculation"]) == ("4g", "true")
     assert conf["spark.kubernetes.driver.pod.name"] == "$(POD_NAME)"
-
-
-@pytest.mark.skipif(not shutil.which("promtool", path=PATH), reason="promtool is not installed")
-def test_prometheus_takes_the_rules() -> None:
-    command = [
-        str(shutil.which("promtool", path=PATH)),
-        "check",
-        "rules",
-        str(CHART / "files" / "rules.yaml"),
-    ]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert said.returncode == 0, said.stdout + said.stderr
-
-
-def test_rules_speak_of_metrics_that_coordinators_have() -> None:
-    rules = (CHART / "files" / "rules.yaml").read_text()
-    named = set(re.findall(r"\bdistop_[a-z_]+", rules))
-    documented = (ROOT / "docs" / "operating.md").read_text()
-    assert named
-    assert not {name for name in named if name not in documented}

@@ -18,7 +18,14 @@ from distop.metastore.etcd.embedded import free_port
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.jobs import failure_record, success_record
 from distop.metastore.records.keyspace import Keyspace, OperationId
-from distop.metastore.records.operation import RUNNING, HistoryRecord, OperationArg
+from distop.metastore.records.operation import (
+    COMMITTING,
+    RUNNING,
+    CompletionRecord,
+    HistoryRecord,
+    OperationArg,
+    ResolveRecord,
+)
 from support.repository import ROOT
 
 BOARD = ROOT / "deploy" / "grafana" / "distop.json"
@@ -98,6 +105,17 @@ def test_what_is_led_is_read_when_it_is_asked_for():
     led["weather"] = []
     assert value(metrics, "distop_tables_led") == 2
     assert value(metrics, "distop_operations_active", type="ingest", state="running") == 1
+
+
+def test_parked_operations_are_counted_until_somebody_decides():
+    metrics, one = PrometheusMetrics(), tracked()
+    metrics.incarnation(lambda: {"flights": [one, tracked(2)]})
+    assert value(metrics, "distop_operations_parked", type="noop") == 0
+    one.set_state(COMMITTING, 2)
+    one.completion = CompletionRecord(attempts=5, error="x", parked=True)
+    assert value(metrics, "distop_operations_parked", type="noop") == 1
+    one.decision = ResolveRecord(action="retry")
+    assert value(metrics, "distop_operations_parked", type="noop") == 0
 
 
 def test_elections_and_failures():
