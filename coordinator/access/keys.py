@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import logging
 import ssl
@@ -25,7 +26,7 @@ AGAIN_S = 60.0
 """Between two fetches that a token with an unknown key asks for."""
 
 FETCH_S = 5.0
-"""Deadline of one fetch."""
+"""Deadline of one fetch, and longest that a caller waits for it."""
 
 MAX_BYTES = 256 << 10
 MAX_KEYS = 100
@@ -83,7 +84,7 @@ class IssuerKeys:
             if self._fetching is None:
                 self._tried_at = self._clock()
                 self._fetching = asyncio.create_task(self._fetch(), name="issuer keys")
-            await asyncio.shield(self._fetching)
+            await asyncio.wait((self._fetching,), timeout=FETCH_S)
         if not self._keys:
             raise Unavailable(f"the keys of {self._issuer} cannot be fetched", hint="try again in a moment")
         return _chosen(self._keys, name)
@@ -95,7 +96,7 @@ class IssuerKeys:
         try:
             self._keys = await asyncio.to_thread(self._read)
             log.info("issuer_keys_fetched", extra={"issuer": self._issuer, "keys": len(self._keys)})
-        except (OSError, ValueError, InvalidArgument) as error:
+        except (OSError, http.client.HTTPException, ValueError, RecursionError, InvalidArgument) as error:
             log.warning("issuer_keys_not_fetched", extra={"issuer": self._issuer, "error": str(error)})
         finally:
             self._fetching = None
@@ -110,14 +111,18 @@ class IssuerKeys:
 
     def _get(self, url: str) -> bytes:
         """Both files are read again for each fetch: Kubernetes replaces its tokens every hour."""
+        content, end = b"", time.monotonic() + FETCH_S
         https = urllib.request.HTTPSHandler(context=self._trusted.now() if self._trusted else None)
         request = urllib.request.Request(url)
         if self._token is not None and urlsplit(url).netloc == self._shown_to:
             request.add_header("Authorization", f"Bearer {self._token.now().reveal()}")
         with urllib.request.build_opener(_SamePlace, https).open(request, timeout=FETCH_S) as response:
-            content: bytes = response.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise ValueError(f"{url} has more than {MAX_BYTES:,} bytes")
+            while piece := response.read1(MAX_BYTES):
+                content += piece
+                if len(content) > MAX_BYTES:
+                    raise ValueError(f"{url} has more than {MAX_BYTES:,} bytes")
+                if time.monotonic() > end:
+                    raise TimeoutError(f"{url} has not told everything within {FETCH_S:g} s")
         return content
 
 

@@ -54,6 +54,7 @@ class SharedWatches:
 
     def _forget(self, stream: _Stream, _: asyncio.Task[None]) -> None:
         self._streams.discard(stream)
+        stream.end()
 
     async def close(self) -> None:
         """End all streams, and the watches on them."""
@@ -128,6 +129,7 @@ class _Stream:
         self.readers = 0
         """Watches that somebody reads."""
         self._due = asyncio.Event()
+        self._failure: BaseException | None = None
         # It outlives whoever opens it, and so their deadline.
         self.task = asyncio.get_running_loop().create_task(
             self._run(open_stream), name="shared-watches", context=Context()
@@ -151,6 +153,11 @@ class _Stream:
         elif watch.number is not None and self._watches.pop(watch.number, None) is not None:
             self._send_end(watch.number)
 
+    def end(self) -> None:
+        """Once its task has ended: those who still watch are told."""
+        for watch in (*self._unanswered, *self._watches.values()):
+            watch.end(self._failure)
+
     def _send(self, request: Any) -> None:
         self._unsent.append(request)
         self._due.set()
@@ -161,22 +168,19 @@ class _Stream:
     async def _run(self, open_stream: Open) -> None:
         call: grpc.aio.StreamStreamCall[Any, Any] | None = None
         writing: asyncio.Task[None] | None = None
-        failure: BaseException | None = None
         try:
             call = await open_stream(self._unsent.popleft())
             writing = asyncio.create_task(self._write(call))
             while (response := await call.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
                 self._take(response)
         except (grpc.aio.AioRpcError, TimeoutError, DistopError) as error:
-            failure = error
-        finally:
+            self._failure = error
+        finally:  # not of a task that is cancelled before it begins
             self.retired = True
             if writing is not None:
                 writing.cancel()
             if call is not None:
                 call.cancel()
-            for watch in (*self._unanswered, *self._watches.values()):
-                watch.end(failure)
 
     async def _write(self, call: grpc.aio.StreamStreamCall[Any, Any]) -> None:
         # Whoever reads the stream meets the same error.

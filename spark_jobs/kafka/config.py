@@ -83,6 +83,8 @@ def check_config(config: Config) -> None:
                 f"{name} is a secret, and arguments are kept where operators read them",
                 f'refer to it: {{"env": "{SECRET_VARIABLES}PASSWORD"}} or {{"file": "password"}}',
             )
+        if is_reference and name not in SECRETS:
+            raise wrong("config", f"{name} is no secret: the client shows its value in errors and in its log")
         if is_reference:
             _check_reference(name, value)
 

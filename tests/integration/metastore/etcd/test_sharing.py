@@ -150,6 +150,17 @@ async def test_the_stream_ends_with_the_last_watch_and_with_the_client(
         await asyncio.wait_for(waiting, 20)
 
 
+async def test_a_client_that_is_closed_at_once_leaves_no_watch_waiting(
+    counting: Counting, prefix_key: bytes
+) -> None:
+    """U4: the stream has not even begun to open."""
+    waiting = asyncio.create_task(anext(watch(counting, prefix_key + b"k", shared=True)))
+    await asyncio.sleep(0)
+    await counting.close()
+    with pytest.raises(EtcdUnavailable):
+        await asyncio.wait_for(waiting, 20)
+
+
 async def test_reads_of_many_go_together_and_each_is_as_of_one_revision(
     counting: Counting, prefix_key: bytes
 ) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import jwt
@@ -128,6 +130,54 @@ async def test_keys_that_are_rotated_are_fetched_and_the_last_ones_are_kept() ->
         issuer.away, now = True, now + issuer_keys.AGAIN_S
         assert await keys.key("three") is None
         assert await keys.key("two") is not None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"no HTTP\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 200_000,
+    ],
+)
+async def test_an_issuer_that_talks_nonsense_is_away(answer: bytes) -> None:
+    """U3"""
+
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(answers, "127.0.0.1") as server:
+        with pytest.raises(Unavailable):
+            await IssuerKeys(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}").key("one")
+
+
+@pytest.mark.parametrize("told", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: "])
+async def test_an_issuer_that_never_comes_to_an_end_is_not_waited_for(
+    told: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U4: neither in what it says nor in what comes before."""
+    monkeypatch.setattr(issuer_keys, "FETCH_S", 0.5)
+    enough = asyncio.Event()
+
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(told)
+        while not enough.is_set():
+            writer.write(b" ")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(enough.wait(), 0.05)
+        writer.close()
+
+    async with await asyncio.start_server(answers, "127.0.0.1") as server:
+        keys = IssuerKeys(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        try:
+            with pytest.raises(Unavailable):
+                await asyncio.wait_for(keys.key("one"), 20)
+        finally:
+            enough.set()
 
 
 async def test_keys_behind_a_private_ca_and_a_token_as_those_of_kubernetes(tmp_path: Path) -> None:

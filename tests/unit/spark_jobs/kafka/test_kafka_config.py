@@ -19,7 +19,9 @@ from distop.spark_jobs.kafka.config import consumer_settings, resolved
     [
         ({"sasl.password": "hunter2"}, "is a secret, and arguments are kept where operators read them"),
         ({"sasl.password": {"env": "DISTOP_ETCD_PASSWORD"}}, "may not be referred to"),
-        ({"client.id": {"env": "HOME"}}, "may not be referred to"),
+        ({"client.id": {"env": "DISTOP_KAFKA_PASSWORD"}}, "is no secret"),
+        ({"security.protocol": {"env": "DISTOP_KAFKA_PASSWORD"}}, "is no secret"),
+        ({"ssl.ca.location": {"file": "password"}}, "is no secret"),
         ({"sasl.password": {"file": "../etc/passwd"}}, "not the name of a file alone"),
         ({"sasl.password": {"file": ".."}}, "not the name of a file alone"),
         ({"sasl.password": {"env": "DISTOP_KAFKA_A", "file": "a"}}, "a reference is"),
@@ -35,10 +37,13 @@ from distop.spark_jobs.kafka.config import consumer_settings, resolved
         ({"ssl.ca.location": "/dev/zero"}, "is no file"),
     ],
 )
-def test_what_runs_programs_or_changes_what_is_read_is_refused(config: dict[str, Any], text: str) -> None:
-    """U3, U5."""
+def test_what_runs_programs_or_changes_what_is_read_is_refused(
+    config: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U3, U5, S5."""
+    monkeypatch.setenv("DISTOP_KAFKA_PASSWORD", "hunter2")
     with pytest.raises(InvalidArgument, match=text) as refused:
-        consumer_settings("h:1", config)
+        Cluster("h:1", config, 1.0)
     assert refused.value.details["field"] == "kafka.config"
     assert "hunter2" not in str(refused.value)
 
