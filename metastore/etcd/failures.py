@@ -79,7 +79,8 @@ def translated(error: Failure, *, in_doubt: bool, endpoint: str) -> DistopError:
         return FutureRevision(text, details=where)
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidArgument(f"etcd refuses the request: {text}", details=where)
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+    # An answer that is too large is refused on this side, when etcd has done what was asked for.
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and not (in_doubt and "Received message larger" in text):
         return Busy(f"etcd at {endpoint}: {text}", details=where)
     if in_doubt:
         return OutcomeUnknown(f"etcd at {endpoint} gave no answer to a write: {text}", details=where)

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from distop.errors import EtcdOutOfSpace, EtcdUnavailable, LeaseLost, OutcomeUnknown
+from distop.metastore.etcd import channels
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.deadline import within
@@ -167,3 +168,31 @@ async def test_very_many_at_once_all_happen(client: EtcdClient) -> None:
     assert all(result.succeeded for result in results)
     again = await asyncio.gather(*map(client.txn, txns))
     assert not any(result.succeeded for result in again)
+
+
+async def test_a_write_whose_answer_is_too_large_is_in_doubt(
+    etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O7: gRPC refuses the answer here, when etcd has done it all; also what others read makes it large."""
+    options = dict(channels.CHANNEL_OPTIONS) | {"grpc.max_receive_message_length": 1 << 20}
+    monkeypatch.setattr(channels, "CHANNEL_OPTIONS", list(options.items()))
+    client = HeldClient(etcd_config)
+    lanes = [client.keyspace.prefix + b"large%d." % number for number in range(2)]
+    client.let_go.set()
+    for lane in lanes:
+        await client.put(lane, bytes(600_000))
+    txn = once(client, "alone")
+    with pytest.raises(OutcomeUnknown):
+        await client.txn(Txn(txn.compares, (*txn.then, *map(Get, lanes))))
+    assert (await client.get(client.keyspace.prefix + b"alone")).exists
+    client.let_go.clear()
+    client.sent.clear()
+    await begun(client)
+    writing = asyncio.create_task(settle(client, once(client, "beside")))
+    reading = [asyncio.create_task(client.read_in_lane([Get(lane)], lane)) for lane in lanes]
+    await asyncio.sleep(0)
+    client.let_go.set()
+    settled = await writing
+    assert settled.succeeded or settled.doubt
+    assert [len((await read).got(0)) for read in reading] == [1, 1]
+    await client.close()
