@@ -11,6 +11,7 @@ from distop.coordinator.access.following import Policies
 from distop.coordinator.access.policy import held_by
 from distop.errors import (
     DistopError,
+    LocationInUse,
     OperationNotFound,
     PermissionDenied,
     TableNotFound,
@@ -134,6 +135,15 @@ def denied(who: Caller, role: Role, what: str) -> PermissionDenied:
         f"{who.subject!r} is no {role.name.lower()} of {what}",
         details={"subject": who.subject, "role": role.name.lower()},
     )
+
+
+def seen_by(who: Caller, error: DistopError) -> DistopError:
+    """The error as a caller may read it: a folder that is taken does not name a table that it may not see."""
+    other = error.details.get("table") if isinstance(error, LocationInUse) else None
+    if other and not who.sees(other):
+        message = "the location is the folder of another table, lies in one, or has one in it"
+        return LocationInUse(message, details={"field": "location"})
+    return error
 
 
 def _check_table(who: Caller, role: Role, table: str, hidden: DistopError) -> None:

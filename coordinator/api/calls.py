@@ -13,8 +13,8 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from distop.coordinator.access.authentication import Proof, bearer
-from distop.coordinator.access.callers import Caller, answer_to
-from distop.coordinator.access.gate import Gate
+from distop.coordinator.access.callers import Caller, answer_to, caller
+from distop.coordinator.access.gate import Gate, seen_by
 from distop.coordinator.api.limits import Callers, address_of, caller_of
 from distop.coordinator.api.texts import check_texts
 from distop.errors import DistopError, InvalidArgument, Unavailable
@@ -81,18 +81,18 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             left: Any = context.time_remaining()  # None without a deadline, which the stubs do not say
             # What keeps us waiting is to reach the caller before his own deadline tells him nothing.
             limit = within(left - min(left * 0.1, ANSWER_S)) if left is not None else nullcontext()
-            caller = caller_of(address_of(context))
+            address = caller_of(address_of(context))
             try:
-                with self._callers.call(caller), limit:
+                with self._callers.call(address), limit:
                     request = _request(decode, data)
                     who = await self._enter(method, request, context)
                     if starts:
-                        self._callers.start(who.subject or caller)
+                        self._callers.start(who.subject or address)
                     return await behavior(request, context)
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
             except Exception as error:
-                await abort(context, _as_distop(error, method))
+                await abort(context, seen_by(caller(), _as_distop(error, method)))
 
         return call
 

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.coordinator.access.callers import Caller
-from distop.coordinator.access.gate import Gate
+from distop.coordinator.access.gate import Gate, seen_by
 from distop.coordinator.access.tls import Tls
 from distop.coordinator.api.limits import Callers, Limits, caller_of
 from distop.coordinator.rest.calls import Call, Reply, json_reply
@@ -152,7 +152,8 @@ class RestCatalog:
         except _Refused as refused:
             return refused.reply
         except Exception as error:
-            reply = problem(error, changes=route.changes)
+            known = seen_by(who, error) if isinstance(error, DistopError) else error
+            reply = problem(known, changes=route.changes)
             if reply.status >= 500:
                 log.warning("catalog_request_failed", extra={"route": str(route)}, exc_info=error)
             return reply

@@ -15,7 +15,14 @@ from distop.client import AsyncClient, Credentials, Grant
 from distop.coordinator.access.authentication import IdentityConfig
 from distop.coordinator.api.limits import Limits
 from distop.coordinator.service import Coordinator
-from distop.errors import DistopError, PermissionDenied, PreconditionFailed, TableNotFound, Unauthenticated
+from distop.errors import (
+    DistopError,
+    LocationInUse,
+    PermissionDenied,
+    PreconditionFailed,
+    TableNotFound,
+    Unauthenticated,
+)
 from distop.metastore.etcd.config import EtcdConfig
 from distop.proto import distop_pb2 as pb
 from support.etcd.lossy import LossyClient
@@ -73,6 +80,21 @@ async def test_what_may_not_be_seen_is_as_if_it_were_not_there(two: list[Coordin
             assert [told.value.code, str(told.value).replace("z.9", "a.1")] == seen[:2]
         with pytest.raises(PermissionDenied, match="no admin"):
             await jane.drop_table("b.1")
+
+
+async def test_a_folder_that_is_taken_does_not_say_by_whom(two: list[Coordinator]) -> None:
+    """S3: not to who may not see that table: he could ask for folder after folder, and list them all."""
+    async with client_of(two[0], "root") as root, client_of(two[0], "jane") as jane:
+        place = f"{nowhere()}/of/secret.t"
+        await root.create_table("secret.t", place)
+        await root.change_grants([Grant(who="jane", role="writer", tables=("mine.*",))])
+        for wanted in (place, f"{place}/in", place.removesuffix("/secret.t")):
+            with pytest.raises(LocationInUse) as refused:
+                await jane.create_table("mine.t", wanted)
+            told = f"{refused.value} {refused.value.details}".replace(wanted, "")
+            assert "secret" not in told
+            with pytest.raises(LocationInUse, match=r"'secret\.t'"):
+                await root.create_table("mine.t", wanted)
 
 
 async def test_actions_have_the_verified_name(two: list[Coordinator]) -> None:

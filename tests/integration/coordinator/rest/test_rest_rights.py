@@ -19,6 +19,7 @@ from support.services.issuers import CLIENT, PASSWORD, issuing
 from support.services.rest import RestDoor, rest_door
 from support.services.tokens import allow, token_file, token_of
 from support.tables.catalogs import SCHEMA, ids
+from support.tables.views import new_view
 
 TABLES = "namespaces/default/tables"
 NEW = {"name": "t", "schema": SCHEMA.model_dump(mode="json", by_alias=True)}
@@ -125,3 +126,22 @@ def test_lists_leave_out_what_the_caller_may_not_see(
         for path in ("namespaces/hidden", "namespaces/hidden/tables", "namespaces?parent=hidden"):
             assert asked(READER, path) == asked(NOBODY, path) == 404
             assert asked(ROOT, path) != 404
+
+
+@pytest.mark.parametrize("what", ["tables", "views"])
+def test_a_folder_that_is_taken_does_not_say_by_whom(
+    etcd_config: EtcdConfig, store: SyncEtcd, python: EtcdCatalog, tmp_path: Path, what: str
+) -> None:
+    """S3: not to who may not see that table."""
+    identity = IdentityConfig(admins=(ROOT,), token_file=token_file(tmp_path, [WRITER, ROOT]))
+    place = python.create_table("default.secret", SCHEMA, f"file://{tmp_path}/all/of").location()
+    allow(store, ROOT, "admin", "*")
+    allow(store, WRITER, "writer", "mine*")
+    body = new_view("mine") if what == "views" else {**NEW, "name": "mine"}
+    with rest_door(etcd_config, tmp_path, identity) as door:
+        for wanted in (place, f"{place}/in", f"file://{tmp_path}/all"):
+            for who, named in ((WRITER, False), (ROOT, True)):
+                path, asked = f"namespaces/default/{what}", {**body, "location": wanted}
+                refused = door.ask("POST", path, asked, authorization=f"Bearer {token_of(who)}")
+                assert refused.problem == (409, "AlreadyExistsException")
+                assert ("secret" in refused.text) == named
