@@ -131,6 +131,10 @@ def check_view(metadata: ViewMetadata, standing: Mapping[str, str] | None = None
     standing:
         Properties that it has already.
     """
+    try:
+        UUID(metadata.view_uuid)
+    except ValueError:
+        raise _bad(f"{metadata.view_uuid[:50]!r} is no UUID", "view-uuid") from None
     check_properties(metadata.properties, metadata.location, standing)
     kept(metadata.properties)
     if len(metadata.version_log) > MAX_LOG or len(metadata.versions) > MAX_KEPT + MAX_KEPT:

@@ -262,10 +262,11 @@ def _publication(snapshot: Snapshot) -> Publication:
         request = from_json(told[REQUEST].encode(), Request) if REQUEST in told else None
     except msgspec.MsgspecError as error:
         raise Unclear(f"the summary of snapshot {snapshot.snapshot_id} cannot be read: {error}") from error
+    rows = told.get(ADDED_RECORDS, "")
     return Publication(
         snapshot_id=snapshot.snapshot_id,
         at=snapshot.timestamp_ms / 1000,
-        rows=int(told.get(ADDED_RECORDS) or 0),
+        rows=int(rows) if rows.isascii() and rows.isdecimal() else 0,
         operation=told.get(OPERATION, ""),
         uuid=told.get(UUID, ""),
         started_by=told.get(STARTED_BY, ""),

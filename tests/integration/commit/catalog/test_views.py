@@ -91,7 +91,9 @@ def test_a_view_is_registered_from_its_file(catalog: EtcdCatalog, tmp_path: Path
     assert catalog.register_view("default.w", there.metadata_location).metadata == there.metadata
     assert catalog.load_view("default.w").metadata == there.metadata
     (tmp_path / "no.json").write_text('{"view-uuid": 5}')
-    for bad in ("no.json", "missing.json"):
+    odd = {"view_uuid": "mine", "location": f"file://{tmp_path}/x"}
+    (tmp_path / "uuid.json").write_text(there.metadata.model_copy(update=odd).model_dump_json())
+    for bad in ("no.json", "missing.json", "uuid.json"):
         with pytest.raises(InvalidArgument):
             catalog.register_view("default.x", f"file://{tmp_path / bad}")
     assert catalog.list_views("default") == [("default", "w")]

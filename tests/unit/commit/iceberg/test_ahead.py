@@ -169,6 +169,18 @@ def test_watermarks_that_were_too_many_for_a_summary_are_not_known(
     assert "does not say which watermarks" in ahead.doubts[0]
 
 
+def test_what_another_program_counts_may_be_no_number(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    table.publish(operation(table, 0, None, "1"))
+    backup = table.head
+    table.publish(operation(table, 10, "1", "2"))
+    file = Path(head_of(table.head).metadata_location.removeprefix("file://"))
+    file.write_text(file.read_text().replace('"added-records":"10"', '"added-records":"ten"'))
+    ahead = ahead_of(table, backup)
+    assert ahead is not None
+    assert ([one.rows for one in ahead.publications], ahead.watermarks) == ([0], {"files": {"p": "2"}})
+
+
 def test_a_table_that_was_registered_anew_is_told_from_its_first_snapshot_on(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     table.publish(operation(table, 0, None, "1"))
