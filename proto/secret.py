@@ -6,7 +6,11 @@ import hmac
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from distop.errors import InvalidArgument
+
 MASK = "***"
+
+MAX_TOKEN_BYTES = 8 << 10
 
 
 class Secret:
@@ -65,3 +69,14 @@ def revealed(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: revealed(each) for name, each in value.items()}
     return value.reveal() if isinstance(value, Secret) else value
+
+
+def token_in(content: bytes, field: str) -> Secret:
+    """The token that a file or a variable holds, without the blanks around it.
+
+    Raises :class:`~distop.errors.InvalidArgument`, naming the field, for what a header cannot carry.
+    """
+    text = content.decode("ascii", errors="replace").strip()
+    if not text or len(text) > MAX_TOKEN_BYTES or not text.isascii() or not text.isprintable():
+        raise InvalidArgument(f"{field}: this is no token that can be sent", details={"field": field})
+    return Secret(text)

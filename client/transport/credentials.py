@@ -12,7 +12,7 @@ import grpc
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.proto.addresses import is_loopback
 from distop.proto.files import Reread
-from distop.proto.secret import NONE, Secret
+from distop.proto.secret import NONE, Secret, token_in
 
 SYSTEM = "system"
 
@@ -71,16 +71,17 @@ class Credentials:
 class Shown:
     """Credentials in use, of one client.
 
-    Raises :class:`~distop.errors.InvalidArgument` when a file cannot be read.
+    Raises :class:`~distop.errors.InvalidArgument` when a file cannot be read, or a token cannot be sent.
     """
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
         self.tls = bool(credentials.ca)
         files = (credentials.token_file,) if credentials.token_file else ()
-        self._token = Reread(
-            files, lambda *read: Secret(read[0].decode().strip() if read else credentials.token)
-        )
+        given = Secret(credentials.token)
+        if given:
+            given = token_in(given.reveal().encode(errors="surrogatepass"), "token")
+        self._token = Reread(files, lambda *read: token_in(read[0], "token_file") if read else given)
         named = (credentials.ca, credentials.cert, credentials.key)
         paths = tuple(path for path in named if path and path != SYSTEM)
         self._channel = Reread(paths, self._channel_credentials)

@@ -10,9 +10,7 @@ from distop.coordinator.access.certificates import identity_of
 from distop.coordinator.access.static import StaticTokens
 from distop.coordinator.access.tokens import IssuedTokens, IssuerConfig
 from distop.errors import Unauthenticated
-from distop.proto.secret import NONE, Secret
-
-MAX_TOKEN_BYTES = 8 << 10
+from distop.proto.secret import MAX_TOKEN_BYTES, NONE, Secret
 
 
 @dataclass(frozen=True, kw_only=True)

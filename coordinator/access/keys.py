@@ -10,6 +10,7 @@ import ssl
 import time
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ import jwt
 from distop.errors import InvalidArgument, Unavailable
 from distop.proto.addresses import is_loopback
 from distop.proto.files import Reread
-from distop.proto.secret import Secret
+from distop.proto.secret import token_in
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,6 @@ FETCH_S = 5.0
 
 MAX_BYTES = 256 << 10
 MAX_KEYS = 100
-MAX_TOKEN_BYTES = 8 << 10
 
 Keys = dict[str, jwt.PyJWK]
 """By their ids."""
@@ -64,7 +64,8 @@ class IssuerKeys:
         self._issuer, self._source, self._clock = issuer, source, clock
         self._shown_to = urlsplit(source or issuer).netloc
         self._trusted = Reread((ca,), _trusting) if ca else None
-        self._token = Reread((token_file,), _token) if token_file else None
+        shown = partial(token_in, field="issuer_token_file")
+        self._token = Reread((token_file,), shown) if token_file else None
         self._file = Reread((source,), parse) if source and "://" not in source else None
         for url in (issuer, source) if self._file is None else ():
             if url:
@@ -175,11 +176,3 @@ def _trusting(content: bytes) -> ssl.SSLContext:
     except (ValueError, ssl.SSLError) as error:
         raise InvalidArgument(f"this is no CA certificate: {error}", details={"field": "issuer_ca"}) from None
     return context
-
-
-def _token(content: bytes) -> Secret:
-    """What a header can carry."""
-    text = content.decode("ascii", errors="replace").strip()
-    if not text or len(text) > MAX_TOKEN_BYTES or not text.isascii() or not text.isprintable():
-        raise InvalidArgument("there is no token in it", details={"field": "issuer_token_file"})
-    return Secret(text)

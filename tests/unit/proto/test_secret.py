@@ -8,12 +8,15 @@ import logging
 import pickle
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from distop.client import Credentials
+from distop.client.transport.credentials import Shown
 from distop.coordinator.access.authentication import Proof
+from distop.errors import InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
 from distop.proto.secret import NONE, Secret, revealed
 
@@ -60,3 +63,25 @@ def test_it_is_a_value() -> None:
     assert copy.deepcopy(Secret(TEXT)) == copy.copy(Secret(TEXT)) == Secret(TEXT)
     config = EtcdConfig(user="u", password=TEXT)
     assert replace(config, timeout_s=1.0).password == Secret(TEXT) == asdict(config)["password"]
+
+
+@pytest.mark.parametrize("bad", ["a\nb", "a\0b", "\u00e9", "\udc80", " ", "a" * 9_000])
+def test_a_token_that_no_header_can_carry_is_refused_by_name(bad: str, tmp_path: Path) -> None:
+    """U3, S5: without showing it."""
+    file = tmp_path / "token"
+    file.write_bytes(bad.encode(errors="surrogatepass"))
+    for name, given in (("token", Credentials(token=bad)), ("token_file", Credentials(token_file=str(file)))):
+        with pytest.raises(InvalidArgument) as refused:
+            Shown(given)
+        assert refused.value.details["field"] == name
+
+
+def test_a_token_is_sent_without_blanks_around_it_and_kept_while_its_file_is_empty(tmp_path: Path) -> None:
+    """S4"""
+    file = tmp_path / "token"
+    file.write_text("mine\n")
+    for shown in (Shown(Credentials(token="mine\n")), Shown(Credentials(token_file=str(file)))):
+        assert shown.metadata("127.0.0.1:1") == (("authorization", "Bearer mine"),)
+        file.write_text("")
+        assert shown.metadata("127.0.0.1:1") == (("authorization", "Bearer mine"),)
+        file.write_text("mine\n")
