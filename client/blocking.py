@@ -13,7 +13,7 @@ from distop.client.aio import AsyncClient
 from distop.client.transport.connection import DEFAULT_ADDRESS
 from distop.client.transport.credentials import Credentials
 from distop.errors import PreconditionFailed
-from distop.errors.threads import LoopThread, result_of
+from distop.errors.threads import LoopThread, cancel_others, result_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -178,9 +178,6 @@ class Client:
 
 
 async def _shut_down(client: AsyncClient) -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    await cancel_others()
     await asyncio.get_running_loop().shutdown_asyncgens()
     await client.close()

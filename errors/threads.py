@@ -49,6 +49,14 @@ def result_of(future: concurrent.futures.Future[T]) -> T:
     return future.result()
 
 
+async def cancel_others() -> None:
+    """End all other tasks of this event loop: who waits for one in another thread is told."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
 class LoopThread:
     """An event loop in a daemon thread of its own."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Callable, Coroutine
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
 from distop.errors import OutcomeUnknown
-from distop.errors.threads import LoopThread
+from distop.errors.threads import LoopThread, cancel_others
 from distop.metastore.etcd.client import EtcdClient, RangePage, Snapshot
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.deadline import within
@@ -32,7 +33,7 @@ class SyncEtcd:
         self.keyspace = config.keyspace
         self._thread = LoopThread("distop-etcd")
         self._client: EtcdClient = self._run(self._connect)
-        self._thread.belongs_to(self, self._client.close)
+        self._thread.belongs_to(self, partial(_shut_down, self._client))
 
     async def _connect(self) -> EtcdClient:
         return EtcdClient(self.config)
@@ -41,7 +42,7 @@ class SyncEtcd:
         """Run any coroutine of the client to its end: ``etcd.run(lambda client: client.get(key))``.
 
         Raises :class:`~distop.errors.OutcomeUnknown` if it takes longer than :data:`DEADLINES` deadlines of a
-        request.
+        request, or if this is closed meanwhile.
         """
         return self._run(lambda: call(self._client))
 
@@ -57,7 +58,10 @@ class SyncEtcd:
         if not done:
             future.cancel()
             raise OutcomeUnknown(f"a call to etcd has not ended within {limit:g} s")
-        return future.result()
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise OutcomeUnknown("the connection to etcd was closed during the call") from None
 
     def get(self, key: bytes, *, revision: int = 0) -> KeyValue:
         """See :meth:`EtcdClient.get`."""
@@ -88,7 +92,7 @@ class SyncEtcd:
         return self.run(lambda client: client.delete(key, end))
 
     def close(self) -> None:
-        """Close the connection and end the thread."""
+        """Close the connection and end the thread. Calls under way in other threads end with an error."""
         self._thread.close()
 
     def __enter__(self) -> SyncEtcd:
@@ -98,3 +102,8 @@ class SyncEtcd:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+async def _shut_down(client: EtcdClient) -> None:
+    await cancel_others()
+    await client.close()

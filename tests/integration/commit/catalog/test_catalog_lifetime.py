@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -136,6 +138,18 @@ def test_a_call_that_does_not_end_is_given_up(etcd: EtcdProcess, prefix: str) ->
     never: Callable[..., object] = lambda _: asyncio.Event().wait()  # noqa: E731
     with SyncEtcd(config) as store, pytest.raises(OutcomeUnknown, match="has not ended"):
         store.run(never)  # type: ignore[arg-type]
+
+
+def test_a_call_under_way_ends_with_the_connection() -> None:
+    """U4: whoever waits for it in another thread is told, and does not wait for an etcd that says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = SyncEtcd(EtcdConfig(endpoints=(f"127.0.0.1:{silent.getsockname()[1]}",), timeout_s=60.0))
+        with ThreadPoolExecutor(1) as threads:
+            call = threads.submit(store.get, b"key")
+            with silent.accept()[0]:
+                store.close()
+            with pytest.raises(OutcomeUnknown, match="closed during the call"):
+                call.result(30)
 
 
 def test_a_closed_catalog_says_so(etcd: EtcdProcess, prefix: str, tmp_path: Path) -> None:
