@@ -77,11 +77,13 @@ class IcebergOutput(Output):
     """Files stay where they are written; a snapshot makes them part of the table."""
 
     format = ICEBERG
+    modes = EVERY_MODE | {"merge"}
     widens = True
     _STEPS: ClassVar[dict[str, str]] = {
         "append": "iceberg.append",
         "overwrite": "iceberg.overwrite",
         "overwrite_partitions": "iceberg.overwrite_partitions",
+        "merge": "iceberg.merge",
         "error_if_exists": "iceberg.append_if_empty",
         "ignore": "iceberg.append_or_ignore",
     }

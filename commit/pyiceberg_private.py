@@ -66,6 +66,13 @@ def proving(schema: Schema, expression: BooleanExpression) -> Callable[[DataFile
     return _StrictMetricsEvaluator(schema, expression).eval
 
 
+def possible(schema: Schema, expression: BooleanExpression) -> Callable[[DataFile], bool]:
+    """Whether the statistics of a file leave it possible that an expression is true of some row of it."""
+    from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
+
+    return _InclusiveMetricsEvaluator(schema, expression).eval
+
+
 class StagingCatalog(MetastoreCatalog):
     """A catalog that stages changes of tables as pyiceberg's own catalogs do, by public names."""
 

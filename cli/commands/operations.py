@@ -139,8 +139,16 @@ def ingest(
         Literal["csv", "jsonl", "parquet"] | None, typer.Option(help="Default: what the file names say.")
     ] = None,
     mode: Annotated[
-        Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"] | None,
+        Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore", "merge"] | None,
         typer.Option(help="Default: append."),
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="With --mode merge: tells rows apart. Repeatable."),
+    ] = None,
+    delete_where: Annotated[
+        str | None,
+        typer.Option(metavar="EXPRESSION", help="With --mode merge: new rows that take others away."),
     ] = None,
     on_new_columns: Annotated[
         Literal["fail", "add", "ignore"] | None,
@@ -195,6 +203,7 @@ def ingest(
     chosen |= {"new_only": new_only or None, "reingest": reingest or None}
     chosen |= {"on_new_columns": on_new_columns, "on_wider_types": on_wider_types, "null_values": nulls}
     chosen |= {"on_bad_rows": on_bad_rows, "filter": filter}
+    chosen |= {"keys": key, "delete_where": delete_where}
     argument = {name: value for name, value in chosen.items() if value is not None}
     argument |= parse_assignments(arg or ())
     argument |= {"paths": [_absolute(path) for path in paths]}

@@ -78,7 +78,13 @@ class Concerned:
 
 
 def concerned_by(
-    metadata: TableMetadata, snapshot: Snapshot, io: FileIO, where: BooleanExpression, job_bytes: int
+    metadata: TableMetadata,
+    snapshot: Snapshot,
+    io: FileIO,
+    where: BooleanExpression,
+    job_bytes: int,
+    *,
+    all_go: bool = True,
 ) -> Concerned:
     """The files of a snapshot that a predicate concerns.
 
@@ -86,6 +92,8 @@ def concerned_by(
     ----------
     job_bytes:
         About so many bytes are read by one job.
+    all_go:
+        Whether all rows go that the predicate is true of; else each file is read.
 
     Raises
     ------
@@ -104,13 +112,13 @@ def concerned_by(
         file = entry.data_file
         place = places.of(file)
         applied = deletes.applied_to(entry, place)
-        if not applied and proves(file):
+        if all_go and not applied and proves(file):
             whole.append(Leaving(file.file_path, place, file.record_count))
             continue
         if file.file_format != FileFormat.PARQUET or file.key_metadata is not None:
             raise PreconditionFailed(
-                f"{file.file_path} may hold rows to be deleted, and is no Parquet file, or an encrypted one",
-                hint="delete them with the program that has written it",
+                f"{file.file_path} may hold rows that are to go, and is no Parquet file, or an encrypted one",
+                hint="change it with the program that has written it",
             )
         read.append((place, FileScanTask(file, set(applied))))
     read.sort(key=lambda one: (one[0][0], [value or "" for value in one[0][1]], one[1].file.file_path))

@@ -1,4 +1,5 @@
-"""The frozen plan of a deletion: the snapshot and the predicate, from which everybody finds the same files.
+"""The frozen plan of what takes rows out of files: the snapshot and the predicate, from which everybody finds
+the same files.
 
 A snapshot never changes. So the plan need not list files, of which there may be any number: the jobs and the
 commit find them again in the snapshot's manifests, and a digest says whether these are the ones of the plan.
@@ -14,23 +15,21 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from distop.commit.deleting.files import Concerned, concerned_by
-from distop.commit.layout.model import Layout, file_io
+from distop.commit.layout.model import file_io
 from distop.errors import CorruptRecord, PreconditionFailed
 from distop.metastore.records.operation import OperationArg
 from distop.operations.plans import Shared, plan_of
 
 
-class DeletePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
+class SnapshotPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
     """See the module."""
 
     where: str
-    """Rows for which this is true go."""
-    branch: str = ""
-    """What is written to; empty: the table itself."""
+    """Rows for which this is true may go."""
+    all_go: bool = True
+    """Whether they all do, so that a file of such rows alone need not be read."""
     snapshot_id: str | None = None
     """The snapshot that is read. A string, since it is larger than JSON readers' numbers."""
-    layout: dict[str, Any] = {}
-    """What is written; see :meth:`distop.commit.layout.model.Layout.to_json`. """
     table: dict[str, Any] = {}
     """The table's metadata, without its past: what the snapshot is read by."""
     snapshot: dict[str, Any] = {}
@@ -40,15 +39,6 @@ class DeletePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     digest: str = ""
     """Of the files; see :attr:`~distop.commit.deleting.files.Concerned.digest`."""
 
-    @classmethod
-    def of(cls, operation: OperationArg) -> DeletePlan:
-        """The plan of an operation. Raises :class:`~distop.errors.CorruptRecord`."""
-        return plan_of(operation, cls, "plan of a deletion")
-
-    @property
-    def table_layout(self) -> Layout:
-        return Layout.from_json(self.layout)
-
     @property
     def metadata(self) -> TableMetadata:
         """Raises :class:`~distop.errors.CorruptRecord`."""
@@ -56,6 +46,26 @@ class DeletePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
             return TableMetadataUtil.parse_raw(msgspec.json.encode(self.table).decode())
         except ValueError as error:
             raise CorruptRecord(f"the plan of a deletion records no table: {error}") from error
+
+
+class DeletePlan(SnapshotPlan, kw_only=True):
+    """Of a deletion: the argument of its operation."""
+
+    branch: str = ""
+    """What is written to; empty: the table itself."""
+    layout: dict[str, Any] = {}
+    """What is written; see :meth:`distop.commit.layout.model.Layout.to_json`. """
+
+
+class _Merging(msgspec.Struct):
+    merge: SnapshotPlan
+
+
+def snapshot_plan(operation: OperationArg) -> SnapshotPlan:
+    """That of a deletion or of a merge. Raises :class:`~distop.errors.CorruptRecord`."""
+    if "merge" in operation.argument:
+        return plan_of(operation, _Merging, "plan of a merge").merge
+    return plan_of(operation, DeletePlan, "plan of a deletion")
 
 
 def planned_on(metadata: TableMetadata, snapshot: Snapshot) -> dict[str, Any]:
@@ -71,7 +81,6 @@ def planned_on(metadata: TableMetadata, snapshot: Snapshot) -> dict[str, Any]:
     table = metadata.model_copy(update=slim)
     return {
         "snapshot_id": str(snapshot.snapshot_id),
-        "layout": Layout.of(metadata).to_json(),
         "table": msgspec.json.decode(table.model_dump_json()),
         "snapshot": msgspec.json.decode(snapshot.model_dump_json()),
     }
@@ -85,7 +94,7 @@ def concerned(operation: OperationArg) -> Concerned:
     PreconditionFailed
         The snapshot is not there any more, or its files are not those of the plan.
     """
-    plan = DeletePlan.of(operation)
+    plan = snapshot_plan(operation)
     metadata = plan.metadata
     io = file_io(operation.location, operation.storage)
     try:
@@ -93,7 +102,7 @@ def concerned(operation: OperationArg) -> Concerned:
     except ValueError as error:
         raise CorruptRecord(f"the plan of {operation.id} records no snapshot: {error}") from error
     try:
-        found = concerned_by(metadata, snapshot, io, parse(plan.where), plan.job_bytes)
+        found = concerned_by(metadata, snapshot, io, parse(plan.where), plan.job_bytes, all_go=plan.all_go)
     except FileNotFoundError as error:
         raise PreconditionFailed(
             f"snapshot {plan.snapshot_id}, which {operation.id} began on, is not there any more: {error}",

@@ -8,18 +8,18 @@ published then, and the operation fails with a conflict.
 
 from __future__ import annotations
 
-from base64 import b85decode
-from collections.abc import Collection, Mapping, Sequence
+from base64 import b85decode, b85encode
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
 
 from distop.commit.deleting.files import Concerned, Deletes, Leaving, Place, Places
-from distop.commit.deleting.plan import DeletePlan, concerned
+from distop.commit.deleting.plan import SnapshotPlan, concerned, snapshot_plan
 from distop.commit.files.storage import FILES_AT_ONCE
 from distop.commit.iceberg.append import Change, IcebergStep, added_counts
 from distop.commit.iceberg.content import is_live, removers, writer_of
@@ -34,9 +34,9 @@ from distop.commit.steps.facts import ADOPTED_FROM
 from distop.errors import CorruptRecord, HeadConflict, PreconditionFailed
 from distop.operations.api import OperationView
 
-READ, REMOVED, CHANGED = "read", "removed", "changed"
-"""Fields of a job's result: rows that the files it has changed held, rows of them that are gone, and which of
-its files these are: a bit for each, in base 85."""
+READ, REMOVED, CHANGED, ADDED = "read", "removed", "changed", "added"
+"""Fields of a job's result: rows that the files it has changed held, rows of them that are gone, which of
+its files these are (a bit for each, in base 85), and rows that it has written which were in none."""
 
 
 class IcebergDelete(IcebergStep):
@@ -44,6 +44,9 @@ class IcebergDelete(IcebergStep):
 
     The operation's argument is a :class:`~distop.commit.deleting.plan.DeletePlan`.
     """
+
+    without_files: ClassVar[list[list[FileScanTask]]] = []
+    """One for each job behind those that read files of the table."""
 
     def prepare(self, context: FinishContext) -> Contribution:
         """See :class:`IcebergStep`.
@@ -58,7 +61,7 @@ class IcebergDelete(IcebergStep):
         """
         self._view = context.view
         none = {"removedRows": 0, "removedFiles": 0, "droppedFiles": 0, "rows": 0, "files": 0, "bytes": 0}
-        if not DeletePlan.of(context.view.arg).snapshot:
+        if not snapshot_plan(context.view.arg).snapshot:
             return Contribution(facts=none)
         contribution = super().prepare(context)
         return replace(contribution, facts=none | dict(contribution.facts))
@@ -66,10 +69,11 @@ class IcebergDelete(IcebergStep):
     def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
         """See :class:`IcebergStep`."""
         arg = self._view.arg
-        plan, found = DeletePlan.of(arg), concerned(arg)
-        changed = _Changed.of(self._view, found, Places(plan.metadata))
+        plan = snapshot_plan(arg)
+        found = concerned(arg) if plan.snapshot else Concerned()
+        changed = Changed.of(self._view, [*found.jobs, *self.without_files], plan)
         leaving = {file.path: file for file in (*found.whole, *changed.files)}
-        if not leaving:
+        if not leaving and output.empty:
             return None
         standing = _Standing(draft, leaving)
         if not (standing.has_all and standing.rows_are_those_of(found, changed)):
@@ -80,17 +84,16 @@ class IcebergDelete(IcebergStep):
             take_out(
                 draft, spec, manifests, lambda e: e.data_file.file_path in leaving, replaced, snapshot_id
             )
-        if replaced.files != len(leaving) or output.rows + changed.removed != changed.read:
+        if replaced.files != len(leaving) or output.rows + changed.removed != changed.read + changed.added:
             raise PreconditionFailed(
                 f"{arg.id} was to take out {len(leaving)} files, and found {replaced.files}; of "
-                f"{changed.read} rows it has removed {changed.removed} and written {output.rows}"
+                f"{changed.read} rows it has removed {changed.removed}, and it has written {output.rows}"
             )
         added = take_over(draft, layout, output, snapshot_id)
         facts: dict[str, Any] = {
             ADOPTED_FROM: output.adopt_from,
-            "removedRows": changed.removed + sum(file.rows for file in found.whole),
             "removedFiles": replaced.files,
-            "droppedFiles": len(found.whole),
+            **self.told(found, changed),
         }
         return Change(
             manifests=[*added, *replaced.rewritten, *merged(draft, replaced.untouched, snapshot_id)],
@@ -98,21 +101,51 @@ class IcebergDelete(IcebergStep):
             facts=facts,
         )
 
-    def _conflict(self, draft: Draft, plan: DeletePlan) -> HeadConflict:
+    def told(self, found: Concerned, changed: Changed) -> dict[str, Any]:
+        """Facts about the rows."""
+        return {
+            "removedRows": changed.removed + sum(file.rows for file in found.whole),
+            "droppedFiles": len(found.whole),
+        }
+
+    def _conflict(self, draft: Draft, plan: SnapshotPlan) -> HeadConflict:
         current = draft.base.current_snapshot()
         first = next(iter(removers(draft.file, current, plan.snapshot_id)), None)
         arg, found = self._view.arg, "" if first is None else str(first.snapshot_id)
         return HeadConflict(
-            f"files in which {arg.id} has found rows to delete, of snapshot {plan.snapshot_id} of table "
+            f"files in which {arg.id} has found rows that are to go, of snapshot {plan.snapshot_id} of table "
             f"{arg.table!r}, are not as they were: snapshot {found or 'none'}, written by "
             f"{writer_of(first)}, came between",
-            hint="nothing was deleted; start the operation again to delete what the table holds now",
+            hint="nothing was changed; start the operation again, on what the table holds now",
             details={"expected": str(plan.snapshot_id), "snapshot": found, "by": writer_of(first)},
         )
 
 
+class IcebergMerge(IcebergDelete):
+    """Takes the rows out of the table whose keys came in, and puts the new ones in: the files of an ingest of
+    mode ``merge``. Its last job is the one that has looked for new keys."""
+
+    without_files: ClassVar[list[list[FileScanTask]]] = [[]]
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        """See :class:`IcebergDelete`; a table without rows is one without such keys."""
+        self._view = context.view
+        contribution = IcebergStep.prepare(self, context)
+        none = {"insertedRows": 0, "updatedRows": 0, "deletedRows": 0, "removedFiles": 0}
+        return replace(contribution, facts=none | dict(contribution.facts))
+
+    def told(self, found: Concerned, changed: Changed) -> dict[str, Any]:
+        """Facts about the rows."""
+        updated = changed.added - changed.inserted
+        return {
+            "insertedRows": changed.inserted,
+            "updatedRows": updated,
+            "deletedRows": changed.removed - updated,
+        }
+
+
 @dataclass(kw_only=True)
-class _Changed:
+class Changed:
     """The files that the jobs have changed."""
 
     files: list[Leaving] = field(default_factory=list)
@@ -121,12 +154,16 @@ class _Changed:
     places: set[Place] = field(default_factory=set)
     read: int = 0
     removed: int = 0
+    added: int = 0
+    inserted: int = 0
+    """Of these, those of jobs that have no files."""
 
     @classmethod
-    def of(cls, view: OperationView, found: Concerned, places: Places) -> _Changed:
+    def of(cls, view: OperationView, jobs: Sequence[Sequence[FileScanTask]], plan: SnapshotPlan) -> Changed:
+        """By the files of each job."""
         changed = cls()
-        names = view.arg.partition_names()
-        for name, tasks in zip(names, found.jobs, strict=True):
+        places = Places(plan.metadata) if any(jobs) else None
+        for name, tasks in zip(view.arg.partition_names(), jobs, strict=True):
             job = view.jobs[name]
             if job.state == "success":
                 changed._add(view, name, job.result, tasks, places)
@@ -138,29 +175,39 @@ class _Changed:
         name: str,
         result: Mapping[str, Any],
         tasks: Sequence[FileScanTask],
-        places: Places,
+        places: Places | None,
     ) -> None:
         try:
             chosen = chosen_of(str(result[CHANGED]), tasks)
             read, removed, written = int(result[READ]), int(result[REMOVED]), int(result["rows"])
+            added = int(result.get(ADDED, 0))
         except (KeyError, ValueError) as error:
             raise CorruptRecord(
                 f"job {name} of {view.arg.id} reports something that is no result of a deletion: {error!r}"
             ) from error
         held = sum(task.file.record_count for task in chosen)
         exact = not any(task.delete_files for task in chosen)
-        if read != removed + written or read > held or (exact and read != held):
+        if read + added != removed + written or read > held or (exact and read != held):
             raise PreconditionFailed(
                 f"job {name} of {view.arg.id} has read {read} rows of files of {held}, removed {removed} and "
                 f"written {written}"
             )
         for task in chosen:
+            assert places is not None
             place = places.of(task.file)
             self.files.append(Leaving(task.file.file_path, place, task.file.record_count))
             self.places.add(place)
             self.delete_files |= {file.file_path for file in task.delete_files}
         self.read += read
         self.removed += removed
+        self.added += added
+        self.inserted += 0 if tasks else added
+
+
+def changed_files(places: Iterable[int], files: int) -> dict[str, str]:
+    """The field of a job's result that says which of its files it has changed, by their places."""
+    bits = sum(1 << at for at in places)
+    return {CHANGED: b85encode(bits.to_bytes((files + 7) // 8, "little")).decode()}
 
 
 def chosen_of(packed: str, tasks: Sequence[FileScanTask]) -> list[FileScanTask]:
@@ -199,7 +246,7 @@ class _Standing:
                 there |= paths
         self.has_all = there == leaving.keys()
 
-    def rows_are_those_of(self, found: Concerned, changed: _Changed) -> bool:
+    def rows_are_those_of(self, found: Concerned, changed: Changed) -> bool:
         """Whether nobody has deleted rows of the files that were read, or has brought some back."""
         now = Deletes(self._draft.io, self._live)
         if not changed.delete_files <= now.paths:
@@ -238,7 +285,9 @@ def _areas(draft: Draft, leaving: Collection[Leaving]) -> dict[int, Area]:
 
 def _summary(draft: Draft, output: JobsOutput, replaced: Replaced) -> Summary:
     parent = draft.base.current_snapshot()
-    operation = Operation.OVERWRITE if output.files else Operation.DELETE
+    operation = Operation.DELETE
+    if output.files:
+        operation = Operation.OVERWRITE if replaced.files else Operation.APPEND
     return update_snapshot_summaries(
         Summary(operation=operation, **added_counts(output), **replaced.counts()),
         parent.summary if parent else None,

@@ -159,10 +159,13 @@ def head_conflict(arg: OperationArg, expected: int | None, found: Snapshot | Non
     """The refusal: names the snapshot that came between, and who wrote it."""
     by = writer_of(found)
     found_id = None if found is None else found.snapshot_id
+    again = "start the operation again"
+    if arg.argument.get("mode") != "merge":
+        again += ", or with on_conflict=rebase to build on what others have written"
     return HeadConflict(
         f"{arg.id} began on {named(expected)} of table {arg.table!r}, which is now at {named(found_id)}"
         + ("" if found is None else f", written by {by}"),
-        hint="start the operation again, or with on_conflict=rebase to build on what others have written",
+        hint=again,
         details={"expected": str(expected or ""), "snapshot": str(found_id or ""), "by": by},
     )
 

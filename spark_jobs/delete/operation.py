@@ -141,15 +141,19 @@ def _planned(request: PlanRequest, argument: DeleteArgument) -> Any:
     nothing = DeletePlan(where=argument.where, branch=argument.branch or "")
     if snapshot is None:
         return nothing, Concerned()
-    told = str(snapshot.summary["total-files-size"] if snapshot.summary else "")
-    job_bytes = max(JOB_BYTES, int(told) // WANTED_JOBS if told.isdecimal() else 0)
+    job_bytes = bytes_per_job(snapshot)
     found = concerned_by(metadata, snapshot, file_io(metadata.location, storage), where, job_bytes)
     if not found.whole and not found.jobs:
         nothing.snapshot_id = str(snapshot.snapshot_id)
         return nothing, found
-    fixed = planned_on(metadata, snapshot)
-    plan = msgspec.structs.replace(nothing, **fixed, job_bytes=job_bytes, digest=found.digest)
-    return plan, found
+    fixed = {**planned_on(metadata, snapshot), "layout": layout.to_json(), "digest": found.digest}
+    return msgspec.structs.replace(nothing, **fixed, job_bytes=job_bytes), found
+
+
+def bytes_per_job(snapshot: Any) -> int:
+    """About so much a job reads of a snapshot."""
+    told = str(snapshot.summary["total-files-size"] if snapshot.summary else "")
+    return max(JOB_BYTES, int(told) // WANTED_JOBS if told.isdecimal() else 0)
 
 
 def _snapshot(file: Any, branch: str) -> Any:

@@ -14,6 +14,7 @@ from distop.spark_jobs.formats.options import Format
 from distop.spark_jobs.rules.model import ChecksArgument
 
 Mode: TypeAlias = Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"]
+FileMode: TypeAlias = Mode | Literal["merge"]
 
 OnNewColumns: TypeAlias = Literal["fail", "add", "ignore"]
 OnWiderTypes: TypeAlias = Literal["fail", "widen"]
@@ -89,10 +90,22 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     split_bytes: int = DEFAULT_SPLIT_BYTES
     """About how many bytes one job reads."""
-    mode: Mode = "append"
+    mode: FileMode = "append"
     """``overwrite`` replaces all rows of the table; ``overwrite_partitions`` those of the partitions that the
     new rows fall into. ``error_if_exists`` and ``ignore`` append to a table without data, and refuse any
-    other, or leave it as it is."""
+    other, or leave it as it is. ``merge`` replaces the rows that have the ``keys`` of new ones, and adds the
+    others; of several new rows with the same key the last one counts, by the names of files and the order of
+    their rows."""
+    keys: list[str] = []
+    """Of ``merge``: the columns that tell rows apart."""
+    delete_where: str | None = None
+    """Of ``merge``: new rows for which this holds, such as ``op == 'D'``, take those with their keys away,
+    and are not added. Sees all columns of the source, as the next two do; one that the table lacks stays out
+    of it."""
+    update_where: str | None = None
+    """Of ``merge``: only new rows for which this holds replace others. Default: all."""
+    insert_where: str | None = None
+    """Of ``merge``: only new rows for which this holds are added. Default: all."""
     on_conflict: Literal["rebase", "refuse"] | None = None
     """What happens when others write to the table meanwhile: the operation is put on top of that, or fails.
     Default: ``rebase`` for ``append``, ``refuse`` for the modes that overwrite."""
@@ -143,6 +156,7 @@ def parse_argument(raw: Mapping[str, Any]) -> IngestArgument:
     _check_csv(argument)
     _check_columns(argument)
     _check_transform(argument)
+    _check_merge(argument)
     if not MIN_SPLIT_BYTES <= argument.split_bytes <= MAX_SPLIT_BYTES:
         raise invalid("split_bytes", f"split_bytes must lie between {MIN_SPLIT_BYTES} and {MAX_SPLIT_BYTES}")
     return argument
@@ -176,7 +190,11 @@ def _check_new_only(argument: IngestArgument) -> None:
         ("reingest", argument.reingest, "takes what was ingested before, too"),
         ("watermark", argument.watermark is not None, "has no meaning where each file has its own"),
         ("kafka", argument.kafka is not None, "always goes on where its watermarks stand"),
-        ("mode", argument.mode not in ("append", "overwrite_partitions"), "says what else the table holds"),
+        (
+            "mode",
+            argument.mode not in ("append", "overwrite_partitions", "merge"),
+            "says what else the table holds",
+        ),
     ):
         if given:
             raise invalid("new_only", f"new_only does not go with {field}, which {reason}")
@@ -233,6 +251,38 @@ def _check_transform(argument: IngestArgument) -> None:
         raise invalid("transform", "a query is over files", "ingest the topic, and query the table")
     if argument.on_bad_rows != "fail":
         raise invalid("on_bad_rows", "with transform, a row that cannot be read fails the operation")
+
+
+CONDITIONS = ("delete_where", "update_where", "insert_where")
+"""Fields of a merge, each a predicate on its rows."""
+
+
+def conditions_of(argument: IngestArgument) -> dict[str, str]:
+    """Those that are given, by field."""
+    given = {name: getattr(argument, name) for name in CONDITIONS}
+    return {name: text for name, text in given.items() if text is not None}
+
+
+def _check_merge(argument: IngestArgument) -> None:
+    if argument.mode != "merge":
+        for field in ("keys", *CONDITIONS):
+            if getattr(argument, field):
+                raise invalid(field, f"{field} belongs to mode merge, and mode is {argument.mode}")
+        return
+    _check_names("keys", argument.keys)
+    for field, text in conditions_of(argument).items():
+        if not text.strip() or len(text) > MAX_FILTER_CHARACTERS:
+            raise invalid(field, f"{field} is empty, or longer than {MAX_FILTER_CHARACTERS} characters")
+    for field, given, instead in (
+        ("kafka", argument.kafka is not None, "ingest the topic, and merge the table's files"),
+        ("transform", argument.transform is not None, ""),
+        ("on_bad_rows", argument.on_bad_rows != "fail", "rows that cannot be read fail the operation"),
+        ("on_new_columns", argument.on_new_columns == "add", "alter the table first"),
+        ("on_wider_types", argument.on_wider_types == "widen", "alter the table first"),
+        ("on_conflict", argument.on_conflict == "rebase", "it looks at the rows that the table has"),
+    ):
+        if given:
+            raise invalid(field, f"{field} does not go with mode merge", instead)
 
 
 def _unless(given: str, refused: str) -> str | None:

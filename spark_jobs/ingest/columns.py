@@ -53,6 +53,7 @@ def choose_columns(
     table: Schema | None,
     filtered: set[str],
     *,
+    conditions: Collection[str] = (),
     beside: Collection[str] = (),
 ) -> SourceColumns:
     """Decide about columns.
@@ -63,6 +64,8 @@ def choose_columns(
         The schema of the table; ``None`` if the source determines it.
     filtered:
         Columns that the filter speaks of.
+    conditions:
+        Columns that conditions of a merge speak of: one that the table does not have is read for them alone.
     beside:
         Columns whose values do not have to be written in the format.
 
@@ -80,8 +83,11 @@ def choose_columns(
     known = list(dict.fromkeys([*names, *declared_names, *beside]))
     _check_known("columns", argument.columns or [], known)
     _check_known("filter", sorted(filtered), known)
+    filtered = filtered.union(conditions)
     present = {} if table is None else _arrow_types(table)
     targets = list(dict.fromkeys([*_targets(argument, declared, names, table), *beside]))
+    if table is not None and argument.columns is None:
+        targets = [name for name in targets if name in present or name not in conditions]
     added = [] if table is None or argument.on_new_columns != "add" else new_columns(targets, present)
     read = [*targets, *sorted(filtered.difference(targets))]
     types = _types(read, declared, table if file_format != "parquet" else None, sample)

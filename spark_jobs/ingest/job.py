@@ -81,6 +81,11 @@ def _written(job: JobContext, plan: TargetPlan, split: Split, policy: BadRowPoli
     result.update(split.facts)
     if policy.path is not None:
         result[QUARANTINE] = policy.path.removeprefix(job.operation.location).lstrip("/")
+    return bounded(result)
+
+
+def bounded(result: dict[str, Any]) -> dict[str, Any]:
+    """A result that a job's record has room for."""
     if "manifest" in result and len(msgspec.json.encode(result)) > MAX_RESULT_BYTES:
         # The manifest says it, too; here it only saves the commit from opening it.
         result.pop("partitions", None)

@@ -8,13 +8,16 @@ from distop.errors import PreconditionFailed
 from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid
-from distop.spark_jobs.ingest.argument import IngestArgument, Mode
+from distop.spark_jobs.ingest.argument import FileMode, IngestArgument
 
 
 class HasMode(Protocol):
     """An argument that says how to save, as that of ingest does."""
 
-    mode: Mode
+    @property
+    def mode(self) -> FileMode:
+        """See :class:`IngestArgument`."""
+
     on_conflict: Literal["rebase", "refuse"] | None
 
 
@@ -22,7 +25,12 @@ NOTHING = "nothing"
 """Field of the recorded plan of an operation that found nothing new."""
 TOLD = ("warnings", "filesSkipped")
 """Fields of the recorded plan that the finished operation tells as they are."""
-DEFAULT_ON_CONFLICT = {"append": "rebase", "overwrite": "refuse", "overwrite_partitions": "refuse"}
+DEFAULT_ON_CONFLICT = {
+    "append": "rebase",
+    "overwrite": "refuse",
+    "overwrite_partitions": "refuse",
+    "merge": "refuse",
+}
 """An append loses nothing by being put on top of what others have written; what replaces rows would lose
 theirs. The other modes look at the table itself."""
 

@@ -112,7 +112,8 @@ class Ingest(DistributedOperation):
         -------
         The writer's result (``rows``, ``files``, ``bytes``, its manifest), and ``rowsRead`` (before the
         filter), ``badRows``, and, if there are any that were not to fail it, ``quarantine``: the file they
-        are in, below the table's location.
+        are in, below the table's location. Of a merge ``read``, ``removed``, ``added``, ``changed``, too (see
+        :mod:`distop.commit.deleting.publish`).
 
         Raises
         ------
@@ -121,6 +122,10 @@ class Ingest(DistributedOperation):
         JobFailed
             A file has changed since the start, or is not what it should be.
         """
+        if job.operation.argument.get("merge"):
+            from distop.spark_jobs.ingest.merging import run_merge
+
+            return run_merge(job)
         from distop.spark_jobs.ingest.job import run_job
 
         return run_job(job)

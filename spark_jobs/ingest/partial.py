@@ -26,7 +26,7 @@ def may_fail_in_part(argument: IngestArgument, options: OperationOptions) -> boo
     """
     if options.max_failed_partitions == 0:
         return False
-    if argument.mode in ("overwrite", "overwrite_partitions"):
+    if argument.mode in ("overwrite", "overwrite_partitions", "merge"):
         raise invalid(
             "mode",
             f"mode {argument.mode} replaces rows, and jobs that may fail would leave gaps in their place",

@@ -24,6 +24,7 @@ from distop.spark_jobs.formats.options import CsvOptions
 from distop.spark_jobs.formats.reader import Wanted
 from distop.spark_jobs.ingest.splits import Line, Piece
 from distop.spark_jobs.kafka.offsets import OffsetRange
+from distop.spark_jobs.merge.plan import MergePlan
 from distop.spark_jobs.rules.model import RuleSet
 
 MAX_PLAN_BYTES = 1_000_000
@@ -119,6 +120,8 @@ class IngestPlan(TargetPlan, kw_only=True):
     targets: list[str]
     """Which of ``columns`` go into the table. The table's other columns become NULL."""
     on_bad_rows: str
+    merge: MergePlan | None = None
+    """How the rows are brought together with those of the table, if they are not simply added."""
     branch: str = ""
     """The branch that is written to; empty: the table itself."""
     files_skipped: int = 0
@@ -163,6 +166,8 @@ class IngestPlan(TargetPlan, kw_only=True):
 
     def describe(self, partition: str) -> str:
         """What the job of a partition is to read, for people; no two are described alike."""
+        if self.merge is not None:
+            return f"part {int(partition) + 1} of the table and of its new keys"
         pieces = self.pieces(partition)
         named = ", ".join(map(self._described, pieces[:MAX_DESCRIBED]))
         more = len(pieces) - MAX_DESCRIBED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 
@@ -31,6 +32,7 @@ from distop.spark_jobs.ingest.argument import (
     DataFrameArgument,
     IngestArgument,
     check_format_options,
+    conditions_of,
     parse_argument,
 )
 from distop.spark_jobs.ingest.modes import check_mode, check_object, is_ignored, on_conflict
@@ -50,7 +52,11 @@ from distop.spark_jobs.ingest.target import (
 from distop.spark_jobs.ingest.topic_planning import plan_topic
 from distop.spark_jobs.ingest.watermarks import has_moved, watermark_moves
 from distop.spark_jobs.kafka.argument import parse_kafka
+from distop.spark_jobs.merge.plan import MergePlan, check_keys, plan_merge
 from distop.spark_jobs.rules.staged import rules_of
+
+MAX_MERGED_BYTES = 256 << 20
+"""Of files; each job of a merge has all their rows in memory."""
 
 FOOTER_READERS = 8
 """Footers of large Parquet files read at a time."""
@@ -120,6 +126,9 @@ def _plan_files(request: PlanRequest, argument: IngestArgument, *, in_part: bool
         moves = {source: with_jobs(paths, lengths, cuts) for source, paths in moves.items()}
     if argument.new_only and argument.source is None:
         moves = by_folder(moves)
+    merge, jobs = None, len(cuts) - 1
+    if argument.mode == "merge":
+        merge, jobs = _plan_merge(request, argument, target, size)
     plan = IngestPlan(
         format=file_format,
         csv=options,
@@ -131,11 +140,32 @@ def _plan_files(request: PlanRequest, argument: IngestArgument, *, in_part: bool
         cuts=cuts,
         files_skipped=skipped,
         warnings=warnings,
+        merge=merge,
         **target,
     )
     if plan.transform is not None:
         return Plan(argument=plan.to_argument(), dynamic=True, watermarks=moves)
-    return Plan(argument=plan.to_argument(), partition_count=len(plan.cuts) - 1, watermarks=moves)
+    return Plan(argument=plan.to_argument(), partition_count=jobs, watermarks=moves)
+
+
+def _plan_merge(
+    request: PlanRequest, argument: IngestArgument, target: Mapping[str, Any], size: int
+) -> tuple[MergePlan, int]:
+    if size > MAX_MERGED_BYTES:
+        raise ArgumentTooLarge(
+            f"the files have {size:,} bytes, and at most {MAX_MERGED_BYTES:,} are merged at a time",
+            hint="merge fewer files at a time, one operation after the other",
+            details={"field": "paths"},
+        )
+    schema = Layout.from_json(target["layout"]).schema
+    check_keys(argument.keys, schema)
+    if lacking := [name for name in schema.column_names if name not in target["targets"]]:
+        raise invalid(
+            "paths" if argument.columns is None else "columns",
+            f"a merge replaces whole rows, and nothing comes in for column {lacking[0]!r} of the table",
+        )
+    plan = MergePlan(where="true", all_go=False, keys=argument.keys)
+    return plan_merge(request, msgspec.structs.replace(plan, **conditions_of(argument)))
 
 
 def plan_holds(plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:

@@ -21,13 +21,13 @@ from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.inference import Sample
 from distop.spark_jobs.formats.options import Format
-from distop.spark_jobs.ingest.argument import DataFrameArgument, IngestArgument
+from distop.spark_jobs.ingest.argument import DataFrameArgument, IngestArgument, conditions_of
 from distop.spark_jobs.ingest.columns import choose_columns, new_columns
 from distop.spark_jobs.ingest.modes import NOTHING, check_mode, on_conflict
 from distop.spark_jobs.rules.staged import rules_of
 from distop.spark_jobs.tables.filters import arrow_filter, filter_columns, parse_filter
 
-BRANCH_MODES = frozenset({"append", "overwrite", "overwrite_partitions"})
+BRANCH_MODES = frozenset({"append", "overwrite", "overwrite_partitions", "merge"})
 """Of an ingest into a branch. The others ask whether the table holds data."""
 
 
@@ -98,16 +98,21 @@ def target_of(
         Columns, types, filter and table do not go together.
     """
     expression = None if argument.filter is None else parse_filter(argument.filter)
+    conditions = {field: parse_filter(text, field) for field, text in conditions_of(argument).items()}
+    asked = {field: filter_columns(condition) for field, condition in conditions.items()}
     columns = choose_columns(
         argument,
         file_format,
         sample,
         None if table is None or argument.transform is not None else table.schema,
         set() if expression is None else filter_columns(expression),
+        conditions=set().union(*asked.values()),
         beside=beside,
     )
     if expression is not None:
         arrow_filter(expression, columns.schema)
+    for field, condition in conditions.items():
+        arrow_filter(condition, columns.schema, field)
     if argument.transform is not None and table is None:
         raise invalid(
             "transform",

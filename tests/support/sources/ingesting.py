@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from distop.commit.deleting.publish import IcebergMerge
 from distop.commit.iceberg.append import IcebergAppend, IcebergOverwrite
 from distop.commit.iceberg.modes import (
     IcebergAppendIfEmpty,
@@ -38,6 +39,7 @@ STEPS: dict[str, type[TransactionalStep]] = {
     "iceberg.append_if_empty": IcebergAppendIfEmpty,
     "iceberg.append_or_ignore": IcebergAppendOrIgnore,
     "iceberg.overwrite_partitions": IcebergOverwritePartitions,
+    "iceberg.merge": IcebergMerge,
 }
 
 

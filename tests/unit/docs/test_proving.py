@@ -68,7 +68,7 @@ def test_one_failure_disproves_it(bad: pytest.TestReport) -> None:
 def test_a_file_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
     broken = tmp_path / "test_broken.py"
     broken.write_text("import nothing_of_that_name\n")
-    program = [sys.executable, "-m", "pytest", "-q", "-p", "support.proving", "-c", os.devnull, broken]
+    program = [sys.executable, "-m", "pytest", "-q", "-p", "support.proving", "-c", os.devnull, str(broken)]
     env = {**os.environ, "PYTHONPATH": str(TESTS)}
     ended = subprocess.run(program, env=env, cwd=tmp_path, text=True, capture_output=True, timeout=120)
     assert ended.returncode != 0

@@ -26,7 +26,7 @@ def marks(store: SyncEtcd) -> dict[str, dict[str, str]]:
 def test_watermarks_move_with_the_rows_and_never_back(
     catalog: EtcdCatalog, store: SyncEtcd, tmp_path: Path
 ) -> None:
-    """C8, P16: rows that are committed again, by who has not heard of the first time, are refused."""
+    """E4, C8, P16: rows that are committed again, by who has not heard of the first time, are refused."""
     catalog.create_table("default.t", SCHEMA, properties={"commit.retry.num-retries": "0"})
 
     def append(value: str) -> None:

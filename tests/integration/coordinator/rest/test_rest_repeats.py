@@ -44,7 +44,7 @@ def commits(python: EtcdCatalog) -> int:
 def test_another_coordinator_gives_the_first_answer_again(
     door: RestDoor, other: RestDoor, python: EtcdCatalog
 ) -> None:
-    """P8: of everything that changes a table."""
+    """E3, P8: of everything that changes a table."""
     ids = [key() for _ in range(4)]
     renaming = {
         "source": {"namespace": ["default"], "name": "t"},

@@ -1,0 +1,89 @@
+"""One job of an ingest of mode ``merge``: the rows of all files, together with some of the table's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.acero as acero
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+
+from distop.commit.outputs import output_of
+from distop.operations.job import JobContext
+from distop.spark_jobs.formats.bad_rows import Fail
+from distop.spark_jobs.formats.conversion import converted
+from distop.spark_jobs.ingest.job import FilesSplit, bounded
+from distop.spark_jobs.ingest.plan import IngestPlan
+from distop.spark_jobs.ingest.rows import Conversion, Converted, GoodRows
+from distop.spark_jobs.merge.batch import DELETE, INSERT, UPDATE, Batch
+from distop.spark_jobs.merge.job import Merging
+from distop.spark_jobs.merge.plan import MergePlan
+from distop.spark_jobs.rules.staged import JobChecks
+from distop.spark_jobs.tables.filters import arrow_filter, parse_filter
+
+
+def run_merge(job: JobContext) -> dict[str, Any]:
+    """Do one job; see ``start_or_resume_job`` for its result."""
+    plan = IngestPlan.of(job.operation)
+    assert plan.merge is not None
+    conversion = _Marked.for_merge(plan, plan.merge)
+    batch = Batch(_rows(plan, conversion, job), conversion.schema, plan.merge.keys)
+    with (
+        output_of(plan.output).writer(plan.table_layout, job) as writer,
+        JobChecks(plan.rules, job) as checks,
+    ):
+        check = partial(checks.check, source=plan.folder)
+        merging = Merging(job, plan.merge, plan.table_layout, batch, writer, check)
+        counts = merging.run(int(job.partition))
+        found = checks.finish()
+        return bounded(writer.finish() | found | counts)
+
+
+def _rows(plan: IngestPlan, conversion: Conversion, job: JobContext) -> Iterator[pa.Table]:
+    rows = GoodRows(conversion, Fail(), job.raise_if_cancelled)
+    for split in range(len(plan.cuts) - 1):
+        for block in FilesSplit(plan, str(split), rows, job.raise_if_cancelled).rows():
+            yield block.table
+
+
+@dataclass(frozen=True, slots=True)
+class _Marked(Conversion):
+    """Rows of the table, each with what it may do to the table: see :class:`Batch`."""
+
+    marks: Mapping[str, pc.Expression] = field(default_factory=dict)
+
+    @classmethod
+    def for_merge(cls, plan: IngestPlan, merge: MergePlan) -> _Marked:
+        columns = Schema.model_validate(plan.columns)
+
+        def true_of(where: str, otherwise: bool) -> pc.Expression:
+            return arrow_filter(parse_filter(where), columns) if where else pc.scalar(otherwise)
+
+        plain = Conversion.to_table(plan)
+        marks = {
+            DELETE: true_of(merge.delete_where, False),
+            UPDATE: true_of(merge.update_where, True),
+            INSERT: true_of(merge.insert_where, True),
+        }
+        schema = pa.schema([*plain.schema, *(pa.field(name, pa.bool_()) for name in marks)])
+        return cls(schema, plain.targets, plain.filter, marks)
+
+    def of(self, source: pa.Table) -> Converted:
+        """See :class:`Conversion`."""
+        kept = source if self.filter is None else source.filter(self.filter)
+        plain = pa.schema(list(self.schema)[: -len(self.marks)])
+        rows = converted(kept.select(self.targets), plain)
+        project = acero.ProjectNodeOptions(list(self.marks.values()), list(self.marks))
+        marks = acero.Declaration.from_sequence(
+            [
+                acero.Declaration("table_source", acero.TableSourceNodeOptions(kept)),
+                acero.Declaration("project", project),
+            ]
+        ).to_table(use_threads=False)
+        for name in self.marks:
+            rows = rows.append_column(name, marks[name])
+        return Converted(source.num_rows, rows)

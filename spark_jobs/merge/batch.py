@@ -1,0 +1,133 @@
+"""The rows of a batch, the last one of each key, and which rows of a table they are about. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    GreaterThanOrEqual,
+    LessThanOrEqual,
+)
+
+from distop.errors import JobFailed
+
+MAX_BYTES = 1 << 30
+"""Of a batch, in memory: each job that runs at a time has one."""
+
+BLOCK_ROWS = 1 << 16
+"""Rows that are written at a time."""
+
+DELETE, UPDATE, INSERT = "\0delete", "\0update", "\0insert"
+"""Columns behind those of the table: what a row does to those of its key, or to a table without one."""
+
+_OURS, _THEIRS = "\0ours", "\0theirs"
+
+Places: TypeAlias = NDArray[np.int64]
+
+
+class Batch:
+    """See the module.
+
+    Parameters
+    ----------
+    tables:
+        All rows in their order, with the columns ``DELETE``, ``UPDATE`` and ``INSERT``.
+    keys:
+        Names of columns; equal in all of them means the same key.
+
+    Raises
+    ------
+    JobFailed
+        A row has no key, or there are too many of them.
+    """
+
+    def __init__(self, tables: Iterable[pa.Table], schema: pa.Schema, keys: Sequence[str]) -> None:
+        self._names = list(keys)
+        kept, size = [], 0
+        self.read = 0
+        """Rows before the last one of each key was chosen."""
+        for table in tables:
+            self.read += table.num_rows
+            size += table.nbytes
+            if size > MAX_BYTES:
+                raise JobFailed(
+                    f"the rows to be merged take more than {MAX_BYTES >> 20:,} MiB of memory",
+                    hint="merge them in several operations, one after the other",
+                )
+            kept.append(table)
+        rows = pa.concat_tables([schema.empty_table(), *kept]).combine_chunks()
+        for name in keys:
+            if missing := rows[name].null_count:
+                raise JobFailed(
+                    f"{missing:,} rows have no value in column {name!r}, which is a key",
+                    hint='leave them out: "filter": "... is not null"',
+                )
+        last = _numbered(rows.select(self._names), _OURS)
+        last = last.group_by(self._names, use_threads=False).aggregate([(_OURS, "max")])
+        rows = rows.take(np.sort(last[f"{_OURS}_max"].to_numpy()))
+        deletes, updates, inserts = (
+            rows[name].to_numpy(zero_copy_only=False).astype(bool) for name in (DELETE, UPDATE, INSERT)
+        )
+        self._deletes, self._changes = deletes, deletes | updates
+        self._new = inserts & ~deletes
+        self._keys = _numbered(rows.select(self._names), _OURS)
+        self.keys = rows.select(self._names).schema
+        self._rows = rows.drop_columns([DELETE, UPDATE, INSERT])
+
+    def changes(self, keys: pa.Table) -> tuple[Places, Places]:
+        """Which rows of a table go, of those with these keys, in order; and which of the batch come in their
+        place, some maybe several times."""
+        theirs, ours = self._pairs(keys)
+        go = self._changes[ours]
+        theirs, ours = theirs[go], ours[go]
+        return theirs, ours[~self._deletes[ours]]
+
+    def rows(self, places: Places) -> Iterator[pa.Table]:
+        """Some of the rows, as the table takes them, so many at a time."""
+        for first in range(0, len(places), BLOCK_ROWS):
+            yield self._rows.take(places[first : first + BLOCK_ROWS])
+
+    def bounds(self) -> BooleanExpression:
+        """What is true of each row of a table that has a key of these."""
+        expression: BooleanExpression = AlwaysTrue()
+        for name in self._names if len(self._keys) else ():
+            found = pc.min_max(self._keys[name]).as_py()
+            lower, upper = found["min"], found["max"]
+            if isinstance(lower, bool):
+                continue
+            within = GreaterThanOrEqual(term=name, value=lower), LessThanOrEqual(term=name, value=upper)
+            expression = And(expression, *within)
+        return expression
+
+    def without(self, held: Iterable[pa.Table]) -> Places:
+        """Which rows go into a table that holds these keys and no others."""
+        new = self._new.copy()
+        for keys in held:
+            _, ours = self._pairs(keys)
+            new[ours] = False
+            if not new.any():
+                break
+        return np.flatnonzero(new)
+
+    def __len__(self) -> int:
+        return int(self._rows.num_rows)
+
+    def _pairs(self, keys: pa.Table) -> tuple[Places, Places]:
+        """Equal keys: place in the table's rows, and in these; in the order of the table's."""
+        cast = keys.select(self._names).cast(self.keys)
+        found = _numbered(cast, _THEIRS).join(self._keys, keys=self._names, join_type="inner")
+        theirs, ours = found[_THEIRS].to_numpy(), found[_OURS].to_numpy()
+        order = np.argsort(theirs)
+        return theirs[order], ours[order]
+
+
+def _numbered(keys: pa.Table, name: str) -> pa.Table:
+    return keys.append_column(name, pa.array(np.arange(keys.num_rows, dtype=np.int64)))

@@ -1,0 +1,111 @@
+"""The jobs of a merge: those that look into files of the table, and the one that looks for new keys.
+
+A job reads the whole batch, and the keys of its files first: most hold none of the batch's, and stay as they
+are, unread if their statistics say so. The others are written anew. What is new in the batch only one job can
+tell, which sees the keys of all files that may hold some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.table import FileScanTask
+
+from distop.commit.deleting.publish import ADDED, READ, REMOVED, changed_files
+from distop.commit.layout.model import Layout
+from distop.commit.pyiceberg_private import possible
+from distop.commit.writing.writer import StagedWriter
+from distop.errors import JobFailed
+from distop.operations.job import JobContext
+from distop.spark_jobs.delete.reading import TableRows, files_of
+from distop.spark_jobs.merge.batch import Batch, Places
+from distop.spark_jobs.merge.plan import MergePlan
+
+
+class Merging:
+    """One job.
+
+    Parameters
+    ----------
+    check:
+        Looks at rows of the batch before they are written; raises if they may not be.
+    """
+
+    def __init__(
+        self,
+        job: JobContext,
+        plan: MergePlan,
+        layout: Layout,
+        batch: Batch,
+        writer: StagedWriter,
+        check: Callable[[pa.Table], None],
+    ) -> None:
+        self._batch, self._writer, self._check, self._keys = batch, writer, check, plan.keys
+        self._jobs: list[list[FileScanTask]] = []
+        if plan.snapshot:
+            self._jobs = files_of(job).jobs
+            self._rows = TableRows(job, layout)
+            self._may_hold = possible(self._rows.schema, batch.bounds())
+
+    def run(self, job: int) -> dict[str, Any]:
+        """Do it; its part of the result.
+
+        Raises :class:`~distop.errors.JobFailed` if a file of the table is missing, or is not as the table
+        says.
+        """
+        return self._change(self._jobs[job]) if job < len(self._jobs) else self._insert()
+
+    def _change(self, tasks: Sequence[FileScanTask]) -> dict[str, Any]:
+        changed: list[int] = []
+        read = removed = added = 0
+        for at, task in enumerate(tasks):
+            if not self._concerned(task):
+                continue
+            keys = self._keys_of(task)
+            go, come = self._batch.changes(keys)
+            if not len(go):
+                continue
+            changed.append(at)
+            read, removed = read + keys.num_rows, removed + len(go)
+            if len(go) < keys.num_rows:
+                for batch in _remaining(self._rows.whole(task), go):
+                    self._writer.write(self._rows.as_written(batch))
+            if self._writer.rows != read - removed + added:
+                raise JobFailed(
+                    f"of {keys.num_rows} rows of {task.file.file_path} {len(go)} were to go, and others did",
+                    hint="distop doctor --deep; nothing was changed",
+                )
+            added += self._write(come)
+        return {READ: read, REMOVED: removed, ADDED: added, **changed_files(changed, len(tasks))}
+
+    def _insert(self) -> dict[str, Any]:
+        tasks = [task for tasks in self._jobs for task in tasks if self._concerned(task)]
+        added = self._write(self._batch.without(map(self._keys_of, tasks)))
+        return {READ: 0, REMOVED: 0, ADDED: added, **changed_files((), 0), "rowsRead": self._batch.read}
+
+    def _concerned(self, task: FileScanTask) -> bool:
+        return len(self._batch) > 0 and self._may_hold(task.file)
+
+    def _keys_of(self, task: FileScanTask) -> pa.Table:
+        batches = [batch.select(self._keys) for batch in self._rows.columns(task, self._keys)]
+        return pa.Table.from_batches(batches, batches[0].schema if batches else self._batch.keys)
+
+    def _write(self, places: Places) -> int:
+        for rows in self._batch.rows(places):
+            self._check(rows)
+            self._writer.write(rows)
+        return len(places)
+
+
+def _remaining(batches: Iterator[pa.RecordBatch], go: Places) -> Iterator[pa.RecordBatch]:
+    """The rows that stay; ``go`` are the places of the others, in order."""
+    first = 0
+    for batch in batches:
+        begin, end = np.searchsorted(go, [first, first + batch.num_rows])
+        stays = np.ones(batch.num_rows, dtype=bool)
+        stays[go[begin:end] - first] = False
+        first += batch.num_rows
+        yield batch if begin == end else batch.filter(pa.array(stays))

@@ -1,0 +1,88 @@
+"""The part of the plan of a merge that is about the table: which rows are looked at, and what may become of
+them."""
+
+from __future__ import annotations
+
+import msgspec
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from distop.commit.deleting.files import concerned_by
+from distop.commit.deleting.plan import SnapshotPlan, planned_on
+from distop.commit.files.storage import storage_of
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.layout.model import file_io
+from distop.operations.api import PlanRequest
+from distop.operations.arguments import invalid
+from distop.spark_jobs.delete.operation import bytes_per_job
+
+_KEYS = (
+    BooleanType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
+"""Of columns whose values are certainly equal or not."""
+
+
+class MergePlan(SnapshotPlan, kw_only=True):
+    """See the module. The conditions are predicates on the rows of the batch; a NULL is no *yes*."""
+
+    keys: list[str]
+    """Columns that tell which row of the table a row of the batch is about."""
+    delete_where: str = ""
+    """Rows for which this is true take those of the table away; empty: none."""
+    update_where: str = ""
+    """Rows for which this is true replace those of the table; empty: all others."""
+    insert_where: str = ""
+    """Rows for which this is true go into a table that has none with their key; empty: all others."""
+
+
+def plan_merge(request: PlanRequest, plan: MergePlan) -> tuple[MergePlan, int]:
+    """The plan with the snapshot that the table has, and the number of its jobs: those that read the table's
+    files, and one that looks for keys that the table does not have.
+
+    Raises :class:`~distop.errors.PreconditionFailed` if a file of the table cannot be read here.
+    """
+    head = request.head
+    if head is None or head.snapshot_id is None:
+        return plan, 1
+    storage = storage_of(request.table)
+    file = TableFile.read(head.metadata_location, storage=storage)
+    metadata, snapshot = file.metadata, file.snapshot(head.snapshot_id)
+    assert snapshot is not None
+    job_bytes = bytes_per_job(snapshot)
+    io = file_io(metadata.location, storage)
+    found = concerned_by(metadata, snapshot, io, AlwaysTrue(), job_bytes, all_go=plan.all_go)
+    if not found.jobs:
+        return plan, 1
+    fixed = {**planned_on(metadata, snapshot), "job_bytes": job_bytes, "digest": found.digest}
+    return msgspec.structs.replace(plan, **fixed), len(found.jobs) + 1
+
+
+def check_keys(keys: list[str], schema: Schema) -> None:
+    """Raises :class:`~distop.errors.InvalidArgument` unless rows of a table can be told apart by them."""
+    known = {column.name: column.field_type for column in schema.columns}
+    for key in keys:
+        if key not in known:
+            raise invalid("keys", f"there is no column {key!r}", f"the columns are {', '.join(known)}")
+        if not isinstance(known[key], _KEYS):
+            raise invalid(
+                "keys",
+                f"column {key!r} is {known[key]}, by which rows cannot be told apart",
+                "keys are integers, decimals, texts, booleans, dates or timestamps",
+            )

@@ -1,0 +1,106 @@
+"""Ordered batches of changes by keys, while whoever works on them dies or hears no reply."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distop.client import AsyncClient
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from support.services.backlogs import drained
+from support.services.coordinators import CoordinatorProcess
+from support.services.executing import TTL_S, Child
+from support.services.whole import Whole
+from support.waiting import eventually
+
+pytestmark = pytest.mark.process
+
+EXECUTOR = ("-m", "distop.cli", "executor", "--master", "none", "--slots", "2", "--lease-ttl", f"{TTL_S}")
+SCHEMA = {"id": "long", "kind": "string", "batch": "int"}
+BATCHES = 8
+
+
+def batch_of(number: int) -> list[dict[str, Any]]:
+    """Changes of keys that other batches change, too: in another order another table would come out."""
+    chance = random.Random(number)
+    return [
+        {"id": key, "kind": f"k{chance.randrange(3)}", "batch": number, "op": chance.choice("UUD")}
+        for key in chance.sample(range(20), 12)
+    ]
+
+
+def after_all() -> dict[int, tuple[str, int]]:
+    """What the table holds when each batch was merged once, in order."""
+    held: dict[int, tuple[str, int]] = {}
+    for number in range(BATCHES):
+        for row in batch_of(number):
+            if row["op"] == "D":
+                held.pop(row["id"], None)
+            else:
+                held[row["id"]] = (row["kind"], row["batch"])
+    return held
+
+
+@pytest.mark.parametrize(
+    ("struck", "crash"),
+    [
+        ("executor", "mark.after=die@3"),
+        ("executor", f"job.file.before=sleep:{4 * TTL_S}@2"),
+        ("coordinator", "finish.before=die@3"),
+        ("coordinator", "finish.after=die@2"),
+    ],
+)
+async def test_batches_are_merged_once_and_in_order_whoever_dies(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path, struck: str, crash: str
+) -> None:
+    """E5, B3, P2, P8: and no file is left over."""
+    crashing = crash if struck == "coordinator" else ""
+    environment = {"DISTOP_CRASH_POINTS": crash, "DISTOP_CRASH_ONCE": str(tmp_path)}
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(CoordinatorProcess(etcd_config, tmp_path, crash=crashing))
+        await first.member(client)
+        sdk = await stack.enter_async_context(AsyncClient(first.address, timeout_s=20))
+        options = {"partitionBy": ["kind"], "schema": SCHEMA}
+        await sdk.create_table("t", str(tmp_path / "table"), options=options)
+        for number in range(BATCHES):
+            path = tmp_path / "in" / f"{number}.jsonl"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("".join(json.dumps(row) + "\n" for row in batch_of(number)))
+            argument = {"paths": str(path), "mode": "merge", "keys": ["id"], "delete_where": "op == 'D'"}
+            await sdk.enqueue("t", f"{number:02}", "ingest", argument)
+        dying = environment if struck == "executor" else {}
+        executor = stack.enter_context(Child(etcd_config, tmp_path, *EXECUTOR, **dying))
+        address = first.address
+        if struck == "coordinator":
+            assert await first.exit_code(60) == -signal.SIGKILL
+            other = await stack.enter_async_context(CoordinatorProcess(etcd_config, tmp_path))
+            await other.member(client)
+            address = other.address
+        else:
+            if "die" in crash:
+                assert await executor.exit_code(60) == -signal.SIGKILL, executor.log.read_text()
+            else:
+                await eventually(lambda: list(tmp_path.glob("job.file.before=*")), 60.0)
+            stack.enter_context(Child(etcd_config, tmp_path, *EXECUTOR))
+        assert await eventually(lambda: drained(client), 120.0)
+        sdk = await stack.enter_async_context(AsyncClient(address, timeout_s=20))
+        service = Whole(etcd_config, client, sdk, tmp_path)
+        await service.at_rest()
+        rows = (await asyncio.to_thread(service.rows)).to_pylist()
+        assert len(rows) == len(after_all())
+        assert {row["id"]: (row["kind"], row["batch"]) for row in rows} == after_all()
+        expired = await sdk.start("t", "expire_snapshots", {"older_than": "0s"})
+        (await sdk.wait(expired.name, timeout_s=90)).raise_for_outcome()
+        await service.at_rest()
+        published = await asyncio.to_thread(service.published_files)
+        # One that slept writes on when it wakes, and removes it when it hears that it has lost.
+        await eventually(lambda: service.data_files() == published, 30.0)
+        assert await service.findings("t", deep=True) == []

@@ -1,0 +1,268 @@
+"""Ingest in mode merge, from plan to commit: rows are replaced, added and taken away by their keys."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyiceberg.table.snapshots import Operation
+
+from distop.commit.deleting import files as deleting_files
+from distop.errors import AlreadyIngested, ArgumentTooLarge, HeadConflict, InvalidArgument, JobFailed
+from distop.spark_jobs.ingest import planning
+from distop.spark_jobs.merge import batch
+from distop.spark_jobs.rules.findings import VIOLATED
+from support.sources.ingesting import Ingesting
+
+Row = dict[str, Any]
+
+SCHEMA = {"schema": {"id": "long", "part": "string", "n": "int"}}
+
+
+def written(folder: Path, name: str, rows: list[Row]) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder / name)
+
+
+def row(id: int, n: int | None, part: str = "a", **more: Any) -> Row:
+    return {"id": id, "part": part, "n": n, **more}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Ingesting:
+    return Ingesting(tmp_path, {**SCHEMA, "partitionBy": ["part"]})
+
+
+def merge(table: Ingesting, rows: list[Row], **argument: Any) -> dict[str, Any]:
+    """Merge a file; the facts."""
+    number = sum(1 for _ in table.folder.glob("in/*"))
+    path = written(table.folder / "in", f"{number:04}.jsonl", rows)
+    arg = table.start(paths=path, mode="merge", **{"keys": ["id"], **argument})
+    return table.finish(arg, table.run(arg))
+
+
+def counts(facts: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(facts[f"{name}Rows"] for name in ("inserted", "updated", "deleted"))
+
+
+def test_new_rows_come_in_and_others_are_replaced(table: Ingesting) -> None:
+    """E5, P3: in one snapshot, into a table without rows, too; files without such keys are not touched."""
+    assert counts(merge(table, [row(1, 1), row(2, 2), row(3, 3, "b"), row(4, 4, "b")])) == (4, 0, 0)
+    before = set(table.table.data_files())
+    facts = merge(table, [row(2, 20), row(5, 50, "c")])
+    assert counts(facts) == (1, 1, 0)
+    assert table.rows("id", "n") == [(1, 1), (2, 20), (3, 3), (4, 4), (5, 50)]
+    assert len(before & set(table.table.data_files())) == 1
+    snapshot = table.table.iceberg().current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert snapshot.summary.operation == Operation.OVERWRITE
+    assert snapshot.summary["total-records"] == "5"
+
+
+def test_a_row_may_move_to_another_partition(table: Ingesting) -> None:
+    merge(table, [row(1, 1, "a"), row(2, 2, "a")])
+    assert counts(merge(table, [row(1, 10, "b")])) == (0, 1, 0)
+    assert table.rows("id", "part", "n") == [(1, "b", 10), (2, "a", 2)]
+
+
+def test_the_last_row_of_a_key_counts(table: Ingesting) -> None:
+    """E5: within a file, and by the names of files."""
+    merge(table, [row(1, 1), row(1, 2), row(2, 1), row(1, 3)])
+    assert table.rows("id", "n") == [(1, 3), (2, 1)]
+    folder = table.folder / "two"
+    written(folder, "b.jsonl", [row(2, 7)])
+    written(folder, "a.jsonl", [row(2, 8), row(1, 9)])
+    arg = table.start(paths=str(folder), mode="merge", keys=["id"], split_bytes=1 << 10)
+    table.finish(arg, table.run(arg))
+    assert table.rows("id", "n") == [(1, 9), (2, 7)]
+
+
+def test_conditions_choose_what_a_row_does(table: Ingesting) -> None:
+    """E5: a column that they alone speak of stays out of the table; of a NULL nothing is true."""
+    merge(table, [row(1, 1), row(2, 2), row(3, 3)])
+    facts = merge(
+        table,
+        [
+            row(1, None, op="D"),
+            row(2, 20, op="U"),
+            row(3, 30, op=None),
+            row(4, 40, op="D"),
+            row(5, 50, op="U"),
+            row(6, 60, op="I"),
+        ],
+        delete_where="op == 'D'",
+        update_where="op == 'U'",
+        insert_where="op == 'I'",
+    )
+    assert counts(facts) == (1, 1, 1)
+    assert table.rows("id", "n") == [(2, 20), (3, 3), (6, 60)]
+    assert table.read().schema.names == ["id", "part", "n"]
+
+
+def test_all_rows_of_a_key_are_replaced(table: Ingesting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQL's MERGE: a table may hold a key several times; few rows are written at a time."""
+    monkeypatch.setattr(batch, "BLOCK_ROWS", 1)
+    table.ingest(paths=written(table.folder / "x", "1.jsonl", [row(1, 1), row(1, 2, "b"), row(2, 1)]))
+    assert counts(merge(table, [row(1, 9, "c")])) == (0, 2, 0)
+    assert table.rows("id", "n", "part") == [(1, 9, "c"), (1, 9, "c"), (2, 1, "a")]
+
+
+def test_files_that_cannot_hold_a_key_are_not_read(table: Ingesting) -> None:
+    """By their statistics."""
+    for first in (0, 100, 200):
+        merge(table, [row(first + n, n) for n in range(10)])
+    gone = [path for path in table.table.data_files() if "part" in path]
+    bounds = {path: pq.read_table(path.removeprefix("file://"))["id"].to_pylist() for path in gone}
+    for path, ids in bounds.items():
+        if 105 not in ids:
+            Path(path.removeprefix("file://")).unlink()
+    assert counts(merge(table, [row(105, 7)])) == (0, 1, 0)
+
+
+def test_it_is_refused_when_others_have_written_meanwhile(table: Ingesting) -> None:
+    """P6: they may have brought a key that this takes for a new one."""
+    merge(table, [row(1, 1)])
+    path = written(table.folder / "late", "1.jsonl", [row(2, 2)])
+    arg = table.start(paths=path, mode="merge", keys=["id"])
+    jobs = table.run(arg)
+    table.ingest(paths=written(table.folder / "other", "1.jsonl", [row(2, 5)]))
+    with pytest.raises(HeadConflict) as refused:
+        table.finish(arg, jobs)
+    assert "rebase" not in refused.value.hint
+    assert table.rows("id", "n") == [(1, 1), (2, 5)]
+
+
+def test_nothing_to_do_changes_nothing(table: Ingesting) -> None:
+    """O16: but the watermark moves, and the files are not merged again."""
+    merge(table, [row(1, 1)])
+    before = table.table.record().snapshot_id
+    path = written(table.folder / "none", "1.jsonl", [row(7, 7)])
+    argument: dict[str, Any] = {"paths": path, "mode": "merge", "keys": ["id"], "insert_where": "n < 0"}
+    arg = table.start(**argument)
+    assert counts(table.finish(arg, table.run(arg))) == (0, 0, 0)
+    assert table.table.record().snapshot_id == before
+    with pytest.raises(AlreadyIngested):
+        table.start(**argument)
+
+
+def test_a_row_without_a_key_fails_it(table: Ingesting) -> None:
+    path = written(table.folder / "bad", "1.jsonl", [row(1, 1), {"id": None, "part": "a", "n": 2}])
+    arg = table.start(paths=path, mode="merge", keys=["id"])
+    with pytest.raises(JobFailed, match="no value in column 'id'"):
+        table.run(arg)
+
+
+def test_keys_of_several_columns_and_types(tmp_path: Path) -> None:
+    types = {"d": "date", "k": "string", "x": "decimal(9,2)", "b": "boolean", "at": "timestamp", "n": "int"}
+    types |= {"utc": "timestamptz"}
+    table = Ingesting(tmp_path, {"schema": types})
+    keys = [name for name in types if name != "n"]
+    same = {"d": "2013-01-01", "k": "ä", "x": "1.50", "b": True, "at": "2013-01-01T00:00:00"}
+    same |= {"utc": "2013-01-01T00:00:00Z"}
+    merge(table, [{**same, "n": 1}, {**same, "k": "b", "n": 2}, {**same, "x": "1.51", "n": 3}], keys=keys)
+    assert counts(merge(table, [{**same, "n": 4}, {**same, "b": False, "n": 5}], keys=keys)) == (1, 1, 0)
+    assert table.rows("n") == [2, 3, 4, 5]
+
+
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("keys", {"keys": []}),
+    ("keys", {"keys": ["nobody"]}),
+    ("keys", {"keys": ["id", "id"]}),
+    ("keys", {"keys": ["x"]}),
+    ("keys", {"mode": "append"}),
+    ("delete_where", {"delete_where": "n <"}),
+    ("delete_where", {"delete_where": " "}),
+    ("update_where", {"update_where": "n == 'x'"}),
+    ("on_bad_rows", {"on_bad_rows": "quarantine"}),
+    ("on_conflict", {"on_conflict": "rebase"}),
+    ("on_new_columns", {"on_new_columns": "add"}),
+    ("on_wider_types", {"on_wider_types": "widen"}),
+    ("transform", {"transform": "SELECT * FROM source"}),
+    ("columns", {"columns": ["id", "n"]}),
+]
+
+
+@pytest.mark.parametrize(("field", "argument"), REFUSED)
+def test_what_cannot_be_is_refused_by_its_field(tmp_path: Path, field: str, argument: dict[str, Any]) -> None:
+    """O4."""
+    table = Ingesting(tmp_path, {"schema": {"id": "long", "n": "int", "x": "double"}})
+    path = written(tmp_path / "in", "1.jsonl", [{"id": 1, "n": 1, "x": 1.5}])
+    with pytest.raises(InvalidArgument) as refused:
+        table.start(**{"paths": path, "mode": "merge", "keys": ["id"], **argument})
+    assert refused.value.details["field"] == field
+
+
+def test_a_batch_too_large_for_memory_is_refused(table: Ingesting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "MAX_MERGED_BYTES", 10)
+    with pytest.raises(ArgumentTooLarge):
+        merge(table, [row(1, 1), row(2, 2)])
+
+
+def test_jobs_that_may_fail_are_refused(table: Ingesting) -> None:
+    path = written(table.folder / "in", "1.jsonl", [row(1, 1)])
+    with pytest.raises(InvalidArgument) as refused:
+        table.start_in_part(paths=path, mode="merge", keys=["id"])
+    assert refused.value.details["field"] == "mode"
+
+
+def test_rules_hold_for_what_is_written(table: Ingesting) -> None:
+    """P13: and for nothing else; the verdict is that of any ingest."""
+    merge(table, [row(1, -1), row(2, 2)])
+    path = written(table.folder / "ruled", "1.jsonl", [row(2, 5), row(3, -3)])
+    arg = table.start(paths=path, mode="merge", keys=["id"], checks={"rules": ["n > 0"]})
+    found = [job.result[VIOLATED] for job in table.run(arg).values() if VIOLATED in job.result]
+    assert found == [[[0, 1]]]
+    assert table.operation.commit_steps(arg)[0].step == "rules.gate"
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[list[Row]]:
+    one = st.builds(
+        row,
+        id=st.integers(0, 12),
+        n=st.integers(-2, 9),
+        part=st.sampled_from("abc"),
+        op=st.sampled_from("UDI"),
+    )
+    return draw(st.lists(st.lists(one, min_size=1, max_size=8), min_size=1, max_size=5))
+
+
+@settings(max_examples=25)
+@given(batches(), st.booleans())
+def test_it_does_what_a_dictionary_does(
+    tmp_path_factory: pytest.TempPathFactory, given: list[list[Row]], conditions: bool
+) -> None:
+    """E5: whatever the batches, in jobs of one file each."""
+    table = Ingesting(tmp_path_factory.mktemp("model"), {**SCHEMA, "partitionBy": ["part"]})
+    where = {"delete_where": "op == 'D'", "update_where": "op != 'I'", "insert_where": "n >= 0"}
+    model: dict[int, Row] = {}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(deleting_files, "MAX_FILES_PER_JOB", 1)
+        for changes in given:
+            before, expected = dict(model), [0, 0, 0]
+            for one in {each["id"]: each for each in changes}.values():
+                stands, deletes = one["id"] in before, conditions and one["op"] == "D"
+                if stands and deletes:
+                    del model[one["id"]]
+                    expected[2] += 1
+                elif stands and not (conditions and one["op"] == "I"):
+                    model[one["id"]] = one
+                    expected[1] += 1
+                elif not stands and not deletes and (not conditions or one["n"] >= 0):
+                    model[one["id"]] = one
+                    expected[0] += 1
+            columns = {"columns": ["id", "part", "n"]}
+            assert counts(merge(table, changes, **columns, **(where if conditions else {}))) == tuple(
+                expected
+            )
+    if table.table.head.exists:
+        found = {one["id"]: one for one in table.read().to_pylist()}
+        assert table.read().num_rows == len(found)
+        assert found == {key: {name: one[name] for name in found[key]} for key, one in model.items()}
