@@ -186,7 +186,7 @@ bench-catalog: setup ## commits per second to one table and to 100, against pyic
 	$(BIN)/python bench/catalog.py $(ARGS)
 
 .PHONY: bench-scale
-bench-scale: setup ## how cost grows with executors, tables, watchers, watermarks and history (docs/scaling.md)
+bench-scale: setup ## how cost grows with executors, tables, watchers, watermarks and history (docs/scaling.md, docs/sizing.md)
 	PYTHONPATH=bench $(BIN)/python bench/scale/run.py $(ARGS)
 
 .PHONY: clean
