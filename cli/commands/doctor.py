@@ -15,6 +15,7 @@ from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_duration
 from distop.cli.options.session import Connected
 from distop.cli.output.exits import SOMETHING_WRONG
+from distop.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from distop.client import Diagnosis
@@ -68,6 +69,11 @@ def doctor(
     Exit code 22 when something is wrong (and was not put right); with --strict also when there are warnings:
     of what does not go on before somebody does something, or may be lost.
     """
+    if (published or look_in or anyway) and not after_restore:
+        raise InvalidArgument(
+            "--published, --look-in and --anyway belong to --after-restore",
+            details={"field": "after_restore"},
+        )
     if after_restore:
         found = _after_restore(
             etcd.config(), fix, table, published=published or (), folders=look_in or (), anyway=anyway

@@ -18,7 +18,7 @@ import msgspec
 from distop.coordinator.doctor.findings import DOCTOR, Finding, Reported
 from distop.coordinator.recovery.strangers import files_without_table
 from distop.coordinator.recovery.table import Restored, TableMending
-from distop.errors import PreconditionFailed
+from distop.errors import PreconditionFailed, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, unchanged
 from distop.metastore.etcd.update import settle
@@ -67,6 +67,8 @@ async def mend(client: EtcdClient, what: Mending, *, now: float) -> AsyncGenerat
     ------
     PreconditionFailed
         Nothing shows that etcd was restored; or services run already.
+    TableNotFound
+        There is no such table. Nothing was done.
     """
     space = client.keyspace
     read = await client.txn(Txn(then=(Get(space.backup), Get(space.installation))))
@@ -74,6 +76,8 @@ async def mend(client: EtcdClient, what: Mending, *, now: float) -> AsyncGenerat
     record = decode(installation.value, InstallationRecord, installation.key) if installation.exists else None
     if record is None:
         raise PreconditionFailed(f"there is no installation {space.name!r} in this etcd")
+    if what.table and not (await client.get(space.table(what.table).table)).exists:
+        raise TableNotFound(f"table {what.table!r} does not exist", details={"table": what.table})
     first = was_restored(mark, read.revision)
     if first:
         restored = Restored(mark.mod_revision + LEAP, decode(mark.value, BackupRecord, mark.key).at)

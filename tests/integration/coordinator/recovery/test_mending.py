@@ -16,7 +16,7 @@ import pytest
 from distop.client import AsyncClient
 from distop.coordinator.doctor.findings import Reported
 from distop.coordinator.recovery.mending import Mending, mend
-from distop.errors import PreconditionFailed, TablePaused
+from distop.errors import PreconditionFailed, TableNotFound, TablePaused
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
@@ -178,6 +178,19 @@ async def test_tables_whose_files_tell_no_watermarks_are_paused(
         await service.client.resume_table("t")
         after = await service.ingest(sources[2])
         assert after.name == ("t/ingest/3" if kind == "delta" else "t/ingest/2")
+
+
+async def test_a_table_that_does_not_exist_is_no_sign_of_health(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
+) -> None:
+    """U3: and what services hold is left to them."""
+    async with serving(etcd_config, tmp_path, client) as service:
+        await service.client.create_table("t", str(tmp_path / "table"))
+        before = (await client.scan(client.keyspace.prefix, keys_only=True)).kvs
+        with pytest.raises(TableNotFound):
+            await mended(client, table="other")
+        after = (await client.scan(client.keyspace.prefix, keys_only=True)).kvs
+        assert {kv.key for kv in before if kv.lease} <= {kv.key for kv in after}
 
 
 async def test_an_installation_that_was_not_restored_is_left_alone(

@@ -728,3 +728,11 @@ def test_help_lists_the_exit_codes() -> None:
     for words in ("20 the operation failed", "21 the operation was cancelled", "3 not found"):
         assert words in shown
     assert run().stdout.strip() == shown.strip()
+
+
+@pytest.mark.parametrize("more", [["--anyway"], ["--published", "a"], ["--look-in", "/b"]])
+def test_what_belongs_to_a_restore_is_not_passed_over(address: str, more: list[str]) -> None:
+    """U3"""
+    result = run("doctor", *more, address=address)
+    assert result.exit_code != 0
+    assert "belong to --after-restore" in result.output
