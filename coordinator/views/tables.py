@@ -12,6 +12,7 @@ from distop.coordinator.views.operations import (
     read_operation,
     timestamp,
 )
+from distop.coordinator.views.scheduled import with_schedules
 from distop.coordinator.views.why import Reason, why
 from distop.errors import CorruptRecord, OperationNotFound, TableNotFound
 from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord, ordering_of
@@ -154,7 +155,7 @@ async def explain(client: EtcdClient, table: pb.Table, *, now: float) -> Reason:
             continue  # it has ended since
         if not message.HasField("finished_at"):
             running.append(message)
-    return why(
+    reason = why(
         running=running,
         leader=table.leader,
         members=await _members(client),
@@ -163,6 +164,7 @@ async def explain(client: EtcdClient, table: pb.Table, *, now: float) -> Reason:
         also_running=max(0, len(table.running) - EXPLAINED),
         table=table,
     )
+    return await with_schedules(client, table, reason, now=now)
 
 
 async def _members(client: EtcdClient) -> list[pb.Member]:

@@ -85,7 +85,7 @@ def why(
     member, call = calls[0]
     sentence = f"{reason.sentence}; {long_call(call.what, member.id, now - seconds_of(call.since))}"
     if len(calls) > 1:
-        sentence += f"; {_many(len(calls) - 1, 'other call')} that may"
+        sentence += f"; {many(len(calls) - 1, 'other call')} that may"
     return Reason(max(reason.mood, Mood.WAITING), sentence)
 
 
@@ -107,13 +107,13 @@ def _standing(
     """The answer, without the calls that take long."""
     if table is not None and table.HasField("pause"):
         held = len([one for one in running if one.state == pb.RUNNING]) + also_running
-        waits = f", {_many(held, 'operation')} held" if held else ""
-        by = _held_by(table.pause, now)
+        waits = f", {many(held, 'operation')} held" if held else ""
+        by = held_by(table.pause, now)
         return Reason(Mood.PAUSED, f"paused{by}: nothing starts{waits}; distop resume {table.name}")
     fed = _fed(table, leader, members) if table is not None else None
     if not running:
         if also_running:
-            return Reason(Mood.MOVING, f"{_many(also_running, 'operation')} running")
+            return Reason(Mood.MOVING, f"{many(also_running, 'operation')} running")
         return fed or _idle(last, now)
     reasons = [
         _of_operation(operation, leader, members, now, last_job_at.get(operation.name, 0.0))
@@ -123,13 +123,11 @@ def _standing(
     worst = max(reasons, key=lambda reason: reason.mood)
     if fed is not None and fed.mood is Mood.STUCK and worst.mood is not Mood.STUCK:
         # What runs will end; its backlog will not go on by that.
-        return Reason(
-            Mood.STUCK, f"{fed.sentence}; {_many(len(running) + also_running, 'operation')} running"
-        )
+        return Reason(Mood.STUCK, f"{fed.sentence}; {many(len(running) + also_running, 'operation')} running")
     others = len(running) - 1 + also_running
     sentence = worst.sentence
     if others:
-        sentence += f"; {_many(others, 'other operation')}"
+        sentence += f"; {many(others, 'other operation')}"
     if fed is not None and table is not None and not table.ordering.running:
         sentence += f"; batch {table.next_batch} waits"
     return Reason(worst.mood, sentence)
@@ -181,7 +179,7 @@ def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason |
         block = ordering.blocked
         return Reason(
             Mood.STUCK,
-            f"batch {block.batch} blocks the table: {block.error.code}: {_cut(block.error.message)}; "
+            f"batch {block.batch} blocks the table: {block.error.code}: {cut(block.error.message)}; "
             f"distop backlog retry|skip {name} {block.batch}",
         )
     lost = _failed_batches(table)
@@ -204,10 +202,10 @@ def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason |
         return _led(f"batch {first} is being applied", "end it", leader, members)
     error, failed = table.next_batch_error, table.next_batch_attempts
     if error.code and not failed:
-        return Reason(Mood.STUCK, f"batch {first} cannot be read: {error.code}: {_cut(error.message)}")
+        return Reason(Mood.STUCK, f"batch {first} cannot be read: {error.code}: {cut(error.message)}")
     if failed:
-        tries = f"{_many(failed, 'failed attempt')} of {ordering.max_attempts}"
-        what = f"batch {first} is tried again after {tries}: {error.code}: {_cut(error.message)}"
+        tries = f"{many(failed, 'failed attempt')} of {ordering.max_attempts}"
+        what = f"batch {first} is tried again after {tries}: {error.code}: {cut(error.message)}"
         return Reason(Mood.WAITING, what) if leader else _led(what, "apply it", leader, members)
     return _led(f"batch {first} is next", "apply it", leader, members)
 
@@ -218,10 +216,10 @@ def _failed_batches(table: pb.Table) -> Reason | None:
     if not failed:
         return None
     block = failed[0]
-    others = f", and {_many(len(failed) - 1, 'other batch', 'other batches')}" if len(failed) > 1 else ""
+    others = f", and {many(len(failed) - 1, 'other batch', 'other batches')}" if len(failed) > 1 else ""
     return Reason(
         Mood.STUCK,
-        f"batch {block.batch} has failed{others}: {block.error.code}: {_cut(block.error.message)}; "
+        f"batch {block.batch} has failed{others}: {block.error.code}: {cut(block.error.message)}; "
         f"distop backlog retry|skip {table.name} {block.batch}",
     )
 
@@ -246,7 +244,7 @@ def _of_operation(
         return _led(f"{name} is committing{_failing(operation)}", "publish it", leader, members)
     if operation.state == pb.COMMITTING:
         return _led(
-            f"{name} is committing: all {_many(jobs.total, 'job')} done", "publish it", leader, members
+            f"{name} is committing: all {many(jobs.total, 'job')} done", "publish it", leader, members
         )
     if operation.state == pb.ABORTING:
         failing = _failing(operation) if operation.completion.attempts else ""
@@ -257,16 +255,16 @@ def _of_operation(
         )
     options = OperationOptions(max_failed_partitions=operation.max_failed_partitions)
     too_many = options.too_many_failed(jobs.failed, jobs.total)
-    total = "an unknown number of jobs" if jobs.counting and not jobs.total else _many(jobs.total, "job")
+    total = "an unknown number of jobs" if jobs.counting and not jobs.total else many(jobs.total, "job")
     done = f"{jobs.succeeded:,} of {total} done"
     if operation.HasField("pause") and not operation.cancel_requested and not too_many:
-        held = _held_by(operation.pause, now)
+        held = held_by(operation.pause, now)
         return Reason(Mood.PAUSED, f"{name} is paused{held}: {done}; distop resume {operation.name}")
     if operation.cancel_requested:
         return _led(f"{name} is being cancelled: {done}", "abort it", leader, members)
     if too_many:
         return _led(
-            f"{name} is to be aborted: {_many(jobs.failed, 'job')} failed", "abort it", leader, members
+            f"{name} is to be aborted: {many(jobs.failed, 'job')} failed", "abort it", leader, members
         )
     if jobs.failed:
         done += f", {jobs.failed:,} failed"
@@ -309,9 +307,9 @@ def _without_runner(operation: pb.Operation, done: str, members: Sequence[pb.Mem
     serving = [member for member in executors if operation.type in member.types]
     waiting = f"{short_name(operation)} is waiting for a runner ({done})"
     if serving:
-        ready = _many(len(serving), "executor")
+        ready = many(len(serving), "executor")
         return Reason(Mood.WAITING, f"{waiting}: {ready} for type {operation.type}, none has taken it yet")
-    alive = f"; {_many(len(executors), 'executor')} for other types" if executors else ""
+    alive = f"; {many(len(executors), 'executor')} for other types" if executors else ""
     return Reason(
         Mood.STUCK,
         f"{waiting}: no executor serves type {operation.type}{alive}; start one that does: distop executor",
@@ -327,19 +325,21 @@ def _led(what: str, to_do: str, leader: str, members: Sequence[pb.Member]) -> Re
     return Reason(Mood.STUCK, f"{what}; no coordinator is alive to {to_do}; start one: distop coordinator")
 
 
-def _held_by(pause: pb.Pause, now: float) -> str:
+def held_by(pause: pb.Pause, now: float) -> str:
+    """Who holds something, since when, and why."""
     by = f" by {pause.by}" if pause.by else ""
-    reason = f" ({_cut(pause.reason)})" if pause.reason else ""
+    reason = f" ({cut(pause.reason)})" if pause.reason else ""
     return f"{by} since {span(now - seconds_of(pause.at))}{reason}"
 
 
 def _because(operation: pb.Operation) -> str:
     if not operation.error.code:
         return ""
-    return f": {operation.error.code}: {_cut(operation.error.message)}"
+    return f": {operation.error.code}: {cut(operation.error.message)}"
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """An error, as long as a sentence bears it."""
     return shortened(text, _MAX_ERROR)
 
 
@@ -347,9 +347,10 @@ def _failing(operation: pb.Operation) -> str:
     """How its completion fails."""
     completion = operation.completion
     step = f" at step {completion.step}" if completion.step else ""
-    error = f"{completion.error.code}: {_cut(completion.error.message)}"
-    return f" after {_many(completion.attempts, 'failed attempt')}{step}: {error}"
+    error = f"{completion.error.code}: {cut(completion.error.message)}"
+    return f" after {many(completion.attempts, 'failed attempt')}{step}: {error}"
 
 
-def _many(count: int, noun: str, several: str = "") -> str:
+def many(count: int, noun: str, several: str = "") -> str:
+    """A number of things in words."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {several or noun + 's'}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distop.coordinator.access.callers import caller
@@ -19,6 +19,7 @@ from distop.coordinator.state.grid import JobGrid
 from distop.coordinator.views.following import Following
 from distop.coordinator.views.listing import first_tables
 from distop.coordinator.views.operations import from_history, not_found, read_finished
+from distop.coordinator.views.scheduled import with_schedules
 from distop.coordinator.views.why import Mood, Reason, short_name, why
 from distop.coordinator.web.cache import Answers
 from distop.coordinator.work.work import Work
@@ -145,7 +146,9 @@ class Reads:
         """
         table = await self.tables.GetTable(pb.GetTableRequest(name=name), NO_CONTEXT)
         members = await self.members()
-        return await self._view(table, members, live=LIVE, history=(page + 1) * HISTORY + 1)
+        shown = await self._view(table, members, live=LIVE, history=(page + 1) * HISTORY + 1)
+        told = await with_schedules(self.client, table, shown.reason, now=self.wall())
+        return replace(shown, reason=told)
 
     async def operation(self, operation: OperationId) -> OperationPage:
         """One operation, live or finished.

@@ -46,6 +46,7 @@ from support.etcd.jobs import mark
 from support.etcd.starts import begin
 from support.services.backlogs import record_of
 from support.services.coordinators import config_of, running
+from support.services.schedules import YEARLY, backdate, schedule
 from support.tables.nowhere import nowhere
 from support.waiting import eventually
 
@@ -252,6 +253,49 @@ async def not_led(world: World, table: str) -> None:
     await world.queue(table)
 
 
+async def scheduled(world: World, table: str, *names: str, partitions: int = 0, kind: str = "noop") -> None:
+    """Schedules whose time has come."""
+    for name in names or ("nightly",):
+        await world.sdk.add_schedule(table, name, kind, {"partitions": partitions}, cron=YEARLY)
+        await backdate(world.store, name, table)
+
+
+async def schedule_started(world: World, table: str) -> None:
+    await scheduled(world, table)
+
+
+async def schedule_held(world: World, table: str) -> None:
+    await world.sdk.add_schedule(table, "nightly", "noop", cron=YEARLY)
+    await world.sdk.pause_schedule(table, "nightly", "lunch")
+
+
+async def schedule_refused(world: World, table: str) -> None:
+    await schedule_held(world, table)
+    await scheduled(world, table, "a", partitions=-1)
+
+
+async def schedule_in_the_way(world: World, table: str) -> None:
+    await world.take(await world.start(table))
+    await scheduled(world, table)
+
+
+async def schedule_failed(world: World, table: str) -> None:
+    await scheduled(world, table, partitions=1)
+
+    async def is_started() -> bool:
+        return (await schedule(world.store, "nightly", table)).started == 1
+
+    await eventually(is_started)
+    operation = (await schedule(world.store, "nightly", table)).operation
+    await mark(world.store, OperationId.parse(operation), "0", error="line 3", code="BAD_ROW")
+    await says(world, table, "noop/1 failed")
+    await world.start(table, partitions=0)
+
+
+async def schedule_of_a_newer_version(world: World, table: str) -> None:
+    await world.store.put(world.store.keyspace.table(table).schedule("nightly"), b'{"version": 99}')
+
+
 SHORTLY = r"\d+ (ms|s)"
 STATES: list[tuple[Callable[[World, str], Awaitable[None]], str, str]] = [
     (idle, "idle", "idle: no operation has run yet"),
@@ -373,6 +417,44 @@ STATES: list[tuple[Callable[[World, str], Awaitable[None]], str, str]] = [
     ),
     (unreadable_batch, "stuck", "batch a cannot be read: CORRUPT_RECORD: .*"),
     (in_the_way, "moving", "noop/1 running: 0 of 2 jobs done, run by e1; batch a waits"),
+    (schedule_started, "idle", f"idle for {SHORTLY}: noop/1 succeeded"),
+    (
+        schedule_held,
+        "idle",
+        (
+            rf"idle: .*; schedule nightly is paused by \S+ since {SHORTLY} \(lunch\); "
+            "distop schedules resume schedule_held nightly"
+        ),
+    ),
+    (
+        schedule_refused,
+        "failed",
+        (
+            rf"idle: .*; schedule a was skipped {SHORTLY} ago: INVALID_ARGUMENT: partitions must lie .*; "
+            "1 other schedule: distop schedules ls schedule_refused"
+        ),
+    ),
+    (
+        schedule_in_the_way,
+        "moving",
+        (
+            rf"noop/1 running: .*; schedule nightly was skipped {SHORTLY} ago: INCOMPATIBLE_OPERATION: "
+            "schedule_in_the_way/noop/1 is running .*"
+        ),
+    ),
+    (
+        schedule_failed,
+        "failed",
+        (
+            f"idle for {SHORTLY}: noop/2 succeeded; schedule nightly: its last operation failed; "
+            "distop show schedule_failed/noop/1"
+        ),
+    ),
+    (
+        schedule_of_a_newer_version,
+        "failed",
+        "idle: no operation has run yet; schedule nightly cannot be read: .*",
+    ),
     (applying, "waiting", r"noop/1 is waiting for a runner \(0 of 2 jobs done\): .*taken it yet"),
     (
         not_led,

@@ -1,0 +1,74 @@
+"""What schedules add to why a table moves or does not: those that fail, start nothing, or are held."""
+
+from __future__ import annotations
+
+from distop.coordinator.views.operations import pause_of
+from distop.coordinator.views.why import Mood, Reason, cut, held_by, many, span
+from distop.errors import CorruptRecord
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Get, KeyValue
+from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.record import decode
+from distop.metastore.records.schedule import ScheduleRecord
+from distop.metastore.tables.schedules import all_of, name_of
+from distop.proto import distop_pb2 as pb
+
+_PASSES = frozenset({"INCOMPATIBLE_OPERATION", "TABLE_PAUSED"})
+"""Why a tick is skipped, without anybody having to do something about it."""
+
+
+async def with_schedules(client: EtcdClient, table: pb.Table, reason: Reason, *, now: float) -> Reason:
+    """The answer for a table, with what is to be said of its schedules.
+
+    ``now``: seconds since the Unix epoch. Raises as every read of etcd does.
+    """
+    if table.HasField("pause"):
+        return reason  # they wait for the same
+    keys = client.keyspace.table(table.name)
+    notes, ended = [], {}
+    for kv in (await client.read_at_once([all_of(keys)])).got(0):
+        name = name_of(keys, kv)
+        try:
+            record = decode(kv.value, ScheduleRecord, kv.key)
+        except CorruptRecord as error:
+            notes.append(Reason(Mood.FAILED, f"schedule {name} cannot be read: {cut(error.message)}"))
+            continue
+        operation = OperationId.parse(record.operation) if record.operation else None
+        if (note := _note(table.name, name, record, now)) is not None:
+            notes.append(note)
+        elif operation is not None and operation.table == table.name:  # it was not renamed since
+            ended[keys.history(operation)] = name, operation
+    if ended:
+        gets = [Get(key) for key in ended]
+        read = await client.read_at_once(gets)
+        kvs = [read.one(index, get.key) for index, get in enumerate(gets)]
+        notes += [_failed(*ended[kv.key]) for kv in kvs if _has_failed(kv)]
+    if not notes:
+        return reason
+    worst = max(notes, key=lambda note: note.mood)
+    others = f"; {many(len(notes) - 1, 'other schedule')}: distop schedules ls {table.name}"
+    # A table that moves does so, however its schedules stand.
+    mood = worst.mood if reason.mood is Mood.IDLE else reason.mood
+    return Reason(mood, f"{reason.sentence}; {worst.sentence}{others if notes[1:] else ''}")
+
+
+def _note(table: str, name: str, record: ScheduleRecord, now: float) -> Reason | None:
+    """What its record says of a schedule that started nothing when it was time, or is not to."""
+    if record.pause is not None:
+        held = held_by(pause_of(record.pause, "schedule"), now)
+        return Reason(Mood.IDLE, f"schedule {name} is paused{held}; distop schedules resume {table} {name}")
+    skip = record.skip
+    if skip is None or skip.at < record.last:
+        return None
+    mood = Mood.IDLE if skip.code in _PASSES else Mood.FAILED
+    sentence = f"schedule {name} was skipped {span(now - skip.at)} ago: {skip.code}: {cut(skip.message)}"
+    return Reason(mood, sentence)
+
+
+def _has_failed(kv: KeyValue) -> bool:
+    return kv.exists and decode(kv.value, HistoryRecord, kv.key).outcome == "failed"
+
+
+def _failed(name: str, operation: OperationId) -> Reason:
+    return Reason(Mood.FAILED, f"schedule {name}: its last operation failed; distop show {operation}")
