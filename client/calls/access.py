@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
 
 from distop.client.calls.base import Calls
@@ -39,13 +38,12 @@ class AccessCalls(Calls):
         PreconditionFailed
             No admin of all tables would be left.
         """
-        reply = await self._control(
+        reply = await self._once(
             "ChangeGrants",
             add=[_message(grant) for grant in add],
             remove=[_message(grant) for grant in remove],
             replace=replace,
             reason=reason,
-            request_id=str(uuid.uuid4()),
         )
         return Grants.from_proto(reply)
 

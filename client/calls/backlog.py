@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Literal
 
@@ -46,7 +45,7 @@ class BacklogCalls(Calls):
         PreconditionFailed
             It sorts before an applied one, and the table rejects such batches (``BATCH_LATE``).
         """
-        answer = await self._control(
+        answer = await self._once(
             "EnqueueBatch",
             table=table,
             batch=batch,
@@ -54,7 +53,6 @@ class BacklogCalls(Calls):
             argument_json=to_json(argument or {}, "argument"),
             republish=republish,
             unordered=not ordered,
-            request_id=uuid.uuid4().hex,
         )
         return Enqueued(
             table=table, batch=batch, became=answer.became, operation=answer.operation, late=answer.late
@@ -91,7 +89,7 @@ class BacklogCalls(Calls):
         remember: int | None = None,
     ) -> Ordering:
         """Change how a table is fed; what is ``None`` stays as it is. See :class:`Ordering`."""
-        reply = await self._control(
+        reply = await self._once(
             "SetOrdering",
             table=table,
             gate=gate,
@@ -100,7 +98,6 @@ class BacklogCalls(Calls):
             together=together,
             max_attempts=max_attempts,
             remember=remember,
-            request_id=uuid.uuid4().hex,
         )
         return Ordering.from_proto(reply)
 
@@ -131,13 +128,7 @@ class BacklogCalls(Calls):
     async def _control_backlog(
         self, table: str, action: str, batch: str, reason: str, signal: str = ""
     ) -> Ordering:
-        reply = await self._control(
-            "ControlBacklog",
-            table=table,
-            action=action,
-            batch=batch,
-            reason=reason,
-            signal=signal,
-            request_id=uuid.uuid4().hex,
+        reply = await self._once(
+            "ControlBacklog", table=table, action=action, batch=batch, reason=reason, signal=signal
         )
         return Ordering.from_proto(reply)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from operator import attrgetter
 from typing import Any
@@ -18,6 +18,7 @@ class Calls:
 
     identity: str
     _connection: Connection
+    _new_request_id: Callable[[], str]
 
     async def _call(self, method: str, *, of: str = "", **fields: Any) -> Any:
         """The reply of a call. ``of``: the method whose kind of request it takes, if that is another one."""
@@ -27,6 +28,10 @@ class Calls:
     async def _control(self, method: str, **fields: Any) -> Any:
         """The reply of a call that is to be known by who made it."""
         return await self._call(method, requested_by=self.identity, **fields)
+
+    async def _once(self, method: str, **fields: Any) -> Any:
+        """As :meth:`_control`, of a call that is repeated under one id, and done once."""
+        return await self._control(method, request_id=self._new_request_id(), **fields)
 
     async def _listed(self, method: str, field: str, **fields: Any) -> AsyncGenerator[Any, None]:
         """What a call lists in ``field``. Pages are fetched as they are needed, all at one revision."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Any, Literal
@@ -23,8 +23,6 @@ _SOON_NS = 1_000_000_000
 
 class OperationCalls(Calls):
     """The part of :class:`~distop.client.aio.AsyncClient` about operations."""
-
-    _new_request_id: Callable[[], str]
 
     async def start(
         self,

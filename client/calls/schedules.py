@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,7 +47,7 @@ class ScheduleCalls(Calls):
         AlreadyExists
             The table has a schedule of this name (``SCHEDULE_EXISTS``).
         """
-        reply = await self._control(
+        reply = await self._once(
             "AddSchedule",
             table=table,
             name=name,
@@ -58,7 +57,6 @@ class ScheduleCalls(Calls):
             options=operation_options(deadline_s=deadline_s),
             cron=cron,
             when=when,
-            request_id=uuid.uuid4().hex,
         )
         return Schedule.from_proto(reply)
 
@@ -80,12 +78,5 @@ class ScheduleCalls(Calls):
         return await self._control_schedule(table, name, "remove", reason)
 
     async def _control_schedule(self, table: str, name: str, action: str, reason: str) -> Schedule:
-        reply = await self._control(
-            "ControlSchedule",
-            table=table,
-            name=name,
-            action=action,
-            reason=reason,
-            request_id=uuid.uuid4().hex,
-        )
+        reply = await self._once("ControlSchedule", table=table, name=name, action=action, reason=reason)
         return Schedule.from_proto(reply)

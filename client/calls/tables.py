@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from distop.client.calls.base import PAGE_SIZE, Calls, models
@@ -17,8 +17,6 @@ from distop.proto.json_text import to_json
 
 class TableCalls(Calls):
     """The part of :class:`~distop.client.aio.AsyncClient` about tables."""
-
-    _new_request_id: Callable[[], str]
 
     async def create_table(
         self, name: str, location: str, *, format: str = "iceberg", options: Mapping[str, Any] | None = None
