@@ -185,6 +185,10 @@ bench-security: setup ## the same operations with TLS, tokens and a policy, and 
 bench-catalog: setup ## commits per second to one table and to 100, against pyiceberg's catalog on SQLite
 	$(BIN)/python bench/catalog.py $(ARGS)
 
+.PHONY: bench-merge
+bench-merge: setup ## rows merged into a table by keys, against Spark's join and pyiceberg's upsert
+	$(BIN)/python bench/merge.py $(ARGS)
+
 .PHONY: bench-scale
 bench-scale: setup ## how cost grows with executors, tables, watchers, watermarks and history (docs/scaling.md, docs/sizing.md)
 	PYTHONPATH=bench $(BIN)/python bench/scale/run.py $(ARGS)

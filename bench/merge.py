@@ -1,0 +1,164 @@
+"""Rows merged into a table by keys, against Spark's join and pyiceberg's ``upsert``.
+
+    make bench-merge
+
+Real processes: etcd, a coordinator, an executor with two threads. A table has 4 million rows in 20 files,
+sorted by their keys. A batch of 20,000 rows, half of them new, is merged into it: once with keys of its last
+files, as changes of recent days are, and once with keys of all files. Beside it, in the same run and on the
+same rows: Spark on two cores writes the table anew without the old rows and with the new ones, as one does
+where nothing keeps track of files; and pyiceberg's ``Table.upsert``, on a tenth of the batch. Spark must come
+to the same rows. The best of two rounds counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from common import Processes, print_json, print_table, until
+
+from distop.client import AsyncClient
+from distop.commit.catalog import EtcdCatalog
+from distop.executor.host.loop import event_loop
+from distop.executor.launch.settings import SETTINGS
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess, free_port
+
+FILES, ROWS_PER_FILE, BATCH, ROUNDS = 20, 200_000, 20_000, 2
+ROWS = FILES * ROWS_PER_FILE
+SCHEMA = pa.schema([("id", pa.int64()), ("amount", pa.float64()), ("day", pa.int32()), ("note", pa.string())])
+
+
+def rows_of(ids: np.ndarray, version: int) -> pa.Table:
+    columns = [ids, ids * 0.5 + version, (ids % 365).astype(np.int32)]
+    notes = pa.array([f"note {number % 9973} of {version}" for number in ids.tolist()])
+    return pa.table([*map(pa.array, columns), notes], schema=SCHEMA)
+
+
+def batch_of(kind: str, size: int, version: int) -> pa.Table:
+    chance = np.random.default_rng(version)
+    first = ROWS * 9 // 10 if kind == "recent" else 0
+    known = chance.choice(np.arange(first, ROWS), size // 2, replace=False)
+    new = np.arange(ROWS, ROWS + size - size // 2)
+    return rows_of(np.concatenate([known, new]), version)
+
+
+def make_table(catalog: EtcdCatalog, name: str, folder: Path) -> None:
+    table = catalog.create_table(f"default.{name}", SCHEMA, str(folder / name))
+    with table.transaction() as transaction:
+        paths = []
+        for number in range(FILES):
+            path = folder / f"{name}-{number:02}.parquet"
+            ids = np.arange(number * ROWS_PER_FILE, (number + 1) * ROWS_PER_FILE)
+            pq.write_table(rows_of(ids, 0), path)
+            paths.append(str(path))
+        transaction.add_files(paths)
+
+
+def digest(table: pa.Table) -> tuple[int, int, float]:
+    """Of the rows, whatever their order."""
+    return table.num_rows, int(np.sum(table["id"].to_numpy())), float(np.sum(table["amount"].to_numpy()))
+
+
+def with_spark(session: Any, source: list[str], batch: Path, target: Path) -> float:
+    began = time.perf_counter()
+    new = session.read.parquet(str(batch))
+    old = session.read.parquet(*source).join(new.select("id"), "id", "left_anti")
+    old.unionByName(new).write.mode("overwrite").parquet(str(target))
+    return time.perf_counter() - began
+
+
+async def with_distop(client: AsyncClient, table: str, batch: Path) -> tuple[float, dict[str, Any]]:
+    began = time.perf_counter()
+    started = await client.start(table, "ingest", {"paths": str(batch), "mode": "merge", "keys": ["id"]})
+    ended = (await client.wait(started.name, timeout_s=600)).raise_for_outcome()
+    return time.perf_counter() - began, ended.facts
+
+
+async def main() -> None:
+    from pyspark.sql import SparkSession
+
+    took: dict[str, list[float]] = {}
+    changed: dict[str, int] = {}
+    with tempfile.TemporaryDirectory(prefix="distop-bench-") as made:
+        folder = Path(made)
+        port = free_port()
+        with (
+            EtcdProcess(folder / "etcd") as etcd,
+            Processes(folder, EtcdConfig(endpoints=(etcd.endpoint,)).to_env()) as processes,
+        ):
+            processes.start("coordinator", "coordinator", "--listen", f"127.0.0.1:{port}")
+            processes.start("executor", "executor", "--master", "none", "--slots", "2")
+            config = EtcdConfig(endpoints=(etcd.endpoint,))
+            catalog = EtcdCatalog("bench", **{"etcd.endpoints": config.endpoints[0]})
+            builder = SparkSession.builder.master("local[2]").appName("bench")
+            for name, value in {**SETTINGS, "spark.ui.enabled": "false"}.items():
+                builder = builder.config(name, value)
+            session = builder.getOrCreate()
+            session.sparkContext.setLogLevel("ERROR")
+            session.range(10).count()
+            async with AsyncClient(f"127.0.0.1:{port}", timeout_s=60) as client:
+
+                async def ready() -> bool | None:
+                    roles = {one.role for one in await client.members()}
+                    return True if {"coordinator", "executor"} <= roles else None
+
+                await until(ready, "the executor")
+                for number in range(ROUNDS):
+                    for kind in ("recent", "spread"):
+                        name = f"{kind}{number}"
+                        make_table(catalog, name, folder)
+                        tasks = catalog.load_table(f"default.{name}").scan().plan_files()
+                        source = [task.file.file_path for task in tasks]
+                        batch = folder / f"{name}-batch" / "1.parquet"
+                        batch.parent.mkdir()
+                        pq.write_table(batch_of(kind, BATCH, number + 1), batch)
+                        target = folder / f"{name}-spark"
+                        took.setdefault(f"spark {kind}", []).append(
+                            await asyncio.to_thread(with_spark, session, source, batch, target)
+                        )
+                        seconds, facts = await with_distop(client, name, batch)
+                        took.setdefault(f"distop {kind}", []).append(seconds)
+                        changed[kind] = facts["removedFiles"]
+                        held = catalog.load_table(f"default.{name}").scan().to_arrow()
+                        assert digest(held) == digest(pq.read_table(target))
+                        shutil.rmtree(target)
+                make_table(catalog, "upserted", folder)
+                small = batch_of("recent", BATCH // 10, 9)
+                began = time.perf_counter()
+                result = catalog.load_table("default.upserted").upsert(small, join_cols=["id"])
+                took["pyiceberg recent"] = [time.perf_counter() - began]
+                assert (result.rows_updated, result.rows_inserted) == (BATCH // 20, BATCH // 20)
+            session.stop()
+    best = {name: min(seconds) for name, seconds in took.items()}
+    print_table(
+        f"{BATCH:,} rows merged into {ROWS:,} in {FILES} files",
+        ["", "files written anew", "distop, s", "Spark, s", f"pyiceberg's upsert of {BATCH // 10:,} rows, s"],
+        [
+            [
+                kind,
+                str(changed[kind]),
+                f"{best[f'distop {kind}']:.2f}",
+                f"{best[f'spark {kind}']:.2f}",
+                f"{best['pyiceberg recent']:.2f}" if kind == "recent" else "",
+            ]
+            for kind in ("recent", "spread")
+        ],
+    )
+    print_json(
+        recent_over_spark=round(best["spark recent"] / best["distop recent"], 2),
+        spread_over_spark=round(best["spark spread"] / best["distop spread"], 2),
+        recent_over_pyiceberg=round(best["pyiceberg recent"] / best["distop recent"], 2),
+    )
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        runner.run(main())
