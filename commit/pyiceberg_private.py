@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
 
+UNCHECKED = (AttributeError, LookupError, TypeError)
+"""What pyiceberg's own validators may raise, beside pydantic's errors, for JSON of another shape: they take
+what they are given for what it should be."""
+
+
 def open_file_system(protocol: str, url: str, options: dict[str, Any]) -> tuple[Any, str]:
     """The file system of a URL and the path within it. The URL itself may hold further options.
 

@@ -25,6 +25,7 @@ from pyiceberg.utils.properties import property_as_int
 from distop.commit.files.storage import StorageOptions
 from distop.commit.layout.metadata import metadata_text
 from distop.commit.layout.model import file_io
+from distop.commit.pyiceberg_private import UNCHECKED
 from distop.errors import CorruptRecord
 from distop.metastore.records.structs import from_json
 
@@ -91,7 +92,13 @@ class TableFile:
             return written
         try:
             return cls._parse(location, _content(location, storage), also)
-        except (ValidationError, PydanticError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (
+            ValidationError,
+            PydanticError,
+            msgspec.MsgspecError,
+            UnicodeDecodeError,
+            *UNCHECKED,
+        ) as error:
             raise CorruptRecord(f"{location} is no table metadata: {error}") from error
 
     @classmethod

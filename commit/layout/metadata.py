@@ -13,6 +13,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.view.metadata import ViewMetadata
 
+from distop.commit.pyiceberg_private import UNCHECKED
 from distop.errors import CorruptRecord
 from distop.metastore.records.structs import from_json
 
@@ -55,7 +56,7 @@ def read_metadata(io: FileIO, location: str) -> TableMetadata:
     try:
         _check_parts(text)
         return TableMetadataUtil.parse_raw(text.decode())
-    except (ValidationError, PydanticError, UnicodeDecodeError, msgspec.MsgspecError) as error:
+    except (ValidationError, PydanticError, UnicodeDecodeError, msgspec.MsgspecError, *UNCHECKED) as error:
         raise CorruptRecord(f"{location} is no table metadata: {_why(error)}") from error
 
 
@@ -66,7 +67,7 @@ def read_view_metadata(io: FileIO, location: str) -> ViewMetadata:
         if len(text) > MAX_VIEW_BYTES or text.count(b",") > MAX_PARTS:
             raise CorruptRecord(f"{location} is larger than the metadata of a view may be")
         return ViewMetadata.model_validate_json(text)
-    except (PydanticError, UnicodeDecodeError) as error:
+    except (PydanticError, UnicodeDecodeError, *UNCHECKED) as error:
         raise CorruptRecord(f"{location} is no view metadata: {_why(error)}") from error
 
 

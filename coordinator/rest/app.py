@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 
 from distop.commit.catalog.catalog import EtcdCatalog
+from distop.commit.pyiceberg_private import UNCHECKED
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.gate import Gate, seen_by
 from distop.coordinator.access.tls import Tls
@@ -181,6 +182,9 @@ class RestCatalog:
             if (count := error.error_count()) <= MAX_MISTAKES:
                 raise
             raise _Refused(400, "BadRequestException", f"the request has {count:,} mistakes") from None
+        except UNCHECKED:
+            message = "a value in the request is of another kind than it should be, as null is no object"
+            raise _Refused(400, "BadRequestException", message) from None
         return Call(parts=parts, query=query, headers=headers, body=body, text=text, who=who)
 
     async def _do(self, route: Route, call: Call) -> Reply:

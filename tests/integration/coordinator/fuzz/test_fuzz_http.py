@@ -190,7 +190,7 @@ BODIES = st.one_of(
 def catalog_requests(draw: st.DrawFn, prefix: str) -> bytes:
     route = draw(st.sampled_from(ROUTES))
     path = route.path.replace("{prefix}", prefix)
-    for part in ("{namespace}", "{table}"):
+    for part in ("{namespace}", "{table}", "{view}"):
         path = path.replace(part, draw(parts), 1)
     method = route.method if draw(st.integers(0, 9)) else draw(METHODS)
     query = draw(

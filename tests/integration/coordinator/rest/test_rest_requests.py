@@ -91,6 +91,12 @@ def test_only_snapshots_that_are_named_if_asked_for(door: RestDoor, table: Any, 
         (
             "POST",
             T,
+            {"requirements": [], "updates": [{"action": "set-properties", "updates": None}]},
+            (400, "BadRequestException"),
+        ),
+        (
+            "POST",
+            T,
             {"requirements": [], "updates": [{"action": "set-current-schema", "schema-id": 9}]},
             (400, "BadRequestException"),
         ),

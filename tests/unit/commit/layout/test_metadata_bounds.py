@@ -67,6 +67,23 @@ def test_what_is_no_metadata_is_not_shown(content: Any, tmp_path: Path) -> None:
     assert CANARY not in str(refused.value)
 
 
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("value", [None, 5, [], {}, [None], {"a": None}])
+def test_a_value_of_another_kind_is_no_defect(
+    read: Callable[[str], object], value: Any, tmp_path: Path
+) -> None:
+    """U3: wherever it stands; pyiceberg takes some for what they should be."""
+    good = json.loads(Layout.create(ROWS, []).new_metadata("/t", now=1.0).model_dump_json())
+    refused = set()
+    for name in good:
+        (path := tmp_path / f"{name}.metadata.json").write_text(json.dumps({**good, name: value}))
+        try:
+            read(str(path))
+        except CorruptRecord:
+            refused.add(name)
+    assert "schemas" in refused
+
+
 def test_packed_metadata_is_read(tmp_path: Path) -> None:
     """P14: as other programs write it."""
     made = Layout.create(ROWS, []).new_metadata("/t", now=1.0)
