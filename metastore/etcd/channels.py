@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
 
+from distop.errors import EtcdUnavailable
 from distop.errors.threads import check_not_forked
 from distop.metastore.etcd.config import EtcdConfig
 from distop.proto.secret import Secret
@@ -65,18 +66,25 @@ def open_blocking_channel(config: EtcdConfig, endpoint: str) -> grpc.Channel:
 def _credentials(config: EtcdConfig) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(
         _roots(config),
-        Path(config.key).read_bytes() if config.key else None,
-        Path(config.cert).read_bytes() if config.cert else None,
+        _content(config.key) if config.key else None,
+        _content(config.cert) if config.cert else None,
     )
 
 
 def _roots(config: EtcdConfig) -> bytes | None:
     """The CAs to trust: the one that is named, else the system's; ``None``: those that gRPC carries."""
     if config.ca_cert:
-        return Path(config.ca_cert).read_bytes()
+        return _content(config.ca_cert)
     bundles = [ssl.get_default_verify_paths().cafile or "", *_CA_BUNDLES]
     found = next((path for path in bundles if path and Path(path).is_file()), None)
-    return Path(found).read_bytes() if found else None
+    return _content(found) if found else None
+
+
+def _content(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:  # perhaps it is being replaced
+        raise EtcdUnavailable(f"a certificate, key or CA for etcd cannot be read: {error}") from None
 
 
 def authenticate_request(config: EtcdConfig) -> rpc_pb2.AuthenticateRequest:

@@ -144,7 +144,7 @@ class LeaseSession:
                 sent, pause = self._clock(), min(0.1, interval)
                 try:
                     ttl = renewal.renew(interval)
-                except grpc.RpcError as error:
+                except (grpc.RpcError, DistopError) as error:
                     if not self._closing:
                         fields = {"lease": self.lease_id, "error": str(error)}
                         log.warning("lease_renewal_failed", extra=fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -30,6 +31,7 @@ from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import MAX_OPS, Delete, Get, KeyValue, Put, Txn, absent, created_at, equals
 from distop.metastore.etcd.watch import watch
+from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.keyspace import prefix_end
 from support.etcd.etcds import enable_users, etcd_with_tls, fill, make_certificates
 from support.etcd.proxy import Proxy
@@ -481,6 +483,34 @@ async def test_mutual_tls(tmp_path: Path, prefix: str) -> None:
             with pytest.raises(EtcdUnavailable):
                 await client.get(b"k")
             await client.close()
+
+
+async def test_a_lease_is_kept_while_a_certificate_is_away_for_a_moment(tmp_path: Path, prefix: str) -> None:
+    """S4, U3: it is being replaced; a connection that is opened meanwhile is opened a little later."""
+    certificates = make_certificates(tmp_path)
+    etcd, endpoint = etcd_with_tls(tmp_path / "etcd", certificates)
+    ca = tmp_path / "replaced.pem"
+    config = EtcdConfig(
+        endpoints=(endpoint,),
+        prefix=prefix,
+        ca_cert=str(ca),
+        cert=certificates.client_cert,
+        key=certificates.client_key,
+    )
+    with etcd:
+        client = EtcdClient(config)
+        with pytest.raises(EtcdUnavailable, match="cannot be read"):
+            await client.get(b"k")
+        shutil.copy(certificates.ca, ca)
+        await client.revision()
+        ca.unlink()
+        session = await LeaseSession(client, 10).start()  # whose thread opens a connection of its own
+        granted = session.deadline
+        shutil.copy(certificates.ca, ca)
+        await eventually(lambda: session.deadline > granted or session.lost.is_set())
+        assert session.alive
+        await session.close()
+        await client.close()
 
 
 async def test_an_https_endpoint_is_never_spoken_to_in_plain_text(
