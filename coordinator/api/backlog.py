@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc.aio
 
+from distop.commit.files.storage import without_secrets
 from distop.coordinator.starting.body import check_scope, options_of
 from distop.coordinator.views.listing import PageToken, check_table, continued_listing, page_of
 from distop.coordinator.views.operations import timestamp
@@ -185,7 +186,7 @@ def _batch(name: str, kv: KeyValue, request: pb.ListBacklogRequest) -> pb.Batch:
         name=name,
         state=state,
         type=record.type,
-        argument_json=to_json(record.argument, "argument"),
+        argument_json=to_json(without_secrets(record.argument), "argument"),
         queued_by=record.queued_by,
         queued_at=timestamp(record.queued_at),
         attempts=record.attempts,

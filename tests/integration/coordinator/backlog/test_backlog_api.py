@@ -10,6 +10,7 @@ import pytest_asyncio
 from distop.client import AsyncClient
 from distop.errors import AlreadyExists, DistopError, InvalidArgument, NotFound, PreconditionFailed
 from distop.metastore.etcd.config import EtcdConfig
+from distop.proto.secret import MASK
 from support.services.coordinators import config_of, running
 from support.tables.nowhere import nowhere
 from support.waiting import eventually
@@ -45,6 +46,14 @@ async def test_a_table_is_fed_in_order_and_says_how_far_it_is(sdk: AsyncClient) 
     assert (await sdk.enqueue("t", "2", "noop", {"partitions": 0})).became == "already applied"
     (line,) = [operation async for operation in sdk.list("t")]
     assert (line.name, line.facts["series"]["operations"]) == ("t/noop/2", 2)
+
+
+async def test_whoever_may_look_sees_no_secret(sdk: AsyncClient) -> None:
+    """S5."""
+    await sdk.set_ordering("t", gate="closed")
+    await sdk.enqueue("t", "a", "noop", {"partitions": 0, "password": "hunter2"})
+    [batch] = [batch async for batch in sdk.backlog("t")]
+    assert (batch.argument["partitions"], batch.argument["password"]) == (0, MASK)
 
 
 async def test_a_blocked_table_says_why_and_both_decisions_work(sdk: AsyncClient) -> None:
