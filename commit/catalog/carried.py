@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
 
-from distop.commit.iceberg.provenance import watermarks_told
+from distop.commit.iceberg.provenance import OURS, watermarks_told
 from distop.commit.iceberg.watermarks import is_after
 from distop.commit.steps.partial import Moves
 from distop.errors import AlreadyIngested, InvalidArgument
@@ -32,7 +32,7 @@ PREFIX = "distop.watermark."
 
 def marks_moved(etcd: SyncEtcd, record: TableRecord | None, updates: Sequence[TableUpdate]) -> Txn:
     """What moves the watermarks of a table that a commit carries. Its last snapshot then says what that is,
-    so that a rollback can take it back.
+    so that a rollback can take it back; what a snapshot says by such names of its own is left out.
 
     Raises
     ------
@@ -41,6 +41,10 @@ def marks_moved(etcd: SyncEtcd, record: TableRecord | None, updates: Sequence[Ta
     AlreadyIngested
         One would not go forward.
     """
+    for update in updates:
+        if isinstance(update, AddSnapshotUpdate) and update.snapshot.summary is not None:
+            for name in OURS:
+                update.snapshot.summary.additional_properties.pop(name, None)
     if not (marks := _carried(updates)):
         return Txn()
     if record is None:

@@ -30,6 +30,9 @@ UNORDERED = "distop.batch"
 REQUEST = "distop.request"
 """The request that started it, if its caller has chosen the id: ``{"id": ..., "digest": ..., ...}``."""
 
+OURS = (WATERMARKS, WATERMARKS_BEFORE, OPERATION, UUID, STARTED_BY, BATCHES, UNORDERED, REQUEST)
+"""All of these: what they say is believed, so nobody else may write them."""
+
 _KEEP = 'roll back with watermarks="keep"; what is ingested again then needs reingest'
 
 

@@ -51,6 +51,19 @@ def test_watermarks_move_with_the_rows_and_never_back(
     assert without([last], marks(store))["orders.eu"]["0"] == "9"
 
 
+def test_nobody_elses_snapshot_says_what_only_ours_do(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """S1, P16: a rollback would set watermarks to what it is told there."""
+    told = {"distop.watermarks-before": '{"orders.eu":{"0":"1"}}', "distop.operation": "t/ingest/1"}
+    table = catalog.create_table("default.t", SCHEMA)
+    table.append(ids(0, 1), snapshot_properties={AT: "5"})
+    table.append(ids(1, 1), snapshot_properties={**told, "distop.watermarks": '{"orders.eu":{"0":"9"}}'})
+    last = catalog.load_table("default.t").current_snapshot()
+    assert last is not None
+    assert last.summary is not None
+    assert not [name for name in last.summary.additional_properties if name.startswith("distop.")]
+    assert without([last], marks(store)) == {"orders.eu": {"0": "5"}}
+
+
 def test_of_a_commit_whose_reply_is_lost_both_have_moved(catalog: EtcdCatalog, store: SyncEtcd) -> None:
     """C8, P8"""
     table = catalog.create_table("default.t", SCHEMA)
