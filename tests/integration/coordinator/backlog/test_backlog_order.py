@@ -30,6 +30,9 @@ from support.waiting import eventually
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 
+LAST = "\x7f"
+"""The referee's own batch, written when all is over. Who still leads may take it."""
+
 
 async def string(client: EtcdClient) -> str:
     kv = await client.get(client.keyspace.table("t").watermarks)
@@ -67,6 +70,8 @@ class Referee:
                 if event.kv.mod_revision != revision:
                     continue
                 name = event.kv.key[len(self._prefix) :].decode()
+                if name == LAST:
+                    continue
                 if event.kind == "delete":
                     del self._since[name]
                     self._ended = revision
@@ -104,7 +109,7 @@ async def refereed(client: EtcdClient) -> AsyncIterator[Referee]:
     try:
         yield referee
         # A change of its own, which comes last.
-        last = await client.put(prefix + b"\x7f", b'{"version":1,"type":"noop"}')
+        last = await client.put(prefix + LAST.encode(), b'{"version":1,"type":"noop"}')
         await eventually(lambda: seen >= last)
     finally:
         looking.cancel()
