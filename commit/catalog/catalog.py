@@ -21,15 +21,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.table import CommitTableResponse, StagedTable, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
-from pyiceberg.table.update import (
-    AddPartitionSpecUpdate,
-    AddSchemaUpdate,
-    AddSortOrderUpdate,
-    AssertCreate,
-    SetPropertiesUpdate,
-    TableRequirement,
-    TableUpdate,
-)
+from pyiceberg.table.update import AssertCreate, TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 
 from distop.commit.catalog.carried import marks_moved
@@ -53,6 +45,7 @@ from distop.commit.catalog.pointers import Pointers
 from distop.commit.catalog.publishing import Overtaken, Publishing, Step, undo
 from distop.commit.catalog.requests import is_done, noting, request_of
 from distop.commit.catalog.unchecked import refuse_unchecked
+from distop.commit.catalog.update_checks import check_updates
 from distop.commit.catalog.view_catalog import ViewCatalog
 from distop.commit.cleanup.reachable import files_of_table
 from distop.commit.files.allowed import ENDPOINTS, allow
@@ -60,7 +53,6 @@ from distop.commit.files.storage import StorageOptions, storage_of
 from distop.commit.layout.metadata import read_metadata
 from distop.commit.layout.model import file_io
 from distop.commit.layout.properties import check_properties
-from distop.commit.layout.schemas import check_fields, check_schema
 from distop.errors import CorruptRecord, InvalidArgument
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.members.installation import CheckedEtcd
@@ -304,15 +296,7 @@ class EtcdCatalog(ViewCatalog):
         request = request_of(updates)
         if request and current is not None and is_done(self._etcd, keys, request):
             return current
-        for update in updates:
-            if isinstance(update, SetPropertiesUpdate):
-                check_properties(update.updates)
-            if isinstance(update, AddSchemaUpdate):
-                check_schema(update.schema_)
-            if isinstance(update, AddPartitionSpecUpdate):
-                check_fields(update.spec.fields)
-            if isinstance(update, AddSortOrderUpdate):
-                check_fields(update.sort_order.fields)
+        check_updates(updates)
         besides = marks_moved(self._etcd, pointer.record, updates)
         if request:
             besides += noting(self._etcd, keys, request)
