@@ -41,7 +41,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from distop.metastore.etcd.watch import watch
-from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.components import prefix_end
 
 SIZES = (100, 1_000, 4_000)
 ROWS = 50

@@ -19,7 +19,8 @@ from distop.errors import AlreadyIngested, InvalidArgument
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import KeyValue, Put, Txn, unchanged
-from distop.metastore.records.keyspace import TableKeys, unescape
+from distop.metastore.records.components import unescape
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.record import encode_plain
 from distop.metastore.records.table import TableRecord, Watermarks

@@ -28,7 +28,7 @@ from distop.errors import InvalidArgument, InvalidName
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
-from distop.metastore.records.keyspace import escape, unescape
+from distop.metastore.records.components import escape, unescape
 from distop.metastore.records.names import DEFAULT_NAMESPACE, check_name, check_new_name, check_table_name
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.structs import convert

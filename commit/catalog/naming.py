@@ -16,7 +16,8 @@ from distop.commit.files.storage import storage_of
 from distop.errors import BacklogInUse, DistopError, OutcomeUnknown, TablePaused
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, absent, unchanged
-from distop.metastore.records.keyspace import TableKeys, prefix_end
+from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_new_name
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, TableRecord

@@ -37,7 +37,8 @@ from distop.metastore.etcd.txn import (
     unchanged,
 )
 from distop.metastore.etcd.update import Settled, settle
-from distop.metastore.records.keyspace import Keyspace, TableKeys, escape, prefix_end, unescape
+from distop.metastore.records.components import escape, prefix_end, unescape
+from distop.metastore.records.keyspace import Keyspace, TableKeys
 from distop.metastore.records.names import check_new_name
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, Head, TableRecord

@@ -31,7 +31,8 @@ from distop.metastore.etcd.beginnings import first_of
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue, Put
 from distop.metastore.operations.starting import digest_of
-from distop.metastore.records.keyspace import TableKeys, prefix_end
+from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_table_name, check_type
 from distop.metastore.records.record import decode, encode
 from distop.metastore.tables.audit import audit_put

@@ -17,7 +17,7 @@ from distop.coordinator.views.listing import DEFAULT_PAGE, MAX_PAGE, PageToken, 
 from distop.coordinator.views.operations import from_history
 from distop.errors import DistopError, InvalidArgument, NotFound, shortened
 from distop.metastore.etcd.txn import Txn
-from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.components import prefix_end
 from distop.metastore.records.names import check_table_name
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode

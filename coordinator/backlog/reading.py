@@ -15,7 +15,8 @@ from distop.coordinator.backlog.policy import Backlog, Waiting
 from distop.metastore.backlog.batches import MAX_TOGETHER, WAITING, BatchRecord, ordering_of
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue
-from distop.metastore.records.keyspace import TableKeys, prefix_end
+from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import decode
 
 WINDOW = 500

@@ -33,7 +33,8 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, absent, unchanged
 from distop.metastore.operations.starting import digest_of
-from distop.metastore.records.keyspace import TableKeys, prefix_end
+from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import decode, encode
 

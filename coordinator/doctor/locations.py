@@ -10,7 +10,7 @@ from distop.coordinator.doctor.seen import TableSeen
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Txn, unchanged
-from distop.metastore.records.keyspace import prefix_end, unescape
+from distop.metastore.records.components import prefix_end, unescape
 from distop.metastore.records.locations import place_of
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import LocationRecord, TableRecord, ViewRecord

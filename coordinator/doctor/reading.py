@@ -16,13 +16,8 @@ from distop.errors import Compacted, CorruptRecord
 from distop.metastore.backlog.batches import DONE
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue
-from distop.metastore.records.keyspace import (
-    OperationId,
-    TableKeys,
-    escape,
-    prefix_end,
-    unescape,
-)
+from distop.metastore.records.components import escape, prefix_end, unescape
+from distop.metastore.records.keyspace import OperationId, TableKeys
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.names import TABLE_WORDS
 from distop.metastore.records.operation import JobRecord, OperationArg

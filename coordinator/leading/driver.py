@@ -33,13 +33,8 @@ from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.etcd.watch import until_absent, watch
 from distop.metastore.members.election import Epoch
 from distop.metastore.members.lease import LeaseSession, boot_clock
-from distop.metastore.records.keyspace import (
-    OperationId,
-    OperationKeys,
-    TableKeys,
-    escape,
-    prefix_end,
-)
+from distop.metastore.records.components import escape, prefix_end
+from distop.metastore.records.keyspace import OperationId, OperationKeys, TableKeys
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import decode
 

@@ -10,7 +10,7 @@ from distop.commit.cleanup.purge import leave_files
 from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.components import prefix_end
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import DropRecord
 from distop.metastore.tables.dropping import finish_drop

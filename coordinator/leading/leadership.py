@@ -32,7 +32,7 @@ from distop.metastore.etcd.watch import WatchBatch, follow, until_absent
 from distop.metastore.members.election import Epoch, campaign, resign
 from distop.metastore.members.lease import LeaseSession, boot_clock
 from distop.metastore.operations.pausing import PauseIndex
-from distop.metastore.records.keyspace import unescape
+from distop.metastore.records.components import unescape
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.record import decode
 

@@ -21,7 +21,8 @@ from distop.metastore.members.election import Epoch, campaign
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.active import active_operations
 from distop.metastore.operations.pausing import pause_table
-from distop.metastore.records.keyspace import OperationId, TableKeys, prefix_end
+from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import OperationId, TableKeys
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import (
     ABORTING,

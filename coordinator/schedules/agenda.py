@@ -14,7 +14,8 @@ from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import Snapshot
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.etcd.watch import WatchBatch
-from distop.metastore.records.keyspace import Keyspace, unescape
+from distop.metastore.records.components import unescape
+from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.record import decode
 from distop.metastore.records.schedule import AgendaRecord
 

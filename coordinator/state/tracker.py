@@ -12,7 +12,8 @@ from typing import TypeVar
 from distop.coordinator.state.grid import MANY, JobCounts, JobGrid
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.records.keyspace import OperationKeys, unescape
+from distop.metastore.records.components import unescape
+from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.operation import (
     COMMITTING,
     CancelRecord,

@@ -14,12 +14,8 @@ from distop.coordinator.views.operations import ENDED_STATES, from_history, read
 from distop.errors import Compacted, FutureRevision, InvalidArgument, InvalidName, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue
-from distop.metastore.records.keyspace import (
-    OperationId,
-    TableKeys,
-    escape,
-    prefix_end,
-)
+from distop.metastore.records.components import escape, prefix_end
+from distop.metastore.records.keyspace import OperationId, TableKeys
 from distop.metastore.records.names import check_name, check_table_name
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode

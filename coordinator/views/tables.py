@@ -19,7 +19,8 @@ from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord,
 from distop.metastore.etcd.beginnings import beginning, first_of, was_enough
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Txn, TxnResult
-from distop.metastore.records.keyspace import OperationId, TableKeys, prefix_end
+from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import OperationId, TableKeys
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.operation import HistoryRecord, PauseRecord
 from distop.metastore.records.record import decode

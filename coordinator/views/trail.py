@@ -15,7 +15,7 @@ from operator import attrgetter
 from distop.errors import Compacted
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.watch import watch
-from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.components import prefix_end
 from distop.metastore.tables.audit import Entry
 from distop.metastore.tables.audit_feed import Cursor, check_reached, entries_of, follow_audit, later
 

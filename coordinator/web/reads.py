@@ -25,7 +25,8 @@ from distop.coordinator.web.cache import Answers
 from distop.coordinator.work.work import Work
 from distop.errors import DistopError, Unavailable
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.records.keyspace import OperationId, prefix_end
+from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.names import check_name
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode

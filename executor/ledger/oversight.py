@@ -19,7 +19,7 @@ from distop.metastore.etcd.update import PATIENCE_S, settle
 from distop.metastore.etcd.watch import Event, follow, watch
 from distop.metastore.operations.pausing import PauseIndex
 from distop.metastore.operations.runs import PAUSED, RUNNER_GONE, Run
-from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.components import prefix_end
 from distop.metastore.records.operation import RUNNING
 
 log = logging.getLogger(__name__)

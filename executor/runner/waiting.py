@@ -23,7 +23,8 @@ from distop.metastore.etcd.client import EtcdClient, Snapshot
 from distop.metastore.etcd.watch import WatchBatch, follow
 from distop.metastore.operations.active import wait_again
 from distop.metastore.operations.pausing import PauseIndex
-from distop.metastore.records.keyspace import OperationId, prefix_end
+from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import OperationId
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from distop.metastore.etcd.sharing import SharedWatches
 from distop.metastore.etcd.together import Together
 from distop.metastore.etcd.txn import MAX_OPS, Delete, Get, KeyValue, Put, Txn, TxnResult
 from distop.metastore.etcd.windows import Beginnings, Windows
-from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.components import prefix_end
 
 END_OF_STREAM: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 """What reading a stream gives at its end; missing from the published stubs."""

@@ -24,7 +24,7 @@ from distop.metastore.etcd.client import END_OF_STREAM, EtcdClient, Snapshot
 from distop.metastore.etcd.convert import key_value
 from distop.metastore.etcd.sharing import SharedWatch
 from distop.metastore.etcd.txn import Get, KeyValue
-from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.components import prefix_end
 
 log = logging.getLogger(__name__)
 

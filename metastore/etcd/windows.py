@@ -7,7 +7,7 @@ end. How long that prefix is follows from how many keys the last window had.
 
 from __future__ import annotations
 
-from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.components import prefix_end
 
 WIDE = 4
 """A window with more than so many pages of keys is followed by a narrower one."""

@@ -13,7 +13,7 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
-from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.components import prefix_end
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.record import decode, encode
 

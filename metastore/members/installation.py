@@ -19,7 +19,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Get, KeyValue, Put, Txn, TxnResult, absent
 from distop.metastore.etcd.update import update
-from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.components import prefix_end
 from distop.metastore.records.member import InstallationRecord
 from distop.metastore.records.record import decode, encode
 

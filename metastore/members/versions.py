@@ -11,7 +11,7 @@ import re
 
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.components import prefix_end
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.record import decode
 from distop.proto.identity import own_version

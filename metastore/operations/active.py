@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Put, Txn, absent, equals
 from distop.metastore.etcd.update import PATIENCE_S, settle
-from distop.metastore.records.keyspace import OperationKeys, TableKeys, escape
+from distop.metastore.records.components import escape
+from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.operation import RUNNING, ActiveRecord, OperationArg
 from distop.metastore.records.record import decode, encode
 

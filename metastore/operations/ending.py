@@ -38,7 +38,8 @@ from distop.metastore.members.election import Epoch
 from distop.metastore.operations.requests import answered
 from distop.metastore.operations.runs import not_paused
 from distop.metastore.operations.starting import FollowUpStart, slots_with, slots_without
-from distop.metastore.records.keyspace import OperationKeys, TableKeys, prefix_end
+from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,

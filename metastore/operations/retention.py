@@ -15,7 +15,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Op, Txn
 from distop.metastore.operations import requests
 from distop.metastore.operations.series import forget_series
-from distop.metastore.records.keyspace import TableKeys, escape
+from distop.metastore.records.components import escape
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode
 from distop.metastore.tables import audit

@@ -29,7 +29,8 @@ from distop.metastore.etcd.txn import (
 )
 from distop.metastore.etcd.update import PATIENCE_S, settle
 from distop.metastore.operations.active import index_puts
-from distop.metastore.records.keyspace import OperationKeys, prefix_end
+from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.operation import RUNNING, OperationArg, RunnerRecord
 from distop.metastore.records.record import decode, encode
 

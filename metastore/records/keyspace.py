@@ -1,8 +1,7 @@
 """Where everything lives in etcd: names to keys and back.
 
-Components of a key are separated by dots. A component's own dots, percent signs, spaces, control and
-non-ASCII bytes are percent-encoded, so that a key reads well in ``etcdctl`` and splits in one way only.
-Scans end with the separator: the table ``orders`` never sees ``orders2``, instance 1 never instance 10.
+Components of a key (:mod:`~distop.metastore.records.components`) are separated by dots. Scans end with the
+separator: the table ``orders`` never sees ``orders2``, instance 1 never instance 10.
 """
 
 from __future__ import annotations
@@ -10,38 +9,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from urllib.parse import quote, unquote
 from zlib import crc32
 
 from distop.errors import CorruptRecord, InvalidName
+from distop.metastore.records.components import escape, prefix_end, unescape
 from distop.metastore.records.names import check_name, check_object, check_table_name, check_type
 
 SHARES = 1 << 16
 """Parts of the index of waiting operations, which the live executors of a type divide among themselves."""
 
-# Printable ASCII that needs no escaping, besides letters, digits and "_-~" which quote() always keeps.
-# "." separates, "%" escapes, "/" stays readable since names are often paths.
-_SAFE = "!#$&'()*+,/:;<=>?@[]^`{|}\\\""
-
 _INSTANCE = re.compile(r"[1-9][0-9]{0,17}")
-
-
-def escape(name: str) -> str:
-    """One name as one component of a key."""
-    if name.isascii() and name.isalnum():
-        return name  # most partitions are numbers, and there may be a hundred thousand
-    quoted = quote(name, safe=_SAFE)
-    return quoted.replace(".", "%2E")
-
-
-def unescape(component: str) -> str:
-    """The name a component of a key stands for."""
-    return unquote(component, errors="strict")
-
-
-def prefix_end(prefix: bytes) -> bytes:
-    """The end of the range of all keys that begin with ``prefix``."""
-    return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
 @dataclass(frozen=True, slots=True, order=True)

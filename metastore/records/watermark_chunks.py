@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from distop.metastore.records.keyspace import escape
+from distop.metastore.records.components import escape
 from distop.metastore.records.record import encode_plain
 from distop.metastore.records.table import Watermarks, decode_watermarks
 

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 
 from distop.errors import ArgumentTooLarge, InvalidArgument
-from distop.metastore.records.keyspace import escape, prefix_end
+from distop.metastore.records.components import escape, prefix_end
 from distop.metastore.records.record import decode_plain, encode_plain
 from distop.metastore.records.watermark_chunks import CHUNK_BYTES, END, Chunks, Entry, position
 

@@ -16,7 +16,8 @@ from zlib import crc32
 from distop.errors import DistopError, OutcomeUnknown
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, KeyValue, Put, Txn
-from distop.metastore.records.keyspace import Keyspace, TableKeys, prefix_end, unescape
+from distop.metastore.records.components import prefix_end, unescape
+from distop.metastore.records.keyspace import Keyspace, TableKeys
 from distop.metastore.records.operation import HistoryRecord, OperationArg
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import AuditRecord

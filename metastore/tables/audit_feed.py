@@ -11,7 +11,8 @@ from distop.errors import Compacted, InvalidArgument
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.etcd.watch import watch
-from distop.metastore.records.keyspace import TableKeys, prefix_end
+from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.tables.audit import Entry, entry_of
 from distop.metastore.tables.listing import table_names
 

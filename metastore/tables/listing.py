@@ -10,7 +10,8 @@ from contextlib import aclosing
 
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Put
-from distop.metastore.records.keyspace import Keyspace, TableKeys, prefix_end, unescape
+from distop.metastore.records.components import prefix_end, unescape
+from distop.metastore.records.keyspace import Keyspace, TableKeys
 from distop.metastore.records.record import encode
 from distop.metastore.records.table import TableRecord
 

@@ -23,7 +23,8 @@ from distop.metastore.etcd.txn import (
     absent_range,
     unchanged,
 )
-from distop.metastore.records.keyspace import Keyspace, prefix_end
+from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.locations import place_of, places_above
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import LocationRecord, TableRecord

@@ -23,7 +23,8 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
-from distop.metastore.records.keyspace import TableKeys, prefix_end, unescape
+from distop.metastore.records.components import prefix_end, unescape
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.schedule import (
     MAX_DECIDED,

@@ -20,8 +20,9 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
+from distop.metastore.records.components import prefix_end
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.keyspace import Keyspace, OperationId, TableKeys, prefix_end
+from distop.metastore.records.keyspace import Keyspace, OperationId, TableKeys
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import decode, encode_plain
 from distop.metastore.records.table import Head, TableRecord, decode_run_ops

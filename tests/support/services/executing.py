@@ -28,7 +28,8 @@ from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.active import index_puts
 from distop.metastore.operations.runs import Taken, take_runner
-from distop.metastore.records.keyspace import OperationKeys, prefix_end
+from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.operation import RUNNING, JobRecord, OperationArg, RunnerRecord
 from distop.metastore.records.options import OperationOptions
 from distop.metastore.records.record import decode, encode

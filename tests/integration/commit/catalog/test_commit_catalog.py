@@ -42,7 +42,8 @@ from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import KeyValue, Put, Txn
 from distop.metastore.etcd.update import MAX_TRIES
-from distop.metastore.records.keyspace import TableKeys, prefix_end
+from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import decode, encode_plain
 from distop.metastore.records.table import Head, NamespaceRecord, TableRecord
 from distop.metastore.tables.listing import table_puts

@@ -13,7 +13,7 @@ from distop.metastore.backlog.batches import BatchRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.watch import Event, watch
-from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.components import prefix_end
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import decode_watermarks
 from support.services.backlogs import (

@@ -26,7 +26,8 @@ from distop.errors import (
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Txn, TxnResult
 from distop.metastore.operations.parking import request_resolve
-from distop.metastore.records.keyspace import OperationId, prefix_end
+from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import COMMITTING, CompletionRecord, ResolveRecord
 from distop.metastore.records.record import decode, encode
 from distop.metastore.tables.audit import audit_put

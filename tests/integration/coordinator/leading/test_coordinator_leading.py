@@ -28,7 +28,8 @@ from distop.metastore.members.election import campaign
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.ending import Finish, finish, seal
 from distop.metastore.operations.retention import EVERY
-from distop.metastore.records.keyspace import OperationId, OperationKeys, prefix_end
+from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import OperationId, OperationKeys
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.operation import (
     ABORTING,

@@ -21,7 +21,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.components import prefix_end
 from support.services.coordinators import config_of, running
 from support.services.executing import runner
 from support.services.whole import LEASE_S, Whole, write_csv

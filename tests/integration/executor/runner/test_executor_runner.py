@@ -8,7 +8,7 @@ from pathlib import Path
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Delete, Txn
 from distop.metastore.operations.jobs import FAILED, SUCCESS
-from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.components import prefix_end
 from distop.metastore.records.operation import ABORTING, COMMITTING
 from support.etcd.lossy import LossyClient
 from support.services.executing import (

@@ -15,7 +15,7 @@ from distop.metastore.etcd.client import EtcdClient, RangePage
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Compare, Delete, Get, Op, Put, Txn
-from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.components import prefix_end
 from explore.store import Store
 
 KEYS = [b"a", b"a.b", b"a.c", b"b", b"c"]

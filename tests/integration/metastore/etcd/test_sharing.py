@@ -14,7 +14,7 @@ from distop.metastore.etcd import sharing
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Get, Put, Txn
 from distop.metastore.etcd.watch import watch
-from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.components import prefix_end
 from support.etcd.counting import Counting
 from support.waiting import eventually
 

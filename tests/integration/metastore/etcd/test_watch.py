@@ -20,7 +20,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.etcd.watch import Event, WatchBatch, follow, until_absent, watch
-from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.components import prefix_end
 from support.etcd.proxy import Proxy
 from support.waiting import eventually
 

@@ -12,7 +12,7 @@ import pytest
 
 from distop.errors import DistopError
 from distop.metastore.etcd.txn import Txn
-from distop.metastore.records.keyspace import prefix_end
+from distop.metastore.records.components import prefix_end
 from distop.metastore.records.record import decode, encode_plain
 from distop.metastore.records.table import TableRecord
 from distop.metastore.records.watermark_chunks import CHUNK_BYTES

@@ -9,13 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distop.errors import CorruptRecord, InvalidName
-from distop.metastore.records.keyspace import (
-    Keyspace,
-    OperationId,
-    escape,
-    prefix_end,
-    unescape,
-)
+from distop.metastore.records.components import escape, prefix_end, unescape
+from distop.metastore.records.keyspace import Keyspace, OperationId
 from distop.metastore.records.names import (
     MAX_NAME_BYTES,
     check_name,

@@ -1,0 +1,31 @@
+"""Names as components of keys, and ranges of keys.
+
+A component's own dots, percent signs, spaces, control and non-ASCII bytes are percent-encoded, so that a key
+reads well in ``etcdctl`` and splits at its dots in one way only.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+# Printable ASCII that needs no escaping, besides letters, digits and "_-~" which quote() always keeps.
+# "." separates, "%" escapes, "/" stays readable since names are often paths.
+_SAFE = "!#$&'()*+,/:;<=>?@[]^`{|}\\\""
+
+
+def escape(name: str) -> str:
+    """One name as one component of a key."""
+    if name.isascii() and name.isalnum():
+        return name  # most partitions are numbers, and there may be a hundred thousand
+    quoted = quote(name, safe=_SAFE)
+    return quoted.replace(".", "%2E")
+
+
+def unescape(component: str) -> str:
+    """The name a component of a key stands for."""
+    return unquote(component, errors="strict")
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """The end of the range of all keys that begin with ``prefix``."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])
