@@ -30,18 +30,24 @@ LIMIT_S = 600
 
 def run(url: str, folder: Path, name: str) -> bool:
     """Whether an engine has done it. ``folder`` keeps what is installed."""
-    environment = folder / f"venv-{name}"
     try:
-        if not (environment / "ready").exists():
-            _call(sys.executable, "-m", "venv", "--clear", str(environment))
-            _call(str(environment / "bin/pip"), "install", "--quiet", *ENGINES[name])
-            (environment / "ready").touch()
+        environment = install(folder, name)
         _call(str(environment / "bin/python"), str(HERE / f"engines/with_{name}.py"), url)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         print(f"{name}: {error}")
         return False
     print(f"{name}: wrote and read back")
     return True
+
+
+def install(folder: Path, name: str) -> Path:
+    """The virtual environment of an engine, made where it is not there."""
+    environment = folder / f"venv-{name}"
+    if not (environment / "ready").exists():
+        _call(sys.executable, "-m", "venv", "--clear", str(environment))
+        _call(str(environment / "bin/pip"), "install", "--quiet", *ENGINES[name])
+        (environment / "ready").touch()
+    return environment
 
 
 def _call(*command: str) -> None:

@@ -18,6 +18,13 @@ PROPERTIES = {
 }
 
 
+def fetch(folder: Path) -> None:
+    """Have Maven download what the kit needs. ``folder`` has room for what it makes of it."""
+    shutil.copy(HERE / "kit/pom.xml", folder / "pom.xml")
+    command = ["mvn", "--quiet", "--batch-mode", "test-compile"]
+    subprocess.run(command, cwd=folder, check=True, timeout=LIMIT_S)
+
+
 def run(url: str, folder: Path) -> dict[str, str]:
     """The outcome of each of its tests, by ``rck::NAME``; of those of views, by ``views::NAME``."""
     shutil.copy(HERE / "kit/pom.xml", folder / "pom.xml")

@@ -4,8 +4,8 @@ pyiceberg's behaviour and table tests, from the source distribution of its versi
 ``EtcdCatalog`` and through the REST service; the REST compatibility kit and engines against a coordinator.
 Nothing of theirs is kept in the repository: what is downloaded lies in ``build/conformance``.
 ``expected_failures.txt`` says which tests cannot pass and why. Parts are ``etcd``, ``rest``, ``rck`` and
-names of engines; by default all of them run. The last line is JSON. ``fetch`` alone downloads what ``etcd``
-and ``rest`` need, so that a machine without a package index is told from one where they fail.
+names of engines; by default all of them run. The last line is JSON. ``fetch [PART...]`` alone downloads what
+they need, so that a machine that reaches no package index is told from one where they fail.
 """
 
 from __future__ import annotations
@@ -50,19 +50,17 @@ DOWNLOAD_S = 300
 
 
 def main(parts: list[str]) -> int:
-    if parts == ["fetch"]:
-        try:
-            _download()
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-            sys.exit("pip gets neither pyiceberg's source distribution nor what its tests import")
-        return 0
+    only_fetch = parts[:1] == ["fetch"]
+    parts = parts[1:] if only_fetch else parts
     known = [*DOORS, "rck", *engines.ENGINES]
     if unknown := set(parts) - set(known):
         sys.exit(f"unknown: {', '.join(sorted(unknown))}; known are {', '.join(known)}")
     wanted = parts or known
+    KEPT.mkdir(parents=True, exist_ok=True)
+    if only_fetch:
+        return _fetch(wanted)
     summary: Counter[str] = Counter()
     wrote: list[str] = []
-    KEPT.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="conformance-") as name:
         folder = Path(name)
         if doors := [door for door in DOORS if door in wanted]:
@@ -78,6 +76,21 @@ def main(parts: list[str]) -> int:
     failed += sum(not count for counted, count in summary.items() if counted.endswith("_passed"))
     print(json.dumps({**summary, "engines": len(wrote), "engines_that_wrote": wrote}))
     return 1 if failed or wrote != chosen else 0
+
+
+def _fetch(parts: list[str]) -> int:
+    """Download what these parts need."""
+    for part in parts:
+        try:
+            if part in DOORS:
+                _download()
+            elif part == "rck":
+                kit.fetch(KEPT)
+            else:
+                engines.install(KEPT, part)
+        except (OSError, subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            sys.exit(f"what {part} needs cannot be had: {error}")
+    return 0
 
 
 def _suites(folder: Path, doors: list[str], summary: Counter[str]) -> None:
