@@ -18,15 +18,12 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.health import member_status
 from distop.metastore.etcd.txn import Delete, Get, Put, Txn, unchanged
 from distop.metastore.etcd.update import settle
-from distop.metastore.members.installation import was_restored
+from distop.metastore.members.installation import BACKUP_LIMIT_S, was_restored
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.member import BackupRecord
 from distop.metastore.records.record import Record, decode, encode
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.proto.identity import own_version
-
-LIMIT_S = 3600.0
-"""Longest that etcd may take to send its snapshot."""
 
 _HASH_BYTES = 32
 """A snapshot ends with the SHA-256 of what comes before."""
@@ -65,11 +62,13 @@ def manifest_of(file: Path) -> Path:
     return file.with_name(f"{file.name}.json")
 
 
-async def back_up(client: EtcdClient, file: Path, *, by: str, limit_s: float = LIMIT_S) -> BackupManifest:
+async def back_up(
+    client: EtcdClient, file: Path, *, by: str, limit_s: float = BACKUP_LIMIT_S
+) -> BackupManifest:
     """Write a snapshot of etcd to a file that does not exist yet, and its manifest beside it.
 
     Both appear whole or not at all, the manifest last. May die anywhere: what stays is a file that ends with
-    ``.part``, and the mark in etcd, which the next backup replaces.
+    ``.part``, and the mark in etcd, which the next backup replaces and the next process removes.
 
     Raises
     ------

@@ -5,22 +5,24 @@ they as they were left?
 layout are refused by name, before anything is read as what it is not.
 
 ``_backup`` stands while a backup is made, and so in what is restored from it. The restore lets revisions
-leap; who finds the one far behind the other does nothing before somebody has mended the tables.
+leap; who finds the one far behind the other does nothing before somebody has mended the tables. A backup that
+was killed leaves it, too: the next process removes it, long before so much else is written.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from distop.errors import OtherLayout, Restored
+from distop.errors import DistopError, OtherLayout, Restored
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.etcd.txn import Get, KeyValue, Put, Txn, TxnResult, absent
-from distop.metastore.etcd.update import update
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, absent, unchanged
+from distop.metastore.etcd.update import settle, update
 from distop.metastore.records.components import prefix_end
-from distop.metastore.records.member import InstallationRecord
+from distop.metastore.records.member import BackupRecord, InstallationRecord
 from distop.metastore.records.record import decode, encode
 
 T = TypeVar("T")
@@ -34,6 +36,9 @@ BUMP = 1_000_000_000
 LEAP = BUMP // 2
 """From which difference on it has."""
 
+BACKUP_LIMIT_S = 3600.0
+"""Longest that etcd may take to send a backup."""
+
 
 async def enter(client: EtcdClient) -> None:
     """See that the keys of the installation are laid out as this version lays them out.
@@ -45,7 +50,10 @@ async def enter(client: EtcdClient) -> None:
     Restored
         etcd was restored from a backup, and the tables are not mended yet.
     """
-    if await is_known(client):
+    known, mark = await _look(client)
+    if mark.exists:
+        await _remove_old(client, mark)
+    if known.exists:
         return
     space = client.keyspace
     reserved = space.prefix + b"_"
@@ -73,6 +81,12 @@ async def is_known(client: EtcdClient) -> bool:
     Raises :class:`~distop.errors.OtherLayout` if that is not as this version lays them out, and
     :class:`~distop.errors.Restored`.
     """
+    known, _ = await _look(client)
+    return known.exists
+
+
+async def _look(client: EtcdClient) -> tuple[KeyValue, KeyValue]:
+    """``_installation`` and ``_backup``. Raises as :func:`is_known`."""
     space = client.keyspace
     read = await client.txn(Txn(then=(Get(space.installation), Get(space.backup))))
     known, backup = read.one(0, space.installation), read.one(1, space.backup)
@@ -80,14 +94,19 @@ async def is_known(client: EtcdClient) -> bool:
         _check(known.value, known.key)
     if was_restored(backup, read.revision):
         raise Restored(f"the etcd of installation {space.name!r} was restored from a backup")
-    return known.exists
+    return known, backup
+
+
+async def _remove_old(client: EtcdClient, mark: KeyValue) -> None:
+    """Remove the mark of a backup that was killed. One that still runs, where a clock is wrong, notices, and
+    fails."""
+    with suppress(DistopError):  # the next process tries it, too
+        if time.time() - decode(mark.value, BackupRecord, mark.key).at > 2 * BACKUP_LIMIT_S:
+            await settle(client, Txn((unchanged(mark),), (Delete(mark.key),)))
 
 
 def was_restored(backup: KeyValue, revision: int) -> bool:
-    """Whether etcd, which is at this revision, was restored from a backup that was made with this key.
-
-    A backup that was killed leaves the key, too; until then nothing else writes so much.
-    """
+    """Whether etcd, which is at this revision, was restored from a backup that was made with this key."""
     return backup.exists and revision - backup.mod_revision > LEAP
 
 

@@ -16,7 +16,7 @@ from distop.errors import AlreadyExists, EtcdDenied, InvalidArgument, NotFound, 
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
-from distop.metastore.members.installation import LEAP, enter, was_restored
+from distop.metastore.members.installation import BACKUP_LIMIT_S, LEAP, enter, was_restored
 from distop.metastore.records.member import BackupRecord
 from distop.metastore.records.record import encode
 from distop.metastore.tables.audit import read_audit
@@ -47,6 +47,17 @@ async def test_what_is_there_is_not_written_over(client: EtcdClient, tmp_path: P
     with pytest.raises(InvalidArgument):
         await back_up(client, tmp_path / "nowhere" / "b.db", by="")
     assert not (await client.get(client.keyspace.backup)).exists
+
+
+@pytest.mark.parametrize(("age_s", "stays"), [(BACKUP_LIMIT_S, True), (3 * BACKUP_LIMIT_S, False)])
+async def test_the_mark_of_a_killed_backup_is_removed_once_none_can_run(
+    client: EtcdClient, age_s: float, stays: bool
+) -> None:
+    """Else it would one day be taken for that of a restored etcd."""
+    await enter(client)
+    await client.put(client.keyspace.backup, encode(BackupRecord(at=time.time() - age_s)))
+    await enter(client)
+    assert (await client.get(client.keyspace.backup)).exists == stays
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "longer"])
