@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from distop.coordinator.access.authentication import IdentityConfig
-from distop.coordinator.access.tls import TlsConfig
 from distop.coordinator.api.limits import Limits
 from distop.coordinator.completion.parking import MAX_COMMIT_ATTEMPTS
 from distop.coordinator.work.work import LIMIT_S
 from distop.errors import InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.requests import BRIEFLY_S, REMEMBER_S
+from distop.proto.addresses import check_address
+from distop.proto.http.tls import TlsConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +51,7 @@ class CoordinatorConfig:
         for name, address in (("listen", self.listen), ("web", self.web), ("catalog", self.catalog)):
             if address is None:
                 continue
-            host, _, port = address.rpartition(":")
-            if not host or not port.isdecimal() or int(port) > 65_535:
-                raise InvalidArgument(f"{address!r} is not host:port", details={"field": name})
+            check_address(name, address)
             self.tls.check(name, address)
         if self.max_commit_attempts < 1:
             raise InvalidArgument(

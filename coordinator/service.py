@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from distop.coordinator.access.following import Policies
 from distop.coordinator.access.gate import Gate
-from distop.coordinator.access.tls import Tls
 from distop.coordinator.api.server import start_server
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.completion.parking import Parking
@@ -49,6 +48,7 @@ from distop.metastore.records.member import LongCall, MemberRecord
 from distop.metastore.records.record import encode
 from distop.metastore.tables.denials import Denials
 from distop.operations.registry import Registry
+from distop.proto.http.tls import Tls
 from distop.proto.identity import own_version
 
 if TYPE_CHECKING:

@@ -1,1 +1,2 @@
-"""distop's gRPC API: ``distop.proto``, the code generated from it, and JSON in its text fields."""
+"""What passes between distop's processes: the gRPC API (``distop.proto``, the code generated from it, and
+JSON in its text fields), and how HTTP is served (``http``)."""

@@ -39,7 +39,7 @@ def from_json(text: str, field: str) -> dict[str, Any]:
     try:
         value = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        raise _refused(field, f"is no JSON: {error or 'it is nested too deep'}") from None
+        raise _refused(field, f"is no JSON: {str(error) or 'it is nested too deep'}") from None
     if not isinstance(value, dict):
         raise _refused(field, "is no JSON object")
     _check(value, field, 0)

@@ -59,11 +59,11 @@ def _is_id(name: str) -> bool:
     return name == "id" or name.endswith(("_id", "Id"))
 
 
-def _name(field: FieldDescriptor) -> str:
-    return field.name.removesuffix("_json")
+def _name(field: Any) -> str:
+    return str(field.name).removesuffix("_json")
 
 
-def _field(message: Message, field: FieldDescriptor) -> Any:
+def _field(message: Message, field: Any) -> Any:
     value = getattr(message, field.name)
     if field.name.endswith("_json"):
         return plain(from_json(value, field.name))

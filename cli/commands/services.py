@@ -15,6 +15,7 @@ import typer
 from distop.cli.options.bundles import Bundle, command
 from distop.cli.options.doors import Doors
 from distop.cli.options.limits import CallerLimits
+from distop.cli.options.metrics import ServeMetrics
 from distop.cli.options.parsing import parse_duration, parse_properties
 from distop.cli.options.session import DEFAULT_ADDRESS, WithOutput
 from distop.cli.output.base import Output
@@ -212,6 +213,7 @@ def executor(
     etcd: Etcd,
     service: Service,
     allow: Allow,
+    metrics: ServeMetrics,
     out: WithOutput,
     master: Annotated[str, typer.Option(help=MASTER_HELP)] = "local[2]",
     type: Annotated[
@@ -241,6 +243,7 @@ def executor(
         types=type or None,
         slots=slots,
         runner=RunnerOptions(max_operations=max_operations, lease_ttl_s=service.lease_ttl),
+        metrics=metrics.config(),
     )
     return _ended(out, "executor", run(config))
 
@@ -249,6 +252,7 @@ def executor(
 def sidecar(
     etcd: Etcd,
     service: Service,
+    metrics: ServeMetrics,
     out: WithOutput,
     folder: Annotated[
         Path | None, typer.Option(help="Folder of its socket. Default: where tasks on this host look for it.")
@@ -268,6 +272,7 @@ def sidecar(
         folder=folder,
         lease_ttl_s=service.lease_ttl,
         idle_exit_s=None if idle_exit is None else parse_duration(idle_exit, "idle_exit"),
+        metrics=metrics.config(),
     )
     return _ended(out, "sidecar", run(config))
 

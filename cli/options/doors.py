@@ -12,8 +12,8 @@ from distop.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from distop.coordinator.access.authentication import IdentityConfig
-    from distop.coordinator.access.tls import TlsConfig
     from distop.coordinator.access.tokens import IssuerConfig
+    from distop.proto.http.tls import TlsConfig
 
 PANEL = "Who may come in"
 
@@ -142,7 +142,7 @@ class DoorOptions:
         )
 
     def tls(self) -> TlsConfig:
-        from distop.coordinator.access.tls import TlsConfig
+        from distop.proto.http.tls import TlsConfig
 
         return TlsConfig(
             cert=self.tls_cert, key=self.tls_key, client_ca=self.tls_client_ca, insecure=self.insecure

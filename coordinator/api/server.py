@@ -11,7 +11,6 @@ from grpc_reflection.v1alpha import reflection
 
 from distop.coordinator.access.following import Policies
 from distop.coordinator.access.gate import Gate
-from distop.coordinator.access.tls import GRACE_S, MAX_AGE_S, Tls
 from distop.coordinator.api.access import AccessService
 from distop.coordinator.api.backlog import BacklogService
 from distop.coordinator.api.calls import CallInterceptor
@@ -27,10 +26,11 @@ from distop.coordinator.starting.planner import Planner
 from distop.coordinator.state.memory import Memory
 from distop.coordinator.views.following import Following
 from distop.coordinator.work.work import Work
-from distop.errors import Unavailable
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.operations.requests import REMEMBER_S
 from distop.proto import distop_pb2, distop_pb2_grpc
+from distop.proto.addresses import AddressInUse
+from distop.proto.http.tls import GRACE_S, MAX_AGE_S, Tls
 
 _AGES = [
     ("grpc.max_connection_age_ms", MAX_AGE_S * 1000),
@@ -100,10 +100,3 @@ async def start_server(
     for service in ["", *services]:
         await health.set(service, health_pb2.HealthCheckResponse.SERVING)
     return server, port
-
-
-class AddressInUse(Unavailable):
-    """The address to listen on is taken or not this host's."""
-
-    code = "ADDRESS_IN_USE"
-    default_hint = "choose another with --listen host:port"

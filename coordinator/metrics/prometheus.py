@@ -6,34 +6,22 @@ page answers for single tables. Operation types are labels up to :data:`MAX_TYPE
 
 from __future__ import annotations
 
-import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
-import grpc.aio
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    GCCollector,
-    Histogram,
-    Info,
-    PlatformCollector,
-    ProcessCollector,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from distop.coordinator.metrics.counts import Led, Metrics, code_of
 from distop.coordinator.state.tracker import Tracked
-from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.metered import EtcdMetrics, MeteredClient
 from distop.metastore.records.operation import HistoryRecord
+from distop.proto.http.exposition import process_registry
 
 MAX_TYPES = 64
 """Operation types that get series of their own; further ones share ``other``."""
@@ -42,14 +30,13 @@ MAX_REMEMBERED = 4096
 """Operations whose counted jobs are remembered, so that none is counted twice."""
 
 _DURATION_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10_800, 43_200)
-_CALL_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
 class PrometheusMetrics(Metrics):
     """Counts what happens here; :attr:`registry` is what ``/metrics`` shows."""
 
     def __init__(self) -> None:
-        registry = self.registry = CollectorRegistry()
+        registry = self.registry = process_registry()
         self._types: set[str] = set()
         self._led = _Led(registry, self._type)
         counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
@@ -81,18 +68,9 @@ class PrometheusMetrics(Metrics):
         self._planning = Gauge("distop_planning", planned, registry=registry)
         long = "Calls of user code, and preparations of commits, that take long and may hang"
         self._long_calls = Gauge("distop_calls_long", long, registry=registry)
-        answered = "Calls to etcd until their answer, fail-over to other members included"
-        self._calls = histogram("distop_etcd_call_seconds", answered, ["call"], buckets=_CALL_BUCKETS)
-        self._call_errors = counter("distop_etcd_errors", "Calls to etcd without an answer", ["call", "code"])
-        self._watches_broken = counter(
-            "distop_etcd_watches_broken", "Watch streams that broke and were opened again"
-        )
-        Info("distop_build", "The version that runs", registry=registry).info({"version": version("distop")})
+        self._etcd = EtcdMetrics(registry)
         for outcome in ("won", "lost"):
             self._elections.labels(outcome)
-        ProcessCollector(registry=registry)
-        PlatformCollector(registry=registry)
-        GCCollector(registry=registry)
 
     def _type(self, name: str) -> str:
         if name not in self._types:
@@ -104,7 +82,7 @@ class PrometheusMetrics(Metrics):
     # -- what is set --------------------------------------------------------------------------------
 
     def etcd_client(self, config: EtcdConfig) -> EtcdClient:
-        return _MeteredClient(config, self._calls, self._call_errors, self._watches_broken)
+        return MeteredClient(config, self._etcd)
 
     def incarnation(self, led: Callable[[], Led]) -> None:
         self._incarnations.inc()
@@ -200,38 +178,3 @@ def _family(kind: Any, name: str, text: str, labelled: list[str], values: Mappin
         family.add_metric(labels, value)
     metric: Metric = family
     return metric
-
-
-class _MeteredClient(EtcdClient):
-    """The client of etcd, timed."""
-
-    def __init__(
-        self, config: EtcdConfig, calls: Histogram, errors: Counter, watches_broken: Counter
-    ) -> None:
-        super().__init__(config)
-        self._calls, self._errors, self._watches_broken = calls, errors, watches_broken
-
-    async def open_watch(self, request: Any) -> grpc.aio.StreamStreamCall[Any, Any]:
-        call = await super().open_watch(request)
-        call.add_done_callback(self._watch_done)
-        return call
-
-    def _watch_done(self, call: Any) -> None:
-        if not call.cancelled():
-            self._watches_broken.inc()
-
-    async def _call(
-        self, method: Callable[[Any], Any], request: Any, *, writes: bool, timeout_s: float | None = None
-    ) -> Any:
-        with self._timed(type(request).__name__.removesuffix("Request")):
-            return await super()._call(method, request, writes=writes, timeout_s=timeout_s)
-
-    @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        except DistopError as error:
-            self._errors.labels(name, error.code).inc()
-            raise
-        self._calls.labels(name).observe(time.perf_counter() - began)

@@ -19,7 +19,6 @@ from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.pyiceberg_private import UNCHECKED
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.gate import Gate, seen_by
-from distop.coordinator.access.tls import Tls
 from distop.coordinator.api.limits import Callers, Limits, caller_of
 from distop.coordinator.rest.calls import Call, Reply, json_reply
 from distop.coordinator.rest.problems import problem, told, unsure
@@ -27,7 +26,6 @@ from distop.coordinator.rest.repeats import Repeats, carries_key
 from distop.coordinator.rest.rights import admit
 from distop.coordinator.rest.routes import ROUTES, Route, found
 from distop.coordinator.web.http import proof_of
-from distop.coordinator.web.server import HttpServer
 from distop.coordinator.work.places import Places
 from distop.coordinator.work.work import Work
 from distop.errors import Busy, DistopError, NotFound
@@ -35,6 +33,8 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.tables.answers import REMEMBER_S
 from distop.operations.registry import Registry
+from distop.proto.http.server import HttpServer
+from distop.proto.http.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class RestCatalog:
         return self._server.address
 
     async def start(self) -> None:
-        """Listen and serve. Raises :class:`~distop.coordinator.api.server.AddressInUse`."""
+        """Listen and serve. Raises :class:`~distop.proto.addresses.AddressInUse`."""
         await self._server.start()
 
     async def stop(self) -> None:

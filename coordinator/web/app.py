@@ -15,16 +15,14 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
-from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
 from distop.coordinator.access.callers import answer_to
 from distop.coordinator.access.gate import Gate
-from distop.coordinator.access.tls import Tls
 from distop.coordinator.metrics.prometheus import PrometheusMetrics
 from distop.coordinator.views.following import Following
 from distop.coordinator.views.listing import list_operations
@@ -34,12 +32,14 @@ from distop.coordinator.web.doors import Doors, check_same_place
 from distop.coordinator.web.http import HTTP_STATUS, Query, answer, errors_of
 from distop.coordinator.web.pages import LARGE_GRID, render
 from distop.coordinator.web.reads import NO_CONTEXT, Reads
-from distop.coordinator.web.server import HttpServer
 from distop.errors import DistopError, InvalidArgument, NotFound, Unauthenticated
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId
 from distop.proto import distop_pb2 as pb
+from distop.proto.http.exposition import alive, ready, show_metrics
+from distop.proto.http.server import HttpServer
+from distop.proto.http.tls import Tls
 from distop.proto.plain import plain
 
 ETCD_S = 2.0
@@ -108,7 +108,7 @@ class WebServer:
         return self._server.address
 
     async def start(self) -> None:
-        """Listen and serve. Raises :class:`~distop.coordinator.api.server.AddressInUse`."""
+        """Listen and serve. Raises :class:`~distop.proto.addresses.AddressInUse`."""
         await self._server.start()
 
     async def stop(self) -> None:
@@ -140,7 +140,7 @@ class WebServer:
         routes: list[BaseRoute] = [_Exactly(path, self._page(make)) for path, make in pages.items()]
         routes += [_Exactly(path, self._json(make)) for path, make in api.items()]
         routes += [_Exactly(f"/static/{name}", _static(name, kind)) for name, kind in _STATIC.items()]
-        routes += [_Exactly("/livez", _alive), _Exactly("/readyz", self._ready)]
+        routes += [_Exactly("/livez", alive), _Exactly("/readyz", self._ready)]
         routes.append(_Exactly("/metrics", self._json_errors(self._show_metrics)))
         routes.append(_Exactly("/sign-in", self._sign_in, methods=["GET", "POST"]))
         routes.append(_Exactly("/sign-out", self._sign_out, methods=["POST"]))
@@ -212,13 +212,10 @@ class WebServer:
         return self._problem(NotFound("there is no such page", details={"path": request.scope["path"]}))
 
     async def _ready(self, _: Request) -> Response:
-        """Whether it stands in etcd under a lease: not while it starts or ends, nor when it is cut off."""
-        ready = bool(self._member())
-        return PlainTextResponse("ready\n" if ready else "no member\n", 200 if ready else 503)
+        return ready(bool(self._member()))
 
     async def _show_metrics(self, request: Request) -> Response:
-        encode, kind = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(self._metrics.registry), headers={"content-type": kind})
+        return show_metrics(request, self._metrics.registry)
 
     async def _sign_in(self, request: Request) -> Response:
         error = None
@@ -314,11 +311,6 @@ class WebServer:
 
     async def _api_leaders(self, _: Query) -> dict[str, Any]:
         return {"leaders": [plain(leader) for leader in await self._reads.leaders()]}
-
-
-async def _alive(_: Request) -> Response:
-    """Whether the event loop answers. An etcd that is away is no reason to restart a coordinator."""
-    return PlainTextResponse("alive\n")
 
 
 def _static(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:

@@ -1,4 +1,4 @@
-"""What requests to the page have in common: parameters, deadlines, errors, and who is let in."""
+"""What requests to the page have in common: parameters, deadlines, and errors."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Mapping
 from hashlib import blake2b
-from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import Scope
 
 from distop.coordinator.access.authentication import Proof, bearer
-from distop.coordinator.access.tls import MAX_AGE_S
+from distop.coordinator.access.certificates import names_of
 from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, Kind
-from distop.proto.addresses import is_loopback
 from distop.proto.secret import NONE, Secret
 
 log = logging.getLogger(__name__)
@@ -38,20 +36,6 @@ HTTP_STATUS = {
     Kind.UNAUTHENTICATED: 401,
     Kind.INTERNAL: 500,
 }
-
-# Nothing from elsewhere, nothing inline: a name that got past the escaping would still do nothing.
-_POLICY = (
-    b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
-    b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-_LAST = (b"connection", b"close")
-"""Of the last answer on a connection: its client has to show its certificate again."""
-
-_HEADERS = [
-    (b"content-security-policy", _POLICY),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-]
 
 
 class Query:
@@ -92,7 +76,8 @@ def proof_of(scope: Scope, token: Secret = NONE) -> Proof:
     """
     given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
     address = scope["client"][0] if scope["client"] else ""
-    return Proof(token or bearer(given), address, scope["state"]["names"])
+    shown = scope["state"]["certificate"]
+    return Proof(token or bearer(given), address, names_of(shown) if shown else {})
 
 
 @contextlib.asynccontextmanager
@@ -121,35 +106,3 @@ def answer(request: Request, text: str, kind: str) -> Response:
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers=headers)
     return Response(body, headers=headers)
-
-
-class Guard:
-    """Adds the headers that keep a browser in its place, and turns away who came by another name.
-
-    A page on loopback is asked for by a name of loopback. Another name means that some web site has pointed
-    its own name here (DNS rebinding) to read with the eyes of whoever visits it. Starlette's
-    ``TrustedHostMiddleware`` does not fit: it has a fixed list of names, and it cuts ``[::1]:port`` at
-    the first colon.
-    """
-
-    def __init__(self, app: ASGIApp, *, loopback_only: bool) -> None:
-        self._app = app
-        self._loopback_only = loopback_only
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def guarded(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                old = asyncio.get_running_loop().time() - scope["state"]["since"] > MAX_AGE_S
-                message["headers"] = [*message["headers"], *_HEADERS, *([_LAST] if old else [])]
-            await send(message)
-
-        if self._loopback_only and not self._welcome(scope):
-            refusal = PlainTextResponse("this page is served to loopback names only\n", 421)
-            await refusal(scope, receive, guarded)
-        else:
-            await self._app(scope, receive, guarded)
-
-    def _welcome(self, scope: Scope) -> bool:
-        host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
-        name = host if host.endswith("]") else host.rpartition(":")[0] if ":" in host else host
-        return is_loopback(name)

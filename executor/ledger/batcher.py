@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Protocol
@@ -25,6 +25,7 @@ from distop.metastore.operations.jobs import (
     MAX_GROUP,
     WON,
     Mark,
+    Outcome,
     Verdict,
     flat_txn,
     is_plain,
@@ -87,6 +88,9 @@ class MarkBatcher:
         self._queues: dict[tuple[bytes, int], _Queue] = {}
         self._turns: deque[_Queue] = deque()
         self._sending: set[asyncio.Task[None]] = set()
+        self.answered: Counter[Outcome] = Counter()
+        self.unanswered = self.groups = 0
+        """So far: marks by their verdict, and without one; and the groups that they went out in."""
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -183,6 +187,7 @@ class MarkBatcher:
 
     async def _settle(self, run: Run, entries: list[_Entry]) -> None:
         marks = [mark for _, _, mark in entries]
+        self.groups += 1
         try:
             answers = await self._answers(run, marks)
         except Exception as error:
@@ -191,12 +196,14 @@ class MarkBatcher:
                 error if isinstance(error, DistopError) else OutcomeUnknown(f"marking failed: {error!r}")
             )
             operation = str(run.keys.operation)
+            self.unanswered += len(marks)
             log.warning(
                 "marks_unanswered", extra={"operation": operation, "marks": len(marks)}, exc_info=True
             )
             for submitter, group in groupby(entries, key=itemgetter(0)):
                 submitter.unanswered([number for _, number, _ in group], failure)
             return
+        self.answered.update(verdict.outcome for verdict in answers)
         told = zip(entries, answers, strict=True)
         for submitter, answered in groupby(told, key=lambda pair: pair[0][0]):
             submitter.answered([(number, mark, verdict) for (_, number, mark), verdict in answered])

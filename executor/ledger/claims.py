@@ -61,6 +61,8 @@ class ClaimDesk:
     def __init__(self, client: EtcdClient) -> None:
         self._client = client
         self._member = ""
+        self.begun = 0
+        """Leases so far."""
         self._session: LeaseSession | None = None
         self._renewed = asyncio.Event()
         self._held: dict[_Key, _Held] = {}
@@ -71,6 +73,7 @@ class ClaimDesk:
     def begin(self, member: str, session: LeaseSession) -> None:
         """Claim under this lease from now on. ``member`` says who that is to people who look at a claim."""
         self._member, self._session = member, session
+        self.begun += 1
         self._renewed.set()
 
     @property

@@ -23,6 +23,7 @@ from distop.executor.ledger.ledger import Ledger
 from distop.executor.runner.dynamic_run import DynamicOperationRun
 from distop.executor.runner.operation_run import End, OperationRun
 from distop.executor.runner.options import RunnerOptions
+from distop.executor.runner.tally import Tally
 from distop.executor.runner.types import ServedTypes
 from distop.executor.runner.waiting import Waiting
 from distop.metastore.crashpoints import reached
@@ -58,11 +59,13 @@ class Runner:
         *,
         clock: Callable[[], float] = time.time,
         rng: random.Random | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self.member = incarnation("runner")
         self._client, self._keyspace = ledger.client, ledger.client.keyspace
         self._ledger, self._launcher, self._types, self._options = ledger, launcher, types, options
         self._clock, self._rng = clock, rng or random.Random()
+        self._tally = tally or Tally()
         self._session = LeaseSession(self._client, options.lease_ttl_s)
         self._working: dict[OperationId, asyncio.Task[bool]] = {}
         """Those that are being taken, and those whose runner this is."""
@@ -195,9 +198,12 @@ class Runner:
         runs = DynamicOperationRun if taken.arg.dynamic else OperationRun
         run = runs(self._ledger, self._launcher, kind, taken, clock=self._clock, rng=self._rng)
         self._runs[operation] = run
+        self._tally.taken[operation.type] += 1
+        self._tally.running += 1
         try:
             return await self._see_through(operation, run)
         finally:
+            self._tally.running -= 1
             del self._runs[operation]
 
     async def _see_through(self, operation: OperationId, run: OperationRun) -> bool:
@@ -205,10 +211,12 @@ class Runner:
             end = await run.finish()
         except LauncherBroken as error:
             self._broken = error
+            self._tally.ended[operation.type, "broken"] += 1
             return False
         except Exception:
             log.exception("run_failed", extra={"operation": str(operation)})
             end = End.LEFT
+        self._tally.ended[operation.type, end.value] += 1
         log.info("run_ended", extra={"operation": str(operation), "end": end.value, "reason": run.over})
         again = end is End.LEFT or run.over == PAUSED
         if end is End.LEFT:

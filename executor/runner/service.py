@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from distop.errors import DistopError, EtcdDenied, require
+from distop.executor.host.connect import connect
 from distop.executor.host.loop import event_loop, event_of
 from distop.executor.host.scratch_sweep import keep_swept
 from distop.executor.host.sidecar_folder import SidecarFolder
@@ -19,6 +20,7 @@ from distop.executor.launch.launch import Launcher, LauncherBroken, LocalLaunche
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.runner.options import RunnerOptions
 from distop.executor.runner.runner import Runner
+from distop.executor.runner.tally import Tally
 from distop.executor.runner.types import ServedTypes
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -28,6 +30,8 @@ from distop.operations import Registry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from distop.executor.host.metrics import MetricsConfig, ServedMetrics
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +55,8 @@ class ExecutorConfig:
     slots: int = 0
     """Threads per operation without Spark; 0: a few more than there are processors."""
     runner: RunnerOptions = field(default_factory=RunnerOptions)
+    metrics: MetricsConfig | None = None
+    """Where its metrics are served; ``None``: nowhere."""
 
 
 def run(config: ExecutorConfig) -> int:
@@ -98,10 +104,12 @@ async def serve_until_told(
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    client = EtcdClient(config.etcd)
+    client, metrics = connect(config.etcd, config.metrics)
     try:
-        await serve(client, config, types, stop, session=session, ready=ready)
+        await serve(client, config, types, stop, session=session, ready=ready, metrics=metrics)
     finally:
+        if metrics is not None:
+            await metrics.stop()
         await client.close()
 
 
@@ -113,6 +121,7 @@ async def serve(
     *,
     session: SparkSession | None = None,
     ready: Callable[[str], None] = lambda member: None,
+    metrics: ServedMetrics | None = None,
 ) -> None:
     """Serve on the present event loop, one incarnation of a runner after the other, until ``stop``.
 
@@ -120,17 +129,21 @@ async def serve(
     ----------
     ready:
         Told the member id of each incarnation once it begins.
+    metrics:
+        Begun here, once there is something to tell; its end is the caller's.
 
     Raises
     ------
     LauncherBroken
         Nothing can be launched here any more. All operations have been let go.
+    AddressInUse
+        The metrics cannot be served where they should be.
     EtcdDenied
         etcd has never taken its user and password.
     ExtraMissing
         The master is one of Spark, which is not installed here.
     """
-    ledger = Ledger(client)
+    ledger, tally = Ledger(client), Tally()
     launcher = make_launcher(ledger, config, session)
     place = SidecarFolder.of(config.etcd.endpoints, config.etcd.prefix)
     sweep: asyncio.Task[None] | None = None
@@ -138,11 +151,16 @@ async def serve(
         # Before anything speaks to etcd: Spark's Python code forks to start a JVM, and gRPC, once it is in
         # use, aborts some of such children before they become the JVM (grpc/grpc#43055).
         await launcher.start()
+        if metrics is not None:
+            from distop.executor.ledger.metrics import stands
+            from distop.executor.runner.metrics import executor_metrics
+
+            await metrics.start(lambda: executor_metrics(ledger, tally), lambda: stands(ledger))
         # Where jobs run in threads there may be no sidecar to do it.
         sweep = asyncio.create_task(keep_swept(client, place.scratch), name="runner-scratch")
         served = False
         while not stop.is_set():
-            runner = Runner(ledger, launcher, types, config.runner, rng=random.Random())
+            runner = Runner(ledger, launcher, types, config.runner, rng=random.Random(), tally=tally)
             ready(runner.member)
             try:
                 await runner.serve(stop)

@@ -17,10 +17,13 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distop.errors import DistopError
+from distop.executor.host.connect import connect
 from distop.executor.host.folder_sweep import sweep_folders
 from distop.executor.host.loop import event_loop
 from distop.executor.host.scratch_sweep import keep_swept
@@ -41,6 +44,11 @@ from distop.metastore.members.versions import tell_if_apart
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.record import encode
 from distop.proto.identity import own_version
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from distop.executor.host.metrics import MetricsConfig, ServedMetrics
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +71,8 @@ class SidecarConfig:
     """End after so many seconds without a connection; ``None``: never."""
     drain_s: float = 2.0
     """How long marks under way may take when it is asked to end."""
+    metrics: MetricsConfig | None = None
+    """Where its metrics are served; ``None``: nowhere."""
 
     @property
     def place(self) -> SidecarFolder:
@@ -79,13 +89,16 @@ class Sidecar:
 
     config: SidecarConfig
     connections: set[Connection] = field(default_factory=set)
+    accepted: int = 0
+    refused: int = 0
+    """Connections so far."""
     _last_connected: float = 0.0
     _leaves_claims: bool = False
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until ``stop``, or until nobody has been connected for long enough."""
         place = self.config.place
-        client = EtcdClient(self.config.etcd)
+        client, metrics = connect(self.config.etcd, self.config.metrics)
         self.ledger = Ledger(client)
         loop = asyncio.get_running_loop()
         place.socket.unlink(missing_ok=True)  # of a predecessor that was killed; its lock is ours now
@@ -99,6 +112,8 @@ class Sidecar:
         tell_manager("READY=1")
         log.info("sidecar_started", extra={"socket": str(place.socket)})
         try:
+            if metrics is not None:
+                await self._show(metrics)
             await self._until_idle(stop)
         finally:
             # New tasks must find nobody before the present ones are let go: they then start another one.
@@ -112,6 +127,8 @@ class Sidecar:
             lease.cancel()
             await asyncio.gather(lease, sweep, dead, return_exceptions=True)
             await self.ledger.close()
+            if metrics is not None:
+                await metrics.stop()
             await client.close()
             place.pid_file.unlink(missing_ok=True)
             log.info("sidecar_stopped")
@@ -119,7 +136,21 @@ class Sidecar:
     def _connected(self) -> Connection:
         self._last_connected = asyncio.get_running_loop().time()
         full = len(self.connections) >= MAX_CONNECTIONS
+        self.accepted += not full
+        self.refused += full
         return Connection(self.ledger, self.connections, refuse=full)
+
+    async def _show(self, metrics: ServedMetrics) -> None:
+        from distop.executor.ledger.metrics import stands
+        from distop.executor.sidecar.metrics import sidecar_metrics
+
+        def read() -> Iterator[Metric]:
+            connected = len(self.connections)
+            return sidecar_metrics(
+                self.ledger, connected=connected, accepted=self.accepted, refused=self.refused
+            )
+
+        await metrics.start(read, lambda: stands(self.ledger))
 
     def _renewed(self, until: float) -> None:
         for connection in self.connections:

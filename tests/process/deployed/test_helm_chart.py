@@ -83,6 +83,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "networkPolicy": {"clients": [{"namespaceSelector": {}}, {"ipBlock": {"cidr": "10.0.0.0/8"}}]},
         "monitoring": {
             "serviceMonitor": True,
+            "podMonitor": True,
             "prometheusRule": True,
             "tokenSecret": "prometheus-token",
             "labels": {"release": "prometheus"},
@@ -184,7 +185,7 @@ def test_kubernetes_takes_what_is_rendered(name: str, version: str, tmp_path: Pa
     """Strictly: an unknown field is an error. What Prometheus's operator brings is not in the schemas."""
     objects = rendered(tmp_path, VALUES[name], version)
     ours = [one for one in objects if not one["apiVersion"].startswith("monitoring.")]
-    assert len(objects) - len(ours) == 2 * (name == "all there is")
+    assert len(objects) - len(ours) == 3 * (name == "all there is")
     file = tmp_path / "objects.yaml"
     file.write_text(yaml.safe_dump_all(ours))
     said = subprocess.run(

@@ -14,7 +14,13 @@ spec:
       restartPolicy: Always
       image: {{ .Values.image.service | quote }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
+      {{- if .Values.monitoring.podMonitor }}
+      args: [sidecar, --log-format=json, --metrics=0.0.0.0:7073, --insecure]
+      ports:
+        - { name: metrics, containerPort: 7073 }
+      {{- else }}
       args: [sidecar, --log-format=json]
+      {{- end }}
       env:
         {{- include "distop.etcdEnv" . | nindent 8 }}
       # Tasks begin once it has its lease.

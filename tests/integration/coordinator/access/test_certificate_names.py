@@ -21,11 +21,11 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from distop.client import AsyncClient, Credentials, Grant
 from distop.coordinator.access.authentication import IdentityConfig
 from distop.coordinator.access.certificates import identity_of, names_of
-from distop.coordinator.access.tls import TlsConfig
 from distop.coordinator.service import Coordinator
-from distop.coordinator.web import http as page
 from distop.errors import Unauthenticated
 from distop.metastore.etcd.config import EtcdConfig
+from distop.proto.http import guard
+from distop.proto.http.tls import TlsConfig
 from support.services.certs import issued, put, put_pair
 from support.services.coordinators import config_of, running
 from support.services.tokens import token_file, token_of
@@ -169,7 +169,7 @@ async def test_an_old_connection_ends_with_its_next_answer(
     for address in (place.coordinator.web_address, place.coordinator.catalog_address):
         _, headers = await asyncio.to_thread(place.get, address, "/", shown)
         assert headers.get("connection") != "close"
-    monkeypatch.setattr(page, "MAX_AGE_S", -1)
+    monkeypatch.setattr(guard, "MAX_AGE_S", -1)
     for address in (place.coordinator.web_address, place.coordinator.catalog_address):
         _, headers = await asyncio.to_thread(place.get, address, "/", shown)
         assert headers["connection"] == "close"

@@ -16,11 +16,11 @@ import trustme
 
 from distop.client import AsyncClient, Credentials
 from distop.coordinator.access.authentication import IdentityConfig
-from distop.coordinator.access.tls import TlsConfig
 from distop.coordinator.service import Coordinator
 from distop.errors import InvalidArgument, Unavailable
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
+from distop.proto.http.tls import TlsConfig
 from support.services.certs import put, put_pair
 from support.services.coordinators import config_of, running
 from support.services.tokens import token_file, token_of

@@ -26,6 +26,7 @@ from distop.metastore.records.operation import (
     OperationArg,
     ResolveRecord,
 )
+from support.metrics import families
 from support.repository import ROOT
 
 BOARD = ROOT / "deploy" / "grafana" / "distop.json"
@@ -170,9 +171,11 @@ def test_counting_nothing_is_the_default():
     assert code_of(OutcomeUnknown()) == "OUTCOME_UNKNOWN"
 
 
-def test_a_coordinator_without_a_page_loads_none_of_it():
+@pytest.mark.parametrize("service", ["coordinator", "executor.runner", "executor.sidecar.server"])
+def test_a_service_without_metrics_loads_none_of_it(service: str) -> None:
+    module = service if "server" in service else f"{service}.service"
     script = (
-        "import sys, distop.coordinator.service\n"
+        f"import sys, distop.{module}\n"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}\n"
         "              & {'starlette', 'uvicorn', 'prometheus_client', 'h11', 'anyio'}))"
     )
@@ -182,10 +185,9 @@ def test_a_coordinator_without_a_page_loads_none_of_it():
     assert done.stdout.strip() == ""
 
 
-def test_the_board_shows_metrics_that_exist():
-    metrics = PrometheusMetrics()
+async def test_the_board_shows_metrics_that_exist():
     known = {"process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"}
-    for family in metrics.registry.collect():
+    for family in await families():
         suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"], "info": ["_info"]}
         known |= {family.name + suffix for suffix in suffixes.get(family.type, [""])}
     board = json.loads(BOARD.read_text())

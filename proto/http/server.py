@@ -1,4 +1,4 @@
-"""An HTTP server in the event loop of a coordinator."""
+"""An HTTP server in the event loop of a process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from collections.abc import Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
-from distop.coordinator.access.tls import Tls
-from distop.coordinator.api.server import AddressInUse
-from distop.coordinator.web.connections import MAX_HEADER_BYTES, visitors
-from distop.coordinator.web.http import Guard
-from distop.proto.addresses import is_loopback
+from distop.proto.addresses import AddressInUse, is_loopback
+from distop.proto.http.connections import MAX_HEADER_BYTES, visitors
+from distop.proto.http.guard import Guard
+from distop.proto.http.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ class HttpServer:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen and serve. Raises :class:`~distop.coordinator.api.server.AddressInUse`."""
+        """Listen and serve. Raises :class:`~distop.proto.addresses.AddressInUse`."""
         listener = self._listen()
         host = self.address.rpartition(":")[0]
         self.address = f"{host}:{listener.getsockname()[1]}"
@@ -91,7 +90,7 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the coordinator, which ends this server in its turn."""
+    """Leaves signals to the process, which ends this server in its turn."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

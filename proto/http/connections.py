@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from distop.coordinator.access.certificates import names_of
-
 HEADER_S = 10.0
 """Seconds that a connection has to say what it wants, whole."""
 
@@ -32,7 +30,7 @@ class Visitor(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._since = self.loop.time()
-        self.app_state = {**self.app_state, "since": self._since, "names": _names(transport)}
+        self.app_state = {**self.app_state, "since": self._since, "certificate": _certificate(transport)}
         self._limit: asyncio.TimerHandle | None = None
         super().connection_made(transport)
         others = [other for other in self.connections if isinstance(other, Visitor) and other is not self]
@@ -90,11 +88,10 @@ class Visitor(H11Protocol):
         self.transport.abort()
 
 
-def _names(transport: asyncio.Transport) -> dict[str, list[bytes]]:
-    """Those of the certificate that a client has shown, if any."""
+def _certificate(transport: asyncio.Transport) -> bytes | None:
+    """What a client has shown, if anything: DER, verified."""
     tls = transport.get_extra_info("ssl_object")
-    shown = tls.getpeercert(binary_form=True) if tls is not None else None
-    return names_of(shown) if shown else {}
+    return tls.getpeercert(binary_form=True) if tls is not None else None
 
 
 def visitors(most: int) -> type[Visitor]:

@@ -1,0 +1,112 @@
+"""The metrics of an executor or a sidecar, served over HTTP: loaded only where they are asked for.
+
+No table is a label, as in the coordinator's. What is counted lies where it happens, as plain numbers, and is
+read when somebody scrapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.metered import EtcdMetrics, MeteredClient
+from distop.proto.addresses import check_address
+from distop.proto.http.exposition import alive, process_registry, ready, show_metrics
+from distop.proto.http.server import HttpServer
+from distop.proto.http.tls import Tls, TlsConfig
+
+MAX_CONNECTIONS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsConfig:
+    """Where metrics are served. Whoever reaches it may read them: they are counts alone."""
+
+    listen: str
+    """``host:port``; port 0 picks a free one."""
+    tls: TlsConfig = field(default_factory=TlsConfig)
+
+    def __post_init__(self) -> None:
+        check_address("metrics", self.listen)
+        self.tls.check("metrics", self.listen)
+
+
+class ServedMetrics:
+    """The metrics of this process."""
+
+    def __init__(self, config: MetricsConfig) -> None:
+        self._registry = process_registry()
+        self._etcd = EtcdMetrics(self._registry)
+        self._stands: Callable[[], bool] = bool
+        routes = [Route("/metrics", self._metrics), Route("/livez", alive), Route("/readyz", self._ready)]
+        app = Starlette(routes=routes)
+        tls = Tls(config.tls) if config.tls.cert else None
+        self._server = HttpServer(
+            config.listen, app, option="--metrics", connections=MAX_CONNECTIONS, tls=tls
+        )
+
+    def etcd_client(self, config: EtcdConfig) -> EtcdClient:
+        """A connection to etcd whose calls are counted."""
+        return MeteredClient(config, self._etcd)
+
+    async def start(self, read: Callable[[], Iterable[Metric]], stands: Callable[[], bool]) -> None:
+        """Listen and serve.
+
+        Parameters
+        ----------
+        read:
+            What is counted here at present; called on the event loop at each scrape.
+        stands:
+            Whether this process stands in etcd under a lease.
+
+        Raises
+        ------
+        AddressInUse
+        """
+        self._stands = stands
+        self._registry.register(_Read(read))
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Answer what was asked, and end."""
+        await self._server.stop()
+
+    async def _metrics(self, request: Request) -> Response:
+        return show_metrics(request, self._registry)
+
+    async def _ready(self, _: Request) -> Response:
+        return ready(self._stands())
+
+
+def counter(name: str, text: str, labels: Iterable[str], values: Mapping[Any, float]) -> Metric:
+    """What only grows; a value for each combination of labels, a tuple of as many texts."""
+    family = CounterMetricFamily(name, text, labels=list(labels))
+    for labelled, value in sorted(values.items()):
+        family.add_metric(labelled, value)
+    return family
+
+
+def gauge(name: str, text: str, value: float) -> Metric:
+    """What goes up and down."""
+    return GaugeMetricFamily(name, text, value)
+
+
+class _Read(Collector):
+    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
+        self._read = read
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        return self._read()

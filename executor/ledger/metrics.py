@@ -1,0 +1,30 @@
+"""What a ledger tells a scrape: marks, and the lease that claims and runs are held under."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import Metric
+
+from distop.executor.host.metrics import counter, gauge
+from distop.executor.ledger.ledger import Ledger
+from distop.metastore.members.clocks import boot_clock
+
+
+def ledger_metrics(ledger: Ledger) -> Iterator[Metric]:
+    """Of one process."""
+    batcher, desk = ledger.batcher, ledger.desk
+    marks = {(outcome.value,): count for outcome, count in batcher.answered.items()}
+    marks["unanswered",] = batcher.unanswered
+    yield counter("distop_marks", "Results that jobs sent, by what became of them", ["outcome"], marks)
+    yield counter("distop_mark_groups", "Transactions that carried them", [], {(): batcher.groups})
+    yield gauge("distop_marks_waiting", "Results that wait for a transaction", batcher.waiting)
+    begun = "Leases begun; a second one means that the first was lost"
+    yield counter("distop_incarnations", begun, [], {(): desk.begun})
+    stands = max(0.0, desk.owned_until - boot_clock())
+    yield gauge("distop_lease_seconds", "For so long the lease certainly stands if it is not renewed", stands)
+
+
+def stands(ledger: Ledger) -> bool:
+    """Whether the process stands in etcd under a lease."""
+    return ledger.desk.owned_until > boot_clock()

@@ -1,0 +1,36 @@
+"""The metrics of a process for Prometheus: those that every process has, and the answer to a scrape."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry, GCCollector, Info, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+
+def process_registry() -> CollectorRegistry:
+    """A new registry, with what every process tells of itself: version, CPU, memory, descriptors."""
+    registry = CollectorRegistry()
+    Info("distop_build", "The version that runs", registry=registry).info({"version": version("distop")})
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
+def show_metrics(request: Request, registry: CollectorRegistry) -> Response:
+    """The answer to a scrape."""
+    encode, kind = choose_encoder(request.headers.get("accept", ""))
+    return Response(encode(registry), headers={"content-type": kind})
+
+
+async def alive(_: Request) -> Response:
+    """Whether the event loop answers. An etcd that is away is no reason to restart a process."""
+    return PlainTextResponse("alive\n")
+
+
+def ready(stands: bool) -> Response:
+    """Whether a process stands in etcd under a lease: not while it starts or ends, nor when it is cut off."""
+    return PlainTextResponse("ready\n" if stands else "no member\n", 200 if stands else 503)
