@@ -19,8 +19,9 @@ from distop.metastore.operations.runs import PAUSED
 log = logging.getLogger(__name__)
 
 MAX_RUNS = 20
-"""Runs that may begin to compute a DataFrame without one that comes to its end. What takes more memory than
-there is ends the process that computes it, which can count nothing: so each counts itself when it begins."""
+"""Runs that may begin to compute a DataFrame, and die of it. What takes more memory than there is ends the
+process that computes it, which can count nothing: so each counts itself when it begins, and takes that back
+when it is let go in order."""
 
 NOTE_EVERY_S = 2.0
 """How often it is written down how far Spark is, if it has moved."""
@@ -34,11 +35,38 @@ class DynamicOperationRun(OperationRun):
     this run, as long as it has marked nothing; in another one, which does away with its marks, from then on.
     """
 
+    _counted: DynamicRun | None = None
+    """What counts this run, once it has begun."""
+    _giving_back: asyncio.Task[None] | None = None
+
+    def cancel(self, reason: str) -> None:
+        """See :meth:`OperationRun.cancel`. It is counted no more at once: tasks may take long to end."""
+        super().cancel(reason)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if self._counted is not None and self._giving_back is None:
+            self._giving_back = asyncio.create_task(_given_back(self._counted), name="give-back")
+
     async def _finish(self, unfinished: list[str]) -> End:
         """See :meth:`OperationRun.finish`."""
         counted = DynamicRun(self._ledger.client, self.run)
         if not await counted.begin():
             return await self._until_over()
+        self._counted = counted
+        try:
+            return await self._through(counted)
+        except NeedsSpark:
+            self._give_back()
+            raise
+        finally:
+            if self._ended.is_set():
+                self._give_back()  # it was told before it had begun
+            if self._giving_back is not None:
+                await self._giving_back
+
+    async def _through(self, counted: DynamicRun) -> End:
+        """Compute, mark and seal, as often as it takes."""
         if counted.count is not None:
             return End.SETTLED  # by a run before this one, which came no further
         if counted.begun > MAX_RUNS and self._work.operation.can_fail:
@@ -163,3 +191,11 @@ class DynamicOperationRun(OperationRun):
         record = failure_record(attempt, code, message, self._clock(), run=self.run.token)
         await self._submit([Mark("0", attempt, record)])
         return await self._until_over()
+
+
+async def _given_back(counted: DynamicRun) -> None:
+    """The worst that comes of a failure is that this run stays counted."""
+    try:
+        await counted.give_back()
+    except DistopError as error:
+        log.info("run_stays_counted", extra={"error": str(error)})

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, unchanged
 from distop.metastore.etcd.update import PATIENCE_S, settle
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 REMOVED_AT_ONCE = 2000
 """Results of an earlier run that one transaction removes."""
+
+GIVE_BACK_S = 1.0
+"""How long a run that is let go may take to be counted no more: its process is about to end."""
 
 
 class DynamicRun:
@@ -46,7 +51,7 @@ class DynamicRun:
 
     @property
     def begun(self) -> int:
-        """How many runs have begun it, this one among them."""
+        """How many runs have begun it, this one among them, and have not ended in order."""
         return self._record.begun
 
     @property
@@ -93,12 +98,20 @@ class DynamicRun:
         IF the run is held AND ``.run`` is as this run left it THEN the count stands, for good. To be called
         when each of these results is known to have been written.
         """
-        return await self._write(encode(self._mine(count=count)), "seal")
+        return await self._write(seals=True, count=count)
 
     async def note(self, tasks: int, done: int) -> bool:
         """Record how far Spark is, for display. Nothing depends on it."""
-        noted = self._mine(tasks=tasks, done=done)
-        return noted == self._record or await self._write(encode(noted), "note")
+        return self._mine(tasks=tasks, done=done) == self._record or await self._write(tasks=tasks, done=done)
+
+    async def give_back(self) -> bool:
+        """Take this run from those that have begun it, unless its count is sealed: its process lives and lets
+        it go. To be called once; a process that dies before is counted, as it may have died of it."""
+        begun, given = self._record.begun - 1, None
+        while given is None and self.count is None:
+            value = encode(msgspec.structs.replace(self._record, begun=begun))
+            given = await self._put(value, patience_s=GIVE_BACK_S)
+        return bool(given)
 
     def _mine(self, **says: int) -> RunRecord:
         """What this run writes down, beside which number it is."""
@@ -107,30 +120,40 @@ class DynamicRun:
             begun = self._record.begun + (self._record.token != self.run.token)
         return RunRecord(token=self.run.token, begun=begun, **says)
 
-    async def _write(self, value: bytes, what: str) -> bool:
+    async def _write(self, *, seals: bool = False, **says: int) -> bool:
+        """Write down what this run says, as often as it takes: a note of its own may come between. Nothing
+        takes a sealed count back."""
+        written = None
+        while written is None and self.count is None:
+            written = await self._put(encode(self._mine(**says)), seals=seals)
+        return bool(written)
+
+    async def _put(self, value: bytes, *, seals: bool = False, patience_s: float = PATIENCE_S) -> bool | None:
+        """IF the run is held AND ``.run`` is as read THEN it holds this. ``None``: the run is held, but
+        something else of its own stands there, and is read now."""
         keys = self.run.keys
-        while True:
-            txn = Txn(
-                (*self.run.held(), unchanged(self._standing)),
-                (Put(keys.run, value),),
-                (Get(keys.run), Get(keys.state), Get(keys.runner)),
+        txn = Txn(
+            (*self.run.held(), unchanged(self._standing)),
+            (Put(keys.run, value),),
+            (Get(keys.run), Get(keys.state), Get(keys.runner)),
+        )
+        if seals:
+            reached("count.seal.before")
+            result = await settle(
+                self._client, txn, patience_s=patience_s, replied=lambda: reached("count.seal.after")
             )
-            if what == "seal":
-                reached("count.seal.before")
-                result = await settle(
-                    self._client, txn, patience_s=PATIENCE_S, replied=lambda: reached("count.seal.after")
-                )
-            else:
-                result = await settle(self._client, txn, patience_s=PATIENCE_S)
-            if result.succeeded:
-                self._standing = KeyValue(keys.run, value, result.revision, self._standing.create_revision)
-                return True
-            standing = result.one(0, keys.run)
-            if standing.exists and standing.value == value:
-                # An earlier copy of this, whose reply was lost; sealed is sealed, whatever became of the run.
-                self._standing = standing
-                return True
-            if self.run.why_over(result.one(1, keys.state), result.one(2, keys.runner)):
-                return False
-            # Ours, too: a note whose outcome was not known when it was given up.
+        else:
+            result = await settle(self._client, txn, patience_s=patience_s)
+        if result.succeeded:
+            self._standing = KeyValue(keys.run, value, result.revision, self._standing.create_revision)
+            return True
+        standing = result.one(0, keys.run)
+        if standing.exists and standing.value == value:
+            # An earlier copy of this, whose reply was lost; sealed is sealed, whatever became of the run.
             self._standing = standing
+            return True
+        if self.run.why_over(result.one(1, keys.state), result.one(2, keys.runner)):
+            return False
+        # Ours, too: of a call beside this one, or a note whose outcome was not known when it was given up.
+        self._standing = standing
+        return None

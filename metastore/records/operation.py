@@ -174,7 +174,7 @@ class RunRecord(Record, kw_only=True):
     done: int = 0
     """How many of them have ended. For people only."""
     begun: int = 1
-    """How many runs there have been, this one among them."""
+    """How many runs have begun, this one among them, but for those whose process has let them go in order."""
 
 
 class JobCountsRecord(Record, kw_only=True):

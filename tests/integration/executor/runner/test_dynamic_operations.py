@@ -17,7 +17,7 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.dynamic_runs import DynamicRun
 from distop.metastore.operations.jobs import Mark, mark_txn, success_record
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.operation import OperationArg, RunRecord
 from distop.metastore.records.record import decode
 from distop.spark_jobs.ingest import operation as ingest_operation
 from support.etcd.lossy import Fault, LossyClient, puts
@@ -142,6 +142,29 @@ async def test_what_ends_all_executors_is_given_up(
         assert ended.error is not None
         assert "it was begun 2 times" in ended.error.message
         await service.at_rest()
+
+
+async def test_executors_that_are_replaced_in_order_do_not_fail_it(
+    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O16: whoever lets go of it lives, so it is not what ends executors."""
+    monkeypatch.setattr(dynamic_run, "MAX_RUNS", 1)
+    source = write_csv(tmp_path / "src" / "a", "1.csv", 0, 90)
+    async with coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=SCHEMA) as service:
+        operation = await start(service, source, folder=str(tmp_path))
+        key = client.keyspace.prefix + b"t.dealing.1.run"
+        for number in range(1, 4):
+            async with runner(client, more=[DEALING]) as (_, stop):
+                await eventually(lambda: len(computations(tmp_path)) == number)
+                client.fail(Fault.LOST_REPLY, when=puts(key))
+                stop.set()
+            assert client.spent
+            assert decode((await client.get(key)).value, RunRecord).begun == 0
+        (tmp_path / "release").touch()
+        async with runner(client, more=[DEALING]):
+            ended = await service.client.wait(operation.name, timeout_s=90)
+        assert ended.state is OperationState.SUCCEEDED, ended.error
+        assert await asyncio.to_thread(service.ids) == list(range(90))
 
 
 async def test_a_query_that_takes_too_long_fails(
