@@ -17,7 +17,7 @@ from distop.coordinator.schedules.times import check_cron, next_tick
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.views.operations import pause_of, timestamp
-from distop.errors import InvalidArgument, InvalidName
+from distop.errors import CorruptRecord, InvalidArgument, InvalidName
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put
 from distop.metastore.operations.starting import digest_of
@@ -103,7 +103,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
     ) -> pb.ListSchedulesResponse:
         keys = self._keys(request.table)
         records, revision = await read_schedules(self._client, keys)
-        messages = [schedule_message(keys.name, name, record) for name, record in records.items()]
+        messages = [_listed(keys.name, name, record) for name, record in records.items()]
         return pb.ListSchedulesResponse(schedules=messages, revision=revision)
 
     async def ControlSchedule(  # noqa: N802
@@ -158,6 +158,13 @@ def _name(name: str) -> str:
     if why:
         raise InvalidName(f"the schedule's name {name[:MAX_NAME_LENGTH]!r} {why}", details={"field": "name"})
     return name
+
+
+def _listed(table: str, name: str, record: ScheduleRecord | CorruptRecord) -> pb.Schedule:
+    if isinstance(record, CorruptRecord):
+        why = pb.OperationError(code=record.code, message=record.message)
+        return pb.Schedule(table=table, name=name, skip=why)
+    return schedule_message(table, name, record)
 
 
 def schedule_message(table: str, name: str, record: ScheduleRecord) -> pb.Schedule:

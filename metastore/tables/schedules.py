@@ -14,6 +14,7 @@ import msgspec
 
 from distop.errors import (
     ArgumentTooLarge,
+    CorruptRecord,
     PreconditionFailed,
     ScheduleExists,
     ScheduleNotFound,
@@ -148,8 +149,11 @@ async def remove_schedule(
     return await _update(client, keys, name, decide)
 
 
-async def read_schedules(client: EtcdClient, keys: TableKeys) -> tuple[dict[str, ScheduleRecord], int]:
-    """The schedules of a table by their names, in their order, and the revision that they were read at.
+async def read_schedules(
+    client: EtcdClient, keys: TableKeys
+) -> tuple[dict[str, ScheduleRecord | CorruptRecord], int]:
+    """The schedules of a table by their names, in their order, and the revision that they were read at. What
+    cannot be read, as it is damaged or of a newer version, keeps nobody from the others.
 
     Raises :class:`~distop.errors.TableNotFound`.
     """
@@ -157,7 +161,14 @@ async def read_schedules(client: EtcdClient, keys: TableKeys) -> tuple[dict[str,
     if not read.got(0):
         raise _no_table(keys)
     kvs = read.got(1)
-    return {name_of(keys, kv): decode(kv.value, ScheduleRecord, kv.key) for kv in kvs}, read.revision
+    return {name_of(keys, kv): _readable(kv) for kv in kvs}, read.revision
+
+
+def _readable(kv: KeyValue) -> ScheduleRecord | CorruptRecord:
+    try:
+        return decode(kv.value, ScheduleRecord, kv.key)
+    except CorruptRecord as error:
+        return error
 
 
 def all_of(keys: TableKeys) -> Get:

@@ -74,6 +74,18 @@ async def test_a_schedule_is_added_listed_paused_resumed_and_removed(
     assert await eventually(lambda: at_rest(client))
 
 
+async def test_a_schedule_that_cannot_be_read_is_listed_as_such(
+    sdk: AsyncClient, client: LossyClient
+) -> None:
+    """U2: of a newer version, as it stands there for a while during an upgrade; the others are told."""
+    await sdk.add_schedule("t", "b", "noop", NOTHING, cron=YEARLY)
+    await client.put(client.keyspace.table("t").schedule("a"), b'{"version": 99}')
+    newer, known = await sdk.schedules("t")
+    assert (newer.name, newer.type, known.name, known.cron) == ("a", "", "b", YEARLY)
+    assert newer.skip is not None
+    assert (newer.skip.code, known.skip) == ("CORRUPT_RECORD", None)
+
+
 async def test_what_makes_no_sense_is_refused_and_leaves_nothing(
     sdk: AsyncClient, client: LossyClient
 ) -> None:
