@@ -97,6 +97,12 @@ cluster-up: ## a whole cluster in containers, on this machine: docs/deploying.md
 cluster-down: ## end it; its data stay
 	docker compose -f deploy/compose.yaml down
 
+.PHONY: cluster-demo
+cluster-demo: setup ## the flights on such a cluster, while its hosts die, part and stand still: every row counted
+	@deploy/compose/secrets.sh
+	@TAGS="service spark etcd s3 prometheus" deploy/images.sh
+	$(BIN)/python demo/cluster.py
+
 .PHONY: test-helm
 test-helm: setup ## the tests of the Helm chart; builds helm with Go, which takes some minutes
 	@deploy/helm.sh .venv/helm

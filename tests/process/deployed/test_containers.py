@@ -124,7 +124,8 @@ def test_the_images_are_small_and_run_as_nobody_special(engine: Any) -> None:
     said = engine.containers.run("distop:service", ["--version", "-o", "json"], remove=True, **CONFINED)
     assert json.loads(said)["version"]
     # With all that it may ask its libraries for; and there is no Java in it.
-    modules = "s3fs, confluent_kafka, pyarrow.parquet, pyarrow.dataset, distop.coordinator.rest.app, shutil"
+    modules = "numpy, pyarrow._s3fs, s3fs, confluent_kafka, pyarrow.parquet, "
+    modules += "pyarrow.dataset, distop.coordinator.rest.app, shutil"
     command = ["-c", f"import {modules}; print(shutil.which('java'))"]
     said = engine.containers.run("distop:service", command, entrypoint="python", remove=True, **CONFINED)
     assert said.decode().strip() == "None"
