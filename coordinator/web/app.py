@@ -108,7 +108,7 @@ class WebServer:
         return self._server.address
 
     async def start(self) -> None:
-        """Listen and serve. Raises :class:`~distop.proto.addresses.AddressInUse`."""
+        """Listen and serve. Raises :class:`~distop.proto.listening.AddressInUse`."""
         await self._server.start()
 
     async def stop(self) -> None:
