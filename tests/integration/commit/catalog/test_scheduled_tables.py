@@ -39,6 +39,7 @@ def test_a_rename_takes_all_schedules_along_and_a_drop_removes_them(
     catalog.rename_table("flights", "departures")
     assert names(store, new) == [f"s{number:02}.of flights" for number in range(MAX_SCHEDULES)]
     moved = store.run(lambda client: read_schedules(client, new))[0]["s07.of flights"]
+    assert isinstance(moved, ScheduleRecord)
     assert (moved.tick, moved.started, moved.argument) == (7.0, 3, LARGE)
     assert not store.get(old.agenda).exists
     agenda = agenda_of(store.get(new.agenda))
