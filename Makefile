@@ -64,6 +64,10 @@ test-etcd: setup ## the tests closest to etcd, against ETCD=3.6.16, any other th
 chaos: setup ## kill every process at every crash point, and count the rows: takes long (docs/chaos.md)
 	PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
 
+.PHONY: test-upgrade
+test-upgrade: setup ## members of FROM=<commit> replaced by this release one by one under load, and back again
+	PYTHONPATH=tests $(BIN)/python -m upgrade $(FROM)
+
 .PHONY: soak
 soak: setup ## the same load for an hour: memory, threads, keys and time per operation must stay (docs/scaling.md)
 	PYTHONPATH=tests $(BIN)/python -m soak $(ARGS)
@@ -102,6 +106,12 @@ cluster-demo: setup ## the flights on such a cluster, while its hosts die, part 
 	@deploy/compose/secrets.sh
 	@TAGS="service spark etcd s3 prometheus" deploy/images.sh
 	$(BIN)/python demo/cluster.py
+
+.PHONY: cluster-test
+cluster-test: setup ## such a cluster that loses a host of each kind, has a full disk, a slow network, a wrong clock
+	@deploy/compose/secrets.sh
+	@TAGS="service spark etcd s3 prometheus" deploy/images.sh
+	$(BIN)/python demo/cluster.py --each
 
 .PHONY: test-helm
 test-helm: setup ## the tests of the Helm chart; builds helm with Go, which takes some minutes

@@ -1,13 +1,14 @@
 """The flights on the cluster of deploy/compose.yaml, while its hosts die, part and stand still.
 
-``make cluster-demo``. It needs a container engine with Compose. Prints what was found as JSON, last.
+``make cluster-demo``; ``make cluster-test`` (``--each``) loses a host of each kind. They need a container
+engine with Compose, and print what was found as JSON, last.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -18,113 +19,25 @@ from pathlib import Path
 from typing import Any
 
 import docker
-import s3fs
+from cluster_hosts import Cluster, libfaketime, missing, started
 from crew import until
-from docker.errors import DockerException
 from flights import FILE, OPTIONS, write_days
 
-from distop.client import Client, Credentials, Operation
+from distop.client import Client, Operation
 
-ROOT = Path(__file__).parent.parent
-SECRETS = ROOT / "deploy" / "compose" / "secrets"
-COMPOSE = ["docker", "compose", "--progress", "quiet", "-p", "distop-demo", "-f", "deploy/compose.yaml"]
 TABLE = "flights"
-UP_S, DOWN_S, CUT_S = 300, 120, 20
-"""Deadlines of Compose; and how long a part of the cluster is away, four times as long as a lease lives."""
+CUT_S = 20
+"""How long a part of the cluster is away, four times as long as a lease lives."""
+
+CLOCK = "the clock of a coordinator, for a while the only one, is ten minutes ahead"
+
+Fault = tuple[str, Callable[[str], Any], Callable[[Operation], str]]
+"""What happens, what does it to a service, and which it is, with an operation at work."""
 
 
-class Cluster:
-    """Its containers by the names of their services, and clients of it."""
-
-    def __init__(self) -> None:
-        self._engine = docker.from_env(timeout=60)
-        self._engine.ping()
-        self.struck: Counter[str] = Counter()
-
-    def connect(self) -> Client:
-        """As who may do everything, through both coordinators."""
-        shown = Credentials(ca=str(SECRETS / "ca.crt"), token_file=str(SECRETS / "admin-token"))
-        return Client("127.0.0.1:7070,127.0.0.1:7080", timeout_s=60, connect_timeout_s=60, credentials=shown)
-
-    def storage(self) -> s3fs.S3FileSystem:
-        """Its object store, at the address that it has on this machine."""
-        networks = self.container("s3").attrs["NetworkSettings"]["Networks"].values()
-        address = next(iter(networks))["IPAddress"]
-        secret = (SECRETS / "s3-secret-key").read_text().strip()
-        return s3fs.S3FileSystem(key="distop", secret=secret, endpoint_url=f"http://{address}:8333")
-
-    def container(self, service: str) -> Any:
-        labels = ["com.docker.compose.project=distop-demo", f"com.docker.compose.service={service}"]
-        (found,) = self._engine.containers.list(all=True, filters={"label": labels})
-        return found
-
-    # -- faults --------------------------------------------------------------------------------------
-
-    @contextmanager
-    def killed(self, service: str) -> Iterator[None]:
-        """A host that dies, with all that runs there, and comes back."""
-        self.container(service).kill("SIGKILL")
-        self.struck["hosts_killed"] += 1
-        yield
-        self.container(service).start()
-
-    @contextmanager
-    def parted(self, service: str) -> Iterator[None]:
-        """A host that nobody reaches, and that reaches nobody."""
-        host = self.container(service)
-        (name,) = host.attrs["NetworkSettings"]["Networks"]
-        network = self._engine.networks.get(name)
-        network.disconnect(host)
-        self.struck["partitions_of_network"] += 1
-        yield
-        network.connect(host, aliases=[service])
-
-    @contextmanager
-    def paused(self, service: str) -> Iterator[None]:
-        """A host that stands still, and wakes up as if nothing had happened."""
-        self.container(service).pause()
-        self.struck["hosts_paused"] += 1
-        yield
-        self.container(service).unpause()
-
-    def run_inside(self, service: str, script: Path) -> Any:
-        """What a Python program says, as JSON, where the service runs."""
-        name = self.container(service).name
-        done = subprocess.run(
-            ["docker", "exec", "--interactive", name, "python", "-"],
-            stdin=script.open(),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        if done.returncode:
-            raise SystemExit(f"{script.name} failed in {service}: {done.stderr[-2000:]}")
-        return json.loads(done.stdout)
-
-
-@contextmanager
-def started() -> Iterator[Cluster]:
-    """The cluster, until it is ended with all that it holds."""
-    cluster = Cluster()
-    _compose("down", "--volumes", "--timeout", "5", timeout_s=DOWN_S)  # of a demo that was killed
-    try:
-        _compose("up", "--detach", "--wait", timeout_s=UP_S)
-        yield cluster
-    except BaseException:
-        subprocess.run([*COMPOSE, "logs", "--tail", "40"], cwd=ROOT, timeout=60, check=False)
-        raise
-    finally:
-        _compose("down", "--volumes", "--timeout", "5", timeout_s=DOWN_S)
-
-
-def _compose(*words: str, timeout_s: float) -> None:
-    subprocess.run([*COMPOSE, *words], cwd=ROOT, timeout=timeout_s, check=True)
-
-
-def strike(cluster: Cluster, client: Client, names: Iterable[str]) -> None:
-    """One fault after the other, each in the middle of an operation, with more batches behind it."""
-    faults: list[tuple[str, Callable[[str], Any], Callable[[Operation], str]]] = [
+def storm(cluster: Cluster, client: Client) -> list[Fault]:
+    """What the demo shows."""
+    return [
         ("a worker of Spark is killed -9", cluster.killed, lambda _: "worker1"),
         ("the coordinator that leads is cut off", cluster.parted, lambda _: _leader(client)),
         ("a member of etcd is killed -9", cluster.killed, lambda _: "etcd2"),
@@ -132,6 +45,39 @@ def strike(cluster: Cluster, client: Client, names: Iterable[str]) -> None:
         ("a sidecar is killed -9", cluster.killed, lambda _: "sidecar2"),
         ("the coordinator that leads is killed -9", cluster.killed, lambda _: _leader(client)),
     ]
+
+
+def losses(cluster: Cluster, client: Client, library: Path | None) -> list[Fault]:
+    """A host of each kind, and what a host may suffer that is not dead."""
+    faults: list[Fault] = [
+        ("a member of etcd is killed -9", cluster.killed, lambda _: "etcd1"),
+        ("the coordinator that leads is killed -9", cluster.killed, lambda _: _leader(client)),
+        ("the executor at work is killed -9", cluster.killed, _runner(client)),
+        ("a worker of Spark is killed -9", cluster.killed, lambda _: "worker1"),
+        ("the master of Spark is killed -9", cluster.killed, lambda _: "master"),
+        ("all sidecars are killed -9", cluster.killed, lambda _: "sidecar1 sidecar2"),
+        ("the object store is killed -9", cluster.killed, lambda _: "s3"),
+        ("the disk of a worker is full", cluster.filled, lambda _: "worker1"),
+        ("the network of the coordinator that leads is slow", cluster.slowed, lambda _: _leader(client)),
+    ]
+    if library:
+        faults.append((CLOCK, partial(_alone_and_ahead, cluster, library), lambda _: "coordinator1"))
+    return faults
+
+
+@contextmanager
+def _alone_and_ahead(cluster: Cluster, library: Path, service: str) -> Iterator[None]:
+    with cluster.ahead(service, library):
+        with cluster.killed("coordinator2"):
+            time.sleep(CUT_S)
+        # Its clock shows when another coordinator registers after it, with an earlier time.
+        yield
+
+
+def strike(client: Client, faults: list[Fault], names: Iterable[str]) -> dict[str, list[str]]:
+    """One fault after the other, each in the middle of an operation, with more batches behind it; what
+    ``distop doctor`` found during each."""
+    named: dict[str, list[str]] = {}
     days = sorted(names)
     share = -(-len(days) // len(faults))
     for number, (what, fault, chosen) in enumerate(faults):
@@ -142,7 +88,11 @@ def strike(cluster: Cluster, client: Client, names: Iterable[str]) -> None:
         with fault(service):
             time.sleep(CUT_S)
             applied = before - _left(client)
+            why = client.explain(TABLE).sentence
+            named[what] = sorted({one.code for one in client.diagnose().findings})
         print(f"  {what} ({service}) for {CUT_S} s: {applied} batches were applied meanwhile", flush=True)
+        print(f"    why: {why}; doctor: {' '.join(named[what]) or 'nothing'}", flush=True)
+    return named
 
 
 def _victim(client: Client, chosen: Callable[[Operation], str]) -> str | None:
@@ -175,8 +125,9 @@ def _left(client: Client) -> int:
     return sum(1 for _ in client.backlog(TABLE))
 
 
-def play(cluster: Cluster, days: Counter[str], source: Path) -> dict[str, Any]:
+def play(cluster: Cluster, days: Counter[str], folder: Path, *, each: bool) -> dict[str, Any]:
     """All of it; what is found in the end."""
+    source, library = folder / "source", libfaketime(folder / "faketime") if each else None
     storage = cluster.storage()
     for day in days:
         storage.put_file(str(source / day / FILE), f"landing/{day}/{FILE}")
@@ -184,7 +135,8 @@ def play(cluster: Cluster, days: Counter[str], source: Path) -> dict[str, Any]:
     with cluster.connect() as client:
         client.create_table(TABLE, f"s3://tables/{TABLE}", options={"partitionBy": ["month(time_hour)"]})
         client.set_ordering(TABLE, together=2)
-        strike(cluster, client, days)
+        faults = losses(cluster, client, library) if each else storm(cluster, client)
+        named = strike(client, faults, days)
         until(lambda: _left(client) == 0 or None, "the end of the backlog", 400)
         failed = sum(found.state.value == "failed" for found in client.list(TABLE))
         marks = client.watermarks(TABLE)
@@ -199,28 +151,25 @@ def play(cluster: Cluster, days: Counter[str], source: Path) -> dict[str, Any]:
         "failed_operations": failed,
         "findings": sorted(set(findings)),
         **cluster.struck,
+        **({"named": named, "left_out": [] if library else [CLOCK]} if each else {}),
     }
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--each", action="store_true", help="lose a host of each kind, one after the other")
+    each = parser.parse_args().each
     began = time.monotonic()
-    try:
-        docker.from_env(timeout=10).ping()
-    except DockerException as error:
-        print(f"no container engine answers ({error}): start one, or set DOCKER_HOST", file=sys.stderr)
-        return 2
-    if subprocess.run(
-        [*COMPOSE, "version"], cwd=ROOT, timeout=60, capture_output=True, check=False
-    ).returncode:
-        print("docker has no Compose (docker compose version): install its plugin", file=sys.stderr)
+    if lacking := missing():
+        print(lacking, file=sys.stderr)
         return 2
     folder = Path(__file__).parent / "work-cluster"
     days = write_days(folder / "source")
     with started() as cluster:
         print(f"the cluster is there ({time.monotonic() - began:.0f} s)", flush=True)
-        found = play(cluster, days, folder / "source")
+        found = play(cluster, days, folder, each=each)
     found["seconds"] = round(time.monotonic() - began)
-    print(json.dumps(found))
+    print(json.dumps(found), flush=True)
     right = {
         "rows": days.total(),
         "rows_lost": 0,
@@ -228,6 +177,9 @@ def main() -> int:
         "watermarks": len(days),
         "failed_operations": 0,
     }
+    if each and CLOCK in found["named"] and "CLOCK_SKEW" not in found["named"][CLOCK]:
+        print(f"doctor did not see that {CLOCK}", file=sys.stderr)
+        return 1
     return int(any(found[name] != value for name, value in right.items()))
 
 
