@@ -121,7 +121,10 @@ class OperationRun:
         tried = await read_tries(self._ledger.client, self.run.keys, self.taken.standing)
         while unfinished and not self._ended.is_set():
             reason = await self._launch(unfinished, tried)
-            if self._ended.is_set() or not reason:
+            if not reason:
+                # Also where the leader has finished the operation before the last task has ended here.
+                return End.SETTLED
+            if self._ended.is_set():
                 break
             client, keys = self._ledger.client, self.run.keys
             standing = (await client.scan(keys.prefix, keys_only=True)).kvs
