@@ -7,6 +7,7 @@ import dataclasses
 import os
 import signal
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,8 +20,9 @@ from distop.cli.options.metrics import ServeMetrics
 from distop.cli.options.parsing import parse_duration, parse_properties
 from distop.cli.options.session import DEFAULT_ADDRESS, WithOutput
 from distop.cli.output.base import Output
+from distop.cli.output.exits import SOMETHING_WRONG
 from distop.cli.output.logs import Level, LogFormat, configure
-from distop.errors import PreconditionFailed
+from distop.errors import InvalidArgument, PreconditionFailed
 
 if TYPE_CHECKING:
     from distop.metastore.etcd.config import EtcdConfig
@@ -228,11 +230,27 @@ def executor(
         typer.Option(min=0, help="Without Spark: threads per operation; 0: processors + 4, at most 32."),
     ] = 0,
     max_operations: Annotated[int, typer.Option(min=1, help="How many operations it runs at one time.")] = 4,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Serve nothing: look at the workers of this master, say what is wrong there, and end. "
+            "Exit code 22 when something is.",
+        ),
+    ] = False,
+    check_store: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL", help="With --check: a folder that workers must read and write. Repeatable."
+        ),
+    ] = None,
 ) -> int:
     """Run an executor: a Spark driver that runs the jobs of operations.
 
     Example: distop executor --master local[4] --conf spark.driver.memory=4g
     """
+    if check or check_store:
+        return _checked(out, etcd.config(), master, parse_properties(conf or ()), check, check_store or ())
     from distop.executor.runner.options import RunnerOptions
     from distop.executor.runner.service import ExecutorConfig, run
 
@@ -335,6 +353,31 @@ def dev(
         secure=secure,
     )
     Dev(config, out).run()
+
+
+def _checked(
+    out: Output,
+    etcd: EtcdConfig,
+    master: str,
+    settings: Mapping[str, str],
+    check: bool,
+    stores: Sequence[str],
+) -> int:
+    from distop.executor.checking.workers import check as check_workers
+    from distop.executor.runner.service import NO_SPARK, require_spark
+
+    if not check:
+        raise InvalidArgument("--check-store belongs to --check", details={"field": "check_store"})
+    if master == NO_SPARK:
+        raise InvalidArgument(
+            "without Spark there are no workers to look at",
+            hint="name the master that executors are started with",
+            details={"field": "master"},
+        )
+    require_spark(master)
+    found = check_workers(etcd, master, settings, stores)
+    out.checked(found.workers, found.findings)
+    return SOMETHING_WRONG if found.wrong else 0
 
 
 def _ended(out: Output, service: str, code: int) -> int:

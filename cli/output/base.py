@@ -14,6 +14,7 @@ from distop.errors import DistopError
 
 if TYPE_CHECKING:
     from distop.client import Leader, Member, Operation, OperationUpdate, Watermarks
+    from distop.executor.checking.findings import Finding as WorkerFinding
 
 Format = Literal["table", "json"]
 Listing = Literal["operations", "tables", "audit", "backlog", "snapshots", "traces", "schedules"]
@@ -53,6 +54,10 @@ class Output(ABC):
     @abstractmethod
     def members(self, members: Iterable[Member], leaders: Iterable[Leader]) -> None:
         """Who is there, and what each leads."""
+
+    @abstractmethod
+    def checked(self, workers: Sequence[Mapping[str, Any]], findings: Sequence[WorkerFinding]) -> None:
+        """Workers of Spark that were looked at, and what is wrong there."""
 
     @abstractmethod
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:

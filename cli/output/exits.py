@@ -20,7 +20,7 @@ _MEANINGS = {
     ALREADY_INGESTED: "the source was ingested already",
     PAUSED: "the table or the operation is paused",
     OPERATION_PARKED: "the operation is parked: somebody has to decide about it",
-    SOMETHING_WRONG: "doctor or landing has found something wrong",
+    SOMETHING_WRONG: "doctor or landing or executor --check has found something wrong",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from distop.cli.output.base import Listing, Output
+from distop.cli.output.findings import doctor_lines, some_hosts, worker_lines
 from distop.cli.output.progress import follow
 from distop.cli.output.schedules import schedule_pairs, schedules_grid
 from distop.cli.output.screen import Screen, grid_of
 from distop.cli.output.style import (
-    SEVERITY_STYLES,
     STATE_STYLES,
     broken_rules,
     counts,
@@ -52,6 +52,9 @@ from distop.client import (
     Watermarks,
 )
 from distop.errors import DistopError
+
+if TYPE_CHECKING:
+    from distop.executor.checking.findings import Finding as WorkerFinding
 
 
 class HumanOutput(Output):
@@ -268,16 +271,18 @@ class HumanOutput(Output):
         self._screen.list(grid, "no members", False, ("SINCE", "PID", "HOST", "TYPES", "LEADS"))
 
     def _diagnosis(self, diagnosis: Diagnosis) -> None:
-        for one in diagnosis.findings:
-            mark = "fixed" if one.fixed else one.severity.value
-            style = "green" if one.fixed else SEVERITY_STYLES[one.severity]
-            line = Text.assemble((f"{mark}: ", style), (f"{one.code}: ", "bold"), printable(one.sentence))
-            self._out.print(line, soft_wrap=True)
-            told = [one.outcome, "" if one.fixed else one.remedy]
-            for text in filter(None, told):
-                self._out.print(Text(f"    {printable(text)}"), soft_wrap=True)
         looked = f"{diagnosis.tables:,} tables and {diagnosis.operations:,} operations"
-        self.note(f"looked at {looked}" + ("" if diagnosis.findings else ": everything is as it should be"))
+        self._found(doctor_lines(diagnosis.findings), looked)
+
+    def checked(self, workers: Sequence[Mapping[str, Any]], findings: Sequence[WorkerFinding]) -> None:
+        hosts = some_hosts(sorted({one["host"] for one in workers}))
+        self._found(worker_lines(findings), f"executors of Spark: {len(workers):,}, on {hosts or 'no host'}")
+
+    def _found(self, lines: Iterable[Text], looked: str) -> None:
+        found = list(lines)
+        for line in found:
+            self._out.print(line, soft_wrap=True)
+        self.note(f"looked at {looked}" + ("" if found else ": everything is as it should be"))
 
     def _audit(self, entries: Sequence[AuditEntry], more: bool) -> None:
         grid = grid_of("WHEN", "WHO", "FROM", "WHAT", "TO", "ASKED FOR", "WHY", "BECAME")

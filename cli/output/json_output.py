@@ -14,6 +14,7 @@ from distop.proto.plain import plain
 
 if TYPE_CHECKING:
     from distop.client import Leader, Member, Operation, OperationUpdate, Watermarks
+    from distop.executor.checking.findings import Finding as WorkerFinding
 
 
 class JsonOutput(Output):
@@ -56,6 +57,13 @@ class JsonOutput(Output):
         for leader in leaders:
             led.setdefault(leader.member, []).append(leader.table)
         _print([plain(member) | {"leads": led.get(member.id, [])} for member in members])
+
+    def checked(self, workers: Sequence[Mapping[str, Any]], findings: Sequence[WorkerFinding]) -> None:
+        found = [
+            {"code": one.code, "sentence": one.sentence, "workers": one.workers, "remedy": one.remedy}
+            for one in findings
+        ]
+        _print({"wrong": bool(found), "findings": found, "workers": [dict(one) for one in workers]})
 
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
         _print(facts)

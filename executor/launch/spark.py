@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import Launch, LauncherBroken, pack
+from distop.executor.launch.python import refuse_unusable
 from distop.executor.launch.settings import REAPED, SETTINGS, with_retries
 from distop.executor.launch.spark_frame import SparkFrame
 from distop.executor.launch.spark_job import SparkJob
@@ -62,7 +63,20 @@ class SparkLauncher:
         self._launches = 0
 
     async def start(self) -> None:
-        """Make the session. If its workers are on this host, have their sidecar ready too."""
+        """Make the session. If its workers are on this host, have their sidecar ready too.
+
+        Raises
+        ------
+        LauncherBroken
+            Spark cannot be started.
+        PythonUnusable
+            The workers' Python cannot work.
+        SidecarUnavailable
+            The sidecar of this host does not start.
+        """
+        given = dict(self._session.sparkContext.getConf().getAll()) if self._session else self._settings
+        master = given.get("spark.master", self._master) if self._session else self._master
+        await asyncio.to_thread(refuse_unusable, master, given, os.environ)
         if self._session is None:
             # Spark hands its environment on to workers on this host, and tasks are to hold no password.
             for name in (PASSWORD, PASSWORD_FILE):

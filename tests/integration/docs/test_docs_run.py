@@ -50,6 +50,8 @@ NOT_RUN = {
         "it needs a container engine with Compose",
         "it needs root and systemd",
         "it needs a cluster",
+        "it needs a cluster of Spark",
+        "it needs hosts of their own",
     ],
     "docs/ingest.md": [SPARK, SPARK],
     "docs/operating.md": [

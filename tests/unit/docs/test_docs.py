@@ -16,6 +16,7 @@ import distop
 from distop.cli.output.exits import EPILOG, exit_code
 from distop.coordinator.doctor.findings import SEVERITIES
 from distop.errors import DistopError
+from distop.executor.checking.findings import REMEDIES
 from distop.operations.registry import GROUP, Registry
 from distop.spark_jobs.compact.argument import CompactArgument
 from distop.spark_jobs.delete.argument import DeleteArgument
@@ -75,6 +76,11 @@ def test_every_finding_of_the_doctor_is_documented() -> None:
     text = (ROOT / "docs" / "operating.md").read_text().partition("## The doctor")[2].partition("\n## ")[0]
     documented = {name for row in rows(text) for name in re.findall(r"[A-Z]{2,}(?:_[A-Z]+)*", row[0])}
     assert documented == used == set(SEVERITIES), REMEDY
+
+
+def test_every_finding_about_workers_is_documented() -> None:
+    documented = [row[0] for row in rows(section("docs/deploying.md", "worker-findings"))]
+    assert sorted(documented) == sorted(REMEDIES), REMEDY
 
 
 def test_every_exit_code_is_documented() -> None:

@@ -1,0 +1,71 @@
+"""What a worker says of itself. Spark sends this module by value, since distop may not be there: it loads
+nothing but the standard library before it knows."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a worker is to look at: one is sent to each task."""
+
+    version: str
+    """The distop that should be there."""
+    etcd: dict[str, str]
+    """As of ``EtcdConfig.to_public_env``."""
+    types: str
+    """As of ``DISTOP_OPERATIONS``."""
+    allowed: dict[str, str]
+    """As of :mod:`distop.commit.files.allowed`."""
+    stores: dict[str, str]
+    """Folders or URLs, and a file in each that the driver has written."""
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[dict[str, Any]]:
+        list(numbers)  # a worker that leaves its input unread is not used again
+        yield {"began": time.time(), **look(self), "ended": time.time()}
+
+
+def look(asked: Asked) -> dict[str, Any]:
+    """The facts of this worker, as plain values; those that need distop only where it is the right one."""
+    found: dict[str, Any] = {
+        "host": socket.gethostname(),
+        # Of the executor: the parent of all Python workers that it forks.
+        "process": os.getppid(),
+        "user": _user(),
+        "python": sys.executable,
+        "version": _version(),
+        "missing": "",
+    }
+    try:
+        from distop.executor.launch import spark_task  # noqa: F401
+    except Exception as error:
+        return {**found, "missing": f"{type(error).__name__}: {error}"[:300]}
+    if found["version"] != asked.version:
+        return found
+    from distop.executor.checking.facts import facts
+
+    return {**found, **facts(asked.etcd, asked.types, asked.allowed, asked.stores)}
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("distop")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
