@@ -42,6 +42,10 @@ distop ingest people /tmp/flights.csv --wait
 SPARK = "needs Spark, which is not started here"
 
 NOT_RUN = {
+    README: [
+        "tests/process/deployed/test_three_ways.py runs it where a container engine answers",
+        "tests/process/deployed/test_three_ways.py renders it",
+    ],
     "docs/catalog.md": [
         f"needs {engine}, see make conformance" for engine in ("a Spark of its own", "Polars", "Daft", "Sail")
     ],

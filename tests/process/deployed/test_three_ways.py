@@ -1,0 +1,78 @@
+"""README.md shows three ways to run distop. The first is its tour, which ``test_docs_run.py`` types; the
+others are run here, where what they need is there.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.etcd.containers import engine_or_skip
+from support.pages import Block, blocks, lines
+from support.repository import ROOT
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(1800)]
+
+HELM = shutil.which("helm", path=f"{ROOT / '.venv' / 'helm' / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}")
+PROJECT = "distop-three-ways"
+
+
+def block(word: str) -> Block:
+    (found,) = (one for one in blocks("README.md") if word in one.code)
+    return found
+
+
+def test_a_cluster_in_containers_as_the_readme_starts_it() -> None:
+    engine_or_skip()
+    if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode:
+        pytest.skip("docker has no Compose")
+    base = os.environ.get("DISTOP_BASE_IMAGE") or "here"
+    if base == "here" and os.getuid() != 0:
+        pytest.skip("only root can make a base image, and DISTOP_BASE_IMAGE names none")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    # Not the cluster that somebody may have started by the same commands.
+    environment = {**os.environ, "PATH": path, "BASE": base, "COMPOSE_PROJECT_NAME": PROJECT}
+    compose = ["docker", "compose", "-f", "deploy/compose.yaml"]
+    try:
+        done = subprocess.run(
+            ["bash", "-euxo", "pipefail", "-c", block("make cluster-up").code],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=1500,
+            check=False,
+        )
+        assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    finally:
+        subprocess.run([*compose, "down", "--volumes"], cwd=ROOT, env=environment, timeout=200, check=True)
+    assert "1,000" in done.stdout or "1000" in done.stdout, done.stdout
+    assert done.stdout.count(" coordinator ") == 2, done.stdout
+    assert done.stdout.count(" executor ") == 2, done.stdout
+
+
+@pytest.mark.skipif(HELM is None, reason="helm is not there: make test-helm")
+def test_helm_renders_what_the_readme_installs() -> None:
+    (command,) = (line for line in lines(block("helm install").code) if line.startswith("helm install"))
+    words = shlex.split(command.replace("\\\n", " "))[2:]
+    done = subprocess.run(
+        [str(HELM), "template", *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    objects = [one for one in yaml.safe_load_all(done.stdout) if one]
+    services = [one["metadata"]["name"] for one in objects if one["kind"] == "Service"]
+    assert "distop-coordinator" in services
+    images = {
+        container["image"]
+        for one in objects
+        if one["kind"] == "Deployment"
+        for container in one["spec"]["template"]["spec"]["containers"]
+    }
+    assert images == {"registry.example/distop:service", "registry.example/distop:spark"}
