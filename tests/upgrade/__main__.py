@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +36,7 @@ BATCHES, ROWS = 15, 40
 """How many are enqueued for each member that is replaced; and the rows of each."""
 
 TTL_S = 2
-DEADLINE_S = 120.0
+DEADLINE_S = 400.0
 """For a member to be there or gone, and for what was enqueued to be applied."""
 
 FED, CALLED = "fed", "called"
@@ -63,6 +64,18 @@ def unpacked(commit: str, folder: Path) -> Path:
     if made.returncode:
         raise SystemExit(f"git knows no sources of {commit!r}: {made.stderr.strip()}")
     subprocess.run(["tar", "--extract", f"--file={archive}", f"--directory={folder}"], check=True)
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    # As if it were installed: members tell which release they are, and find its operation types.
+    metadata = folder / "src" / f"distop-{project['version']}.dist-info"
+    metadata.mkdir()
+    written = f"Metadata-Version: 2.1\nName: distop\nVersion: {project['version']}\n"
+    (metadata / "METADATA").write_text(written)
+    groups = project.get("entry-points", {}).items()
+    text = "".join(
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+        for group, entries in groups
+    )
+    (metadata / "entry_points.txt").write_text(text)
     return folder / "src"
 
 
@@ -188,8 +201,12 @@ class Feed:
         return not any(True for _ in self._client.backlog(FED))
 
 
-def replaced(fleet: Fleet, client: Client, feed: Feed, caller: Caller, sources: Path, release: str) -> None:
-    """All members, one by one, with work under way; each combination does some."""
+def replaced(
+    fleet: Fleet, client: Client, feed: Feed, caller: Caller, sources: Path, release: str
+) -> set[str]:
+    """All members, one by one, with work under way; each combination does some. The versions that ran
+    together, such as ``0.1.0 0.2.0``."""
+    together = set()
     for name in MEMBERS:
         feed.enqueue()
         fleet.stop(name)
@@ -200,6 +217,8 @@ def replaced(fleet: Fleet, client: Client, feed: Feed, caller: Caller, sources: 
         before = caller.operations
         until(lambda: caller.operations > before + 3, f"operations, with {name} of {release}")  # noqa: B023
         print(f"  {name} is {release}: {feed.batches} batches, {caller.operations} operations", flush=True)
+        together.add(" ".join(sorted({one.version for one in client.members()})))
+    return together
 
 
 def play(commit: str, folder: Path, config: EtcdConfig) -> dict[str, object]:
@@ -216,8 +235,8 @@ def play(commit: str, folder: Path, config: EtcdConfig) -> dict[str, object]:
             client.set_ordering(FED, together=2)
             caller, feed = Caller(callers), Feed(client, folder / "batches")
             caller.start()
-            replaced(fleet, client, feed, caller, now, "new")
-            replaced(fleet, client, feed, caller, before, "old")
+            together = replaced(fleet, client, feed, caller, now, "new")
+            together |= replaced(fleet, client, feed, caller, before, "old")
             caller.end()
             failed = [one.name for one in client.list(FED) if one.state.value == "failed"]
             findings = sorted({one.code for one in client.diagnose().findings})
@@ -229,6 +248,7 @@ def play(commit: str, folder: Path, config: EtcdConfig) -> dict[str, object]:
     expected = Counter(range(feed.batches * ROWS))
     return {
         "from": commit,
+        "versions_together": sorted(together),
         "members_replaced": 2 * len(MEMBERS),
         "operations": caller.operations + feed.batches,
         "failed_operations": len(failed) + len(caller.failures),
