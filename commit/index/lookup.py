@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 
+from distop.commit.index.filters import Left, narrowed_by
 from distop.commit.index.keys import key_of
 from distop.commit.index.manifest import IndexManifest, IndexPart, read_manifest
 from distop.commit.index.parts import Groups, find
+from distop.errors import InvalidArgument
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +125,29 @@ def narrow(
         else:
             files |= {file: hits[file] for file in of_part[place] if file in hits}
     return Narrowed(files=files, index=record.operation, covered=covered, unreadable=unreadable)
+
+
+def left_of(
+    records: Sequence[PublishedIndex],
+    io: FileIO,
+    root: str,
+    schema: Schema,
+    expression: BooleanExpression,
+    planned: Collection[str],
+) -> Left | None:
+    """What is to be opened of planned files, for a filter; parameters as of :func:`narrow`.
+
+    ``None``: all of them, no index says anything.
+    """
+
+    def ask(column: str, values: Sequence[Any]) -> Left | None:
+        try:
+            found = narrow(records, io, root, schema, column, values, planned)
+        except InvalidArgument:
+            return None  # whether the filter makes sense is for the rows to say
+        return None if found is None else found.files
+
+    return narrowed_by(expression, ask) if records else None
 
 
 def _look(io: FileIO, parts: list[IndexPart], keys: list[Any]) -> Iterator[dict[str, Groups] | None]:

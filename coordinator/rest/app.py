@@ -10,6 +10,7 @@ import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from urllib.parse import parse_qsl, quote
 
 from pydantic import ValidationError
@@ -39,6 +40,10 @@ from distop.proto.http.tls import Tls
 log = logging.getLogger(__name__)
 
 THREADS, THREAD_NAME = 64, "distop-catalog"
+PLANNERS, PLANS_EACH = 16, 2
+"""Scans that are planned by threads of their own, in all and of one table."""
+PLANS_AT_A_TIME = 4
+"""They keep a processor busy, which the leader's lease needs, too."""
 MAX_CONNECTIONS = 1024
 MAX_CALLS = 256
 """Requests under way, half of them of one address; more are sent away."""
@@ -90,6 +95,9 @@ class RestCatalog:
         self._prefix = etcd.prefix
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=THREAD_NAME)
         self._work = Work(registry, self._threads, places=lambda: Places(most=THREADS))
+        self._planners = ThreadPoolExecutor(PLANNERS, thread_name_prefix=f"{THREAD_NAME}-plan")
+        few = partial(Places, at_a_time=PLANS_AT_A_TIME, most=PLANNERS, each=PLANS_EACH)
+        self._planning = Work(registry, self._planners, places=few)
         starts_per_s = (limits or Limits()).starts_per_s
         self._callers = Callers(Limits(calls_each=MAX_CALLS // 2, calls=MAX_CALLS, starts_per_s=starts_per_s))
         self._server = HttpServer(listen, self, option="--catalog", connections=MAX_CONNECTIONS, tls=tls)
@@ -105,7 +113,8 @@ class RestCatalog:
     async def stop(self) -> None:
         """Answer what was asked, and end."""
         await self._server.stop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._threads, self._planners):
+            threads.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._catalog.close)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -196,7 +205,8 @@ class RestCatalog:
         def once() -> Reply:
             return present.run(self._repeats.once, route, call)
 
-        return await self._work.blocking(key, str(route), once, limit_s=limit_s)
+        work = self._planning if route.plans else self._work
+        return await work.blocking(key, str(route), once, limit_s=limit_s)
 
     def _config(self) -> Reply:
         overrides = {"prefix": quote(self._prefix, safe="")}

@@ -5,6 +5,8 @@ What an update or a requirement may be is pyiceberg's to say: one that it does n
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, Field
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -102,6 +104,29 @@ class Transaction(Body):
     """Of several tables."""
 
     table_changes: tuple[NamedChange, ...]
+
+
+class Planning(Body):
+    """A scan that is to be planned."""
+
+    snapshot_id: int | None = None
+    select: tuple[str | None, ...] | None = None
+    """Of no effect: what is planned are files."""
+    filter: Any = None
+    """JSON, see :func:`~distop.commit.scans.predicates.read_filter`."""
+    min_rows_requested: int | None = None
+    """A hint, which is not taken."""
+    case_sensitive: bool = True
+    use_snapshot_schema: bool = False
+    start_snapshot_id: int | None = None
+    end_snapshot_id: int | None = None
+    stats_fields: tuple[str | None, ...] | None = None
+
+
+class PlanTask(Body):
+    """A part of a scan."""
+
+    plan_task: str
 
 
 class Report(Body):

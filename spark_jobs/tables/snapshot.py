@@ -151,20 +151,10 @@ class TableSnapshot:
 
     def _narrowed(self, files: list[PlannedFile], expression: BooleanExpression) -> list[PlannedFile]:
         """Those of some files that an index does not rule out."""
-        from distop.commit.index.filters import narrowed_by
-        from distop.commit.index.lookup import narrow
+        from distop.commit.index.lookup import left_of
 
-        paths = [file.path for file in files]
-        root = self.metadata.location.rstrip("/")
-
-        def ask(column: str, values: Sequence[Any]) -> dict[str, frozenset[int] | None] | None:
-            try:
-                found = narrow(self.indexes, self.io, root, self.schema, column, values, paths)
-            except InvalidArgument:
-                return None  # whether the filter makes sense is for the rows to say
-            return None if found is None else found.files
-
-        left = narrowed_by(expression, ask)
+        root, paths = self.metadata.location.rstrip("/"), [file.path for file in files]
+        left = left_of(self.indexes, self.io, root, self.schema, expression, paths)
         if left is None:
             return files
         return [_within(file, left[file.path]) for file in files if file.path in left]

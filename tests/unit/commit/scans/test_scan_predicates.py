@@ -1,0 +1,180 @@
+"""Filters as they come over the wire mean what they meant where they were made."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.expressions import (
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThanOrEqual,
+    In,
+    IsNaN,
+    IsNull,
+    LessThan,
+    Not,
+    NotEqualTo,
+    NotIn,
+    NotNull,
+    Or,
+    StartsWith,
+)
+from pyiceberg.expressions.visitors import bind, expression_evaluator, rewrite_not
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from distop.commit.scans.predicates import read_filter
+from distop.errors import InvalidArgument
+
+SCHEMA = Schema(
+    NestedField(1, "i", LongType()), NestedField(2, "s", StringType()), NestedField(3, "d", DoubleType())
+)
+KINDS = {
+    "n": IntegerType(),
+    "day": DateType(),
+    "time": TimeType(),
+    "at": TimestampType(),
+    "utc": TimestamptzType(),
+    "price": DecimalType(9, 2),
+    "raw": BinaryType(),
+    "pair": FixedType(2),
+    "key": UUIDType(),
+    "share": FloatType(),
+    "in": StructType(NestedField(100, "Deep", LongType())),
+}
+TYPED = Schema(*(NestedField(at, name, kind) for at, (name, kind) in enumerate(KINDS.items(), 1)))
+
+numbers, letters = st.integers(-3, 3), st.text("ab", max_size=2)
+leaves = st.one_of(
+    st.builds(lambda kind, n: kind("i", n), st.sampled_from([EqualTo, NotEqualTo, LessThan]), numbers),
+    st.builds(lambda kind, ns: kind("i", ns), st.sampled_from([In, NotIn]), st.sets(numbers, max_size=3)),
+    st.builds(lambda kind, text: kind("s", text), st.sampled_from([StartsWith, GreaterThanOrEqual]), letters),
+    st.builds(lambda kind, name: kind(name), st.sampled_from([IsNull, NotNull]), st.sampled_from("isd")),
+    st.just(IsNaN(term="d")),
+)
+expressions: st.SearchStrategy[BooleanExpression] = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.builds(And, inner, inner), st.builds(Or, inner, inner), st.builds(Not, child=inner)
+    ),
+    max_leaves=8,
+)
+rows = st.tuples(
+    st.none() | numbers, st.none() | letters, st.none() | st.floats(-2, 2) | st.just(float("nan"))
+)
+
+
+@given(expressions, st.lists(rows, min_size=1, max_size=8))
+def test_a_filter_is_true_of_the_same_rows_as_the_one_that_was_sent(
+    sent: BooleanExpression, rows: list[tuple[Any, ...]]
+) -> None:
+    read = read_filter(json.loads(sent.model_dump_json()), SCHEMA)
+    assert read.whole
+    before, after = (expression_evaluator(SCHEMA, one, True) for one in (rewrite_not(sent), read.expression))
+    for row in rows:
+        assert before(Record(*row)) == after(Record(*row))
+
+
+def literal(column: str, value: Any) -> Any:
+    """What a literal becomes when it is compared with its column."""
+    read = read_filter({"type": "eq", "term": column, "value": value}, TYPED).expression
+    return compared(read)
+
+
+def compared(expression: BooleanExpression) -> Any:
+    """The literal of a comparison, as that of its column's type."""
+    bound: Any = bind(TYPED, expression, case_sensitive=True)
+    return bound.literal.value
+
+
+@pytest.mark.parametrize(
+    ("column", "given", "meant"),
+    [
+        ("day", "2024-02-29", date(2024, 2, 29)),
+        ("day", 19782, date(2024, 2, 29)),
+        ("time", "01:02:03.000004", time(1, 2, 3, 4)),
+        ("at", "2024-02-29T01:02:03.000004", datetime.fromisoformat("2024-02-29T01:02:03.000004")),
+        ("at", 1709168523000004, datetime.fromisoformat("2024-02-29T01:02:03.000004")),
+        ("utc", "2024-02-29T01:02:03+00:00", datetime.fromisoformat("2024-02-29T01:02:03+00:00")),
+        ("utc", "2024-02-29T01:02:03-01:00", datetime.fromisoformat("2024-02-29T02:02:03+00:00")),
+        ("utc", "2024-02-29T01:02:03", datetime.fromisoformat("2024-02-29T01:02:03+00:00")),
+        ("price", "1.50", Decimal("1.50")),
+        ("price", "1.5", Decimal("1.50")),
+        ("price", 2, Decimal("2.00")),
+        ("raw", "00fF", b"\x00\xff"),
+        ("pair", "00FF", b"\x00\xff"),
+        ("key", "12345678-1234-5678-1234-567812345678", UUID("12345678-1234-5678-1234-567812345678").bytes),
+        ("share", 0.1, 0.10000000149011612),
+        ("in.Deep", {"type": "literal", "value": 3}, 3),
+    ],
+)
+def test_a_literal_is_what_its_column_holds(column: str, given: Any, meant: Any) -> None:
+    """E1: as Iceberg writes single values as JSON, and as numbers of days and microseconds."""
+    assert literal(column, given) == compared(EqualTo(term=column, value=meant))
+
+
+@pytest.mark.parametrize(
+    ("column", "given"),
+    [
+        ("day", "yesterday"),
+        ("price", "1.555"),
+        ("price", "NaN"),
+        ("price", "1e999999999"),
+        ("raw", "0"),
+        ("pair", "00"),
+        ("key", "no"),
+        ("n", "a"),
+        ("n", True),
+        ("n", 1.5),
+        ("share", float("inf")),
+        ("share", "NaN"),
+        ("in", 1),
+        ("in.deep", 1),
+    ],
+)
+def test_a_literal_that_its_column_cannot_hold_is_refused(column: str, given: Any) -> None:
+    """U3"""
+    with pytest.raises(InvalidArgument, match="the filter cannot be used"):
+        literal(column, given)
+
+
+def test_names_in_any_case_are_those_of_the_columns() -> None:
+    read = read_filter({"type": "eq", "term": "IN.deep", "value": 1}, TYPED, case_sensitive=False)
+    assert read.expression == EqualTo(term="in.Deep", value=1)
+
+
+def test_both_forms_of_a_term_and_of_constants_are_read() -> None:
+    """E1: those of the protocol's present document, and of its past ones."""
+    reference = {"type": "reference", "name": "i"}
+    now = {"type": "eq", "left": reference, "right": {"type": "literal", "value": 1, "data-type": "long"}}
+    assert read_filter(now, SCHEMA).expression == EqualTo(term="i", value=1)
+    assert read_filter({"type": "is-null", "child": reference}, SCHEMA).expression == IsNull(term="i")
+    typed = {"type": "in", "child": reference, "values": {"data-type": "long", "values": [1, 2]}}
+    assert read_filter(typed, SCHEMA).expression == In(term="i", literals={1, 2})
+    for no in (False, {"type": "false"}, {"type": "not", "child": True}, {"type": "literal", "value": False}):
+        assert str(read_filter(no, SCHEMA).expression) == "AlwaysFalse()"
