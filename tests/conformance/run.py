@@ -21,15 +21,17 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
+# What the tests share.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 import engines
 import kit
 import served
+from engines import KEPT
 
 from distop.metastore.etcd.embedded import EtcdProcess
 
 HERE = Path(__file__).resolve().parent
-KEPT = HERE.parents[1] / "build/conformance"
-"""What was downloaded, for the next run."""
 
 SUITES = {
     "behaviour": ["tests/catalog/test_catalog_behaviors.py", "tests/integration/test_catalog.py"],
@@ -52,7 +54,7 @@ DOWNLOAD_S = 300
 def main(parts: list[str]) -> int:
     only_fetch = parts[:1] == ["fetch"]
     parts = parts[1:] if only_fetch else parts
-    known = [*DOORS, "rck", *engines.ENGINES]
+    known = (*DOORS, "rck", *engines.ENGINES)
     if unknown := set(parts) - set(known):
         sys.exit(f"unknown: {', '.join(sorted(unknown))}; known are {', '.join(known)}")
     wanted = parts or known
@@ -60,7 +62,6 @@ def main(parts: list[str]) -> int:
     if only_fetch:
         return _fetch(wanted)
     summary: Counter[str] = Counter()
-    wrote: list[str] = []
     with tempfile.TemporaryDirectory(prefix="conformance-") as name:
         folder = Path(name)
         if doors := [door for door in DOORS if door in wanted]:
@@ -69,13 +70,15 @@ def main(parts: list[str]) -> int:
             (folder / "kit").mkdir()
             with served.coordinator(folder / "rck") as url:
                 _judge(kit.run(url, folder / "kit"), "rck", summary)
-        if chosen := [engine for engine in engines.ENGINES if engine in wanted]:
-            with served.coordinator(folder / "engines") as url:
-                wrote = [engine for engine in chosen if engines.run(url, KEPT, engine)]
+        chosen = [engine for engine in engines.ENGINES if engine in wanted]
+        left_out = {engine: why for engine in chosen if (why := engines.missing(engine))}
+        chosen = [engine for engine in chosen if engine not in left_out]
+        wrote = _engines(folder, chosen)
     failed = sum(count for counted, count in summary.items() if counted.endswith("_unexplained"))
     failed += sum(not count for counted, count in summary.items() if counted.endswith("_passed"))
-    print(json.dumps({**summary, "engines": len(wrote), "engines_that_wrote": wrote}))
-    return 1 if failed or wrote != chosen else 0
+    figures = {**summary, "engines": len(wrote), "engines_that_wrote": wrote}
+    print(json.dumps({**figures, "engines_left_out": left_out}))
+    return 1 if failed or set(wrote) != set(chosen) else 0
 
 
 def _fetch(parts: list[str]) -> int:
@@ -87,10 +90,25 @@ def _fetch(parts: list[str]) -> int:
             elif part == "rck":
                 kit.fetch(KEPT)
             else:
-                engines.install(KEPT, part)
+                if not engines.missing(part):
+                    engines.install(part)
         except (OSError, subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             sys.exit(f"what {part} needs cannot be had: {error}")
     return 0
+
+
+def _engines(folder: Path, chosen: list[str]) -> list[str]:
+    """Those that wrote and read back."""
+    local = [engine for engine in chosen if engine not in engines.ON_S3]
+    stored = [engine for engine in chosen if engine in engines.ON_S3]
+    wrote: list[str] = []
+    if local:
+        with served.coordinator(folder / "engines") as url:
+            wrote += [engine for engine in local if engines.run(url, engine)]
+    if stored:
+        with served.on_s3(folder / "engines-on-s3") as (url, environment):
+            wrote += [engine for engine in stored if engines.run(url, engine, environment)]
+    return wrote
 
 
 def _suites(folder: Path, doors: list[str], summary: Counter[str]) -> None:

@@ -1,4 +1,4 @@
-"""Spark with Java Iceberg writes and reads back: ``with_spark.py URL``."""
+"""Spark with Java Iceberg writes and reads back: ``with_spark.py URL RUNTIME``."""
 
 import sys
 
@@ -6,11 +6,9 @@ from pyspark.sql import SparkSession
 
 from distop.spark import configure
 
-RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
-
 builder = (
     SparkSession.builder.master("local[2]")
-    .config("spark.jars.packages", RUNTIME)
+    .config("spark.jars.packages", sys.argv[2])
     .config("spark.ui.enabled", "false")
     .config("spark.sql.shuffle.partitions", "2")
 )
@@ -54,5 +52,16 @@ for number in (1, 2):
     run(f"CREATE OR REPLACE TABLE distop.spark.u USING iceberg AS SELECT {number}L AS id")
 run("ALTER TABLE distop.spark.u RENAME TO spark.w")
 assert ids("distop.spark.w") == [2]
-run("DROP TABLE distop.spark.w PURGE")
+run(
+    "CREATE VIEW distop.spark.v (number COMMENT 'of the row') AS SELECT id FROM distop.spark.t",
+    "ALTER VIEW distop.spark.v SET TBLPROPERTIES ('made.by' = 'conformance')",
+)
+assert [row.number for row in spark.table("distop.spark.v").collect()] == [4, 5]
+run(
+    "CREATE OR REPLACE VIEW distop.spark.v AS SELECT max(id) AS top FROM distop.spark.t",
+    "ALTER VIEW distop.spark.v RENAME TO spark.x",
+)
+assert [row.top for row in spark.table("distop.spark.x").collect()] == [5]
+assert [row.viewName for row in spark.sql("SHOW VIEWS IN distop.spark").collect()] == ["x"]
+run("DROP VIEW distop.spark.x", "DROP TABLE distop.spark.w PURGE")
 assert [row.tableName for row in spark.sql("SHOW TABLES IN distop.spark").collect()] == ["t"]

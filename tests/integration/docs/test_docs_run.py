@@ -46,9 +46,6 @@ NOT_RUN = {
         "tests/process/deployed/test_three_ways.py runs it where a container engine answers",
         "tests/process/deployed/test_three_ways.py renders it",
     ],
-    "docs/catalog.md": [
-        f"needs {engine}, see make conformance" for engine in ("a Spark of its own", "Polars", "Daft", "Sail")
-    ],
     "docs/deploying.md": [
         "it builds images",
         "it needs a container engine with Compose",
@@ -56,6 +53,9 @@ NOT_RUN = {
         "it needs a cluster",
         "it needs a cluster of Spark",
         "it needs hosts of their own",
+    ],
+    "docs/engines.md": [
+        f"needs {engine}, see make conformance" for engine in ("a Spark of its own", "Polars", "Daft", "Sail")
     ],
     "docs/ingest.md": [SPARK, SPARK],
     "docs/operating.md": [
