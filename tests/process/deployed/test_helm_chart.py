@@ -18,9 +18,9 @@ import typer
 import yaml
 
 from support.command_lines import parse
+from support.kubernetes.chart import CHART, REFUSED, VALUES
 from support.repository import ROOT
 
-CHART = ROOT / "deploy" / "helm" / "distop"
 PATH = os.pathsep.join([str(ROOT / ".venv" / "helm" / "bin"), os.environ.get("PATH", "")])
 HELM, VALIDATE = shutil.which("helm", path=PATH), shutil.which("kubernetes-validate", path=PATH)
 
@@ -30,116 +30,6 @@ pytestmark = [
 ]
 
 KUBERNETES = ("1.29", "1.31", "1.33", "1.35", "1.37")
-LEAST = {"etcd": {"endpoints": ["etcd-0:2379"]}, "coordinator": {"insecure": True}}
-VALUES: dict[str, dict[str, Any]] = {
-    "least": LEAST,
-    "one of each": {
-        **LEAST,
-        "coordinator": {"insecure": True, "replicas": 1},
-        "executor": {"replicas": 1, "workers": {"instances": 1, "cores": 1, "memory": "512m"}},
-        "networkPolicy": {"enabled": False},
-    },
-    "all there is": {
-        "image": {
-            "service": "images.example/distop:1-service",
-            "spark": "images.example/distop@sha256:0123456789abcdef",
-            "pullPolicy": "Always",
-            "pullSecrets": ["pull", "pull-2"],
-        },
-        "etcd": {
-            "endpoints": ["etcd-0.etcd:2379", "https://etcd-1.etcd:2379", "[fd00::1]:2379"],
-            "prefix": "other",
-            "user": "distop",
-            "passwordSecret": "etcd-user",
-            "tlsSecret": "etcd-tls",
-        },
-        "allow": {
-            "sources": ["s3://in/", "*"],
-            "locations": ["s3://tables/"],
-            "endpoints": ["https://s3.example"],
-        },
-        "credentialsSecret": "aws",
-        "coordinator": {
-            "replicas": 3,
-            "tlsSecret": "page-tls",
-            "tokensSecret": "tokens",
-            "admins": ["root", "k8s:system:serviceaccount:data:root"],
-            "issuers": ["https://login.example"],
-            "serviceAccounts": "https://kubernetes.default.svc.cluster.local",
-            "audience": "distop",
-            "catalog": {"enabled": True, "warehouse": "s3://tables/"},
-            "args": ["--remember-requests=3d"],
-            "resources": {"requests": {"cpu": 2, "memory": "1Gi"}},
-            "nodeSelector": {"disk": "fast"},
-            "tolerations": [{"key": "only", "operator": "Equal", "value": "distop", "effect": "NoSchedule"}],
-        },
-        "executor": {
-            "types": ["ingest", "compact"],
-            "conf": {"spark.executor.memory": "4g", "spark.speculation": True},
-            "args": ["--log-level=debug"],
-            "tolerations": [{"operator": "Exists"}],
-            "workers": {"nodeSelector": {"disk": "fast"}, "tolerations": [{"operator": "Exists"}]},
-        },
-        "networkPolicy": {"clients": [{"namespaceSelector": {}}, {"ipBlock": {"cidr": "10.0.0.0/8"}}]},
-        "monitoring": {
-            "serviceMonitor": True,
-            "podMonitor": True,
-            "prometheusRule": True,
-            "tokenSecret": "prometheus-token",
-            "labels": {"release": "prometheus"},
-        },
-    },
-}
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "no etcd": ({"coordinator": {"insecure": True}}, "'/etcd/endpoints': minItems: got 0, want 1"),
-    "an etcd without a port": (
-        {"etcd": {"endpoints": ["etcd"]}},
-        "'/etcd/endpoints/0': 'etcd' does not match",
-    ),
-    "a secret instead of its name": (
-        {**LEAST, "etcd": {"endpoints": ["e:2379"], "password": "secret"}},
-        "'/etcd': additional properties 'password' not allowed",
-    ),
-    "a name that no secret has": (
-        {**LEAST, "credentialsSecret": "a b"},
-        "'/credentialsSecret': 'a b' does not",
-    ),
-    "a value with a slip": ({**LEAST, "executer": {}}, "additional properties 'executer' not allowed"),
-    "no coordinator": ({**LEAST, "coordinator": {"replicas": 0}}, "minimum: got 0, want 1"),
-    "an image that moves": ({**LEAST, "image": {"service": "distop:latest"}}, "'/image/service'"),
-    "a setting that is not Spark's": (
-        {**LEAST, "executor": {"conf": {"a": "b"}}},
-        "invalid propertyName 'a'",
-    ),
-    "neither TLS nor the word that it is left out": (
-        {"etcd": {"endpoints": ["e:2379"]}},
-        "coordinator.tlsSecret must name a secret with tls.crt and tls.key; or allow plain text",
-    ),
-    "both": (
-        {**LEAST, "coordinator": {"insecure": True, "tlsSecret": "tls"}},
-        "coordinator.tlsSecret and coordinator.insecure contradict each other",
-    ),
-    "a user without a password": (
-        {**LEAST, "etcd": {"endpoints": ["e:2379"], "user": "distop"}},
-        "etcd.user and etcd.passwordSecret go together",
-    ),
-    "an issuer for everybody": (
-        {**LEAST, "coordinator": {"insecure": True, "issuers": ["https://login.example"]}},
-        "coordinator.audience must say which",
-    ),
-    "service accounts for everybody": (
-        {**LEAST, "coordinator": {"insecure": True, "serviceAccounts": "https://kubernetes.default.svc"}},
-        "coordinator.audience must say which",
-    ),
-    "keys over plain text": (
-        {**LEAST, "coordinator": {"insecure": True, "serviceAccounts": "http://k", "audience": "a"}},
-        "'/coordinator/serviceAccounts'",
-    ),
-    "a warehouse without a catalog": (
-        {**LEAST, "coordinator": {"insecure": True, "catalog": {"warehouse": "s3://b/"}}},
-        "coordinator.catalog.enabled=true",
-    ),
-}
 
 
 def helm(
@@ -253,9 +143,23 @@ def test_distop_takes_the_words_of_its_containers(name: str, tmp_path: Path) -> 
 
 
 def test_settings_of_spark_win_over_those_of_the_chart(tmp_path: Path) -> None:
-    (executor,) = pods(rendered(tmp_path, VALUES["all there is"]))["executor"]["containers"]
-    conf = dict(
-        word.removeprefix("--conf=").split("=", 1) for word in executor["args"] if word.startswith("--conf=")
-    )
+    conf = spark_settings(pods(rendered(tmp_path, VALUES["all there is"])))
     assert (conf["spark.executor.memory"], conf["spark.speculation"]) == ("4g", "true")
     assert conf["spark.kubernetes.driver.pod.name"] == "$(POD_NAME)"
+
+
+def spark_settings(specs: dict[str, dict[str, Any]]) -> dict[str, str]:
+    (executor,) = specs["executor"]["containers"]
+    words = [word.removeprefix("--conf=") for word in executor["args"] if word.startswith("--conf=")]
+    return dict(word.split("=", 1) for word in words)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_workers_get_a_folder_once_and_the_address_of_their_driver(name: str, tmp_path: Path) -> None:
+    """Spark mounts its local folders unless the template has mounts called like its own, and since 4.1 tells
+    workers the address that the driver is bound to."""
+    specs = pods(rendered(tmp_path, VALUES[name]))
+    conf, (worker,) = spark_settings(specs), specs["worker"]["containers"]
+    mounts = {mount["mountPath"]: mount["name"] for mount in worker["volumeMounts"]}
+    assert mounts[conf["spark.local.dir"]].startswith("spark-local-dir-")
+    assert conf["spark.driver.bindAddress"] == conf["spark.driver.host"] == "$(POD_IP)"

@@ -17,6 +17,9 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 
 {{/* What values.schema.json cannot say well. */}}
 {{- define "distop.check" -}}
+{{- if not (regexMatch "^[a-z][-a-z0-9]*$" .Release.Name) -}}
+{{- fail (printf "a release is called by letters, digits and dashes, a letter first, as its services are: not %s" .Release.Name) -}}
+{{- end -}}
 {{- with .Values -}}
 {{- if not (or .coordinator.tlsSecret .coordinator.insecure) -}}
 {{- fail "coordinator.tlsSecret must name a secret with tls.crt and tls.key; or allow plain text: coordinator.insecure=true" -}}

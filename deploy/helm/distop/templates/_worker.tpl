@@ -32,7 +32,7 @@ spec:
       resources: {{- toYaml .Values.sidecar.resources | nindent 8 }}
       securityContext: {{- include "distop.security" . | nindent 8 }}
       volumeMounts:
-        - { name: tmp, mountPath: /tmp, subPath: sidecar }
+        - { name: tmp, mountPath: /tmp }
         - { name: run, mountPath: /run/distop }
         {{- include "distop.etcdMounts" . | nindent 8 }}
   containers:
@@ -42,10 +42,13 @@ spec:
       {{- include "distop.envFrom" . | nindent 6 }}
       securityContext: {{- include "distop.security" . | nindent 8 }}
       volumeMounts:
-        - { name: tmp, mountPath: /tmp, subPath: worker }
+        # By a name that begins like this Spark knows that it has a local folder, and mounts none of its own over it.
+        - { name: spark-local-dir-1, mountPath: /tmp }
         - { name: run, mountPath: /run/distop }
   volumes:
     - name: tmp
+      emptyDir: {}
+    - name: spark-local-dir-1
       emptyDir: {}
     - name: run
       emptyDir: {}
