@@ -2,18 +2,21 @@
 
 They are properties of the snapshot, ``distop.watermark.<source>.<partition>``, with dots inside of a name
 written ``%2E``. They move in the transaction that moves the head, and only forward: a program that commits
-the same rows again, since it never heard of the first time, is refused.
+the same rows again, since it never heard of the first time, is refused. A snapshot of a branch carries them
+until the branch is published, as one that an operation has written there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
 
-from distop.commit.iceberg.provenance import OURS, watermarks_told
-from distop.commit.iceberg.watermarks import is_after
+from distop.commit.iceberg.provenance import OURS, WATERMARKS_BEFORE, moves_of, watermarks_told
+from distop.commit.iceberg.watermarks import is_after, moved
 from distop.commit.steps.partial import Moves
 from distop.errors import AlreadyIngested, InvalidArgument
 from distop.metastore.etcd.client import EtcdClient
@@ -31,43 +34,93 @@ from distop.metastore.tables.watermarks import make_room, marks_at
 PREFIX = "distop.watermark."
 
 
-def marks_moved(etcd: SyncEtcd, record: TableRecord | None, updates: Sequence[TableUpdate]) -> Txn:
-    """What moves the watermarks of a table that a commit carries. Its last snapshot then says what that is,
-    so that a rollback can take it back; what a snapshot says by such names of its own is left out.
+def marks_moved(
+    etcd: SyncEtcd, record: TableRecord | None, base: TableMetadata | None, updates: Sequence[TableUpdate]
+) -> Txn:
+    """What moves the watermarks of a table with a commit: those that its snapshots carry, and those that the
+    snapshots of a branch have carried, which it makes part of the main one.
+
+    Its last snapshot then says what it moves, so that a rollback can take it back; what a snapshot says by
+    such names of its own is left out. A snapshot of another branch says what it is going to move, and moves
+    nothing: its rows are not seen yet.
 
     Raises
     ------
     InvalidArgument
-        That cannot be, the table is to be made, or the watermarks are on a branch: its rows are not seen yet.
+        That cannot be, or the table is to be made, or no branch holds the snapshots.
     AlreadyIngested
         One would not go forward.
+    WatermarkConflict
+        One that a branch carries does not begin where the table's stands now.
     """
-    for update in updates:
-        if isinstance(update, AddSnapshotUpdate) and update.snapshot.summary is not None:
+    added = [update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate)]
+    for snapshot in added:
+        if snapshot.summary is not None:
             for name in OURS:
-                update.snapshot.summary.additional_properties.pop(name, None)
-    if not (marks := _carried(updates)):
+                snapshot.summary.additional_properties.pop(name, None)
+    wanted, (branch, goal) = _carried(added), _goal(updates)
+    if base is None or record is None:
+        if wanted:
+            raise InvalidArgument("a commit that makes the table moves no watermarks")
         return Txn()
-    if record is None:
-        raise InvalidArgument("a commit that makes the table moves no watermarks")
-    txn, told = _moving(etcd, etcd.keyspace.table(record.name), record, marks)
-    last = [update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate)][-1]
-    assert last.summary is not None
+    if wanted and not branch:
+        raise InvalidArgument(
+            "watermarks move with the rows of one branch: those of this commit are on none, or on several",
+            details={"field": "updates"},
+        )
+    before = _before(base, added, goal) if wanted or branch == MAIN_BRANCH else []
+    carried = [moves for snapshot in reversed(before) if (moves := moves_of(snapshot))]
+    if not wanted and (branch != MAIN_BRANCH or not carried):
+        return Txn()
+    txn, moves = _moving(etcd, etcd.keyspace.table(record.name), record, carried, wanted)
+    told = watermarks_told(moves)
+    if branch != MAIN_BRANCH and WATERMARKS_BEFORE not in told:
+        raise InvalidArgument(
+            f"a snapshot of branch {branch!r} would have to carry more watermarks than it can",
+            details={"field": "updates"},
+        )
     for name, value in told.items():
-        last.summary[name] = value
-    return txn
+        assert added[-1].summary is not None
+        added[-1].summary[name] = value
+    return txn if branch == MAIN_BRANCH else Txn()
 
 
-def _carried(updates: Iterable[TableUpdate]) -> Watermarks:
+def _goal(updates: Iterable[TableUpdate]) -> tuple[str, int | None]:
+    """The branch that a commit moves, and where to: the main one, if it is among several. Without a name: it
+    moves none, or several others."""
+    goals = {
+        one.ref_name: one.snapshot_id
+        for one in updates
+        if isinstance(one, SetSnapshotRefUpdate) and one.type == SnapshotRefType.BRANCH
+    }
+    if MAIN_BRANCH in goals:
+        return MAIN_BRANCH, goals[MAIN_BRANCH]
+    return next(iter(goals.items())) if len(goals) == 1 else ("", None)
+
+
+def _before(base: TableMetadata, added: Iterable[Snapshot], at: int | None) -> list[Snapshot]:
+    """The snapshots that lead to one, and are neither new nor part of the main branch; the newest first."""
+    new = {one.snapshot_id: one for one in added}
+    known: dict[int, Snapshot] | None = None
+    found: list[Snapshot] = []
+    while at is not None and at != base.current_snapshot_id:
+        if (one := new.pop(at, None)) is None:
+            if known is None:
+                known = {one.snapshot_id: one for one in base.snapshots}
+                for live in ancestors_of(base.current_snapshot(), base):
+                    known.pop(live.snapshot_id, None)
+            if (one := known.pop(at, None)) is None:
+                break
+            found.append(one)
+        at = one.parent_snapshot_id
+    return found
+
+
+def _carried(added: Iterable[Snapshot]) -> Watermarks:
     """What the snapshots of a commit say of watermarks."""
     found: Watermarks = {}
-    adds, refs = [], set()
-    for update in updates:
-        if isinstance(update, AddSnapshotUpdate) and update.snapshot.summary is not None:
-            adds.append(update.snapshot.summary.additional_properties)
-        elif isinstance(update, SetSnapshotRefUpdate):
-            refs.add(update.ref_name)
-    for name, value in ((name, value) for properties in adds for name, value in properties.items()):
+    told = [one.summary.additional_properties for one in added if one.summary is not None]
+    for name, value in ((name, value) for properties in told for name, value in properties.items()):
         if not name.startswith(PREFIX):
             continue
         source, _, partition = name.removeprefix(PREFIX).partition(".")
@@ -78,27 +131,26 @@ def _carried(updates: Iterable[TableUpdate]) -> Watermarks:
                 details={"field": name},
             )
         found.setdefault(unescape(source), {})[unescape(partition)] = value
-    if found and MAIN_BRANCH not in refs:
-        raise InvalidArgument(
-            "watermarks move with the main branch: the rows of this commit are not seen there",
-            details={"field": "updates"},
-        )
     check_room(found)
     return found
 
 
 def _moving(
-    etcd: SyncEtcd, keys: TableKeys, record: TableRecord, wanted: Watermarks
-) -> tuple[Txn, dict[str, str]]:
-    """What moves watermarks of a table, if they are still as read; and what the snapshot is to say of it."""
+    etcd: SyncEtcd, keys: TableKeys, record: TableRecord, carried: Sequence[Moves], wanted: Watermarks
+) -> tuple[Txn, Moves]:
+    """What moves watermarks of a table, if they are still as read: first what snapshots have carried, then
+    to what is wanted; and what the latter moves."""
+    room = [wanted, *({source: list(moves) for source, moves in one.items()} for one in carried)]
 
     async def read(client: EtcdClient) -> tuple[KeyValue, Marks]:
-        await make_room(client, keys, len(encode_plain(wanted)))
+        await make_room(client, keys, len(encode_plain(room)))
         standing = await client.get_range(keys.watermarks, b"")
         kv = standing.kvs[0] if standing.kvs else KeyValue.missing(keys.watermarks)
         return kv, marks_at(client, record, kv, standing.revision)
 
     standing, marks = etcd.run(read)
+    for one in carried:
+        marks = moved(marks, one)
     marks.chunks.know(position(source, partition) for source, to in wanted.items() for partition in to)
     moves: Moves = {}
     for source, partitions in wanted.items():
@@ -110,5 +162,4 @@ def _moving(
                     f"watermark {source!r}/{partition!r} stands at {at!r}: {value!r} was committed before",
                     details={"source": source, "partition": partition, "present": at, "after": value},
                 )
-    txn = Txn((unchanged(standing),), (Put(keys.watermarks, marks.then(wanted).encoded()),))
-    return txn, watermarks_told(moves)
+    return Txn((unchanged(standing),), (Put(keys.watermarks, marks.then(wanted).encoded()),)), moves

@@ -297,7 +297,8 @@ class EtcdCatalog(ViewCatalog):
         if request and current is not None and is_done(self._etcd, keys, request):
             return current
         check_updates(updates)
-        besides = marks_moved(self._etcd, pointer.record, updates)
+        base = None if current is None else current.metadata
+        besides = marks_moved(self._etcd, pointer.record, base, updates)
         if request:
             besides += noting(self._etcd, keys, request)
         if current is None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import pytest_asyncio
 
@@ -291,3 +293,47 @@ async def test_a_branch_is_published_once_whatever_answer_is_lost(
         await service.client.start("t", "publish_branch", {"branch": "audit"})
     assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 110)]
     assert await ingested(service) == ["a", "b"]
+
+
+async def test_an_engine_writes_to_a_branch_and_it_is_published_with_its_watermarks(
+    service: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E4, P8, P12: by its own writer; its snapshots say how far they go. Once, though an answer is lost."""
+    await service.ingest(source(service, "a", 0))
+
+    def write(number: int, branch: str = "side") -> None:
+        table = service.table()
+        if branch not in table.metadata.refs:
+            now = table.metadata.current_snapshot_id
+            assert now is not None
+            table.manage_snapshots().create_branch(now, branch).commit()
+        rows = {"id": [number], "kind": ["k1"], "day": [date(2013, 1, 1)]}
+        told = {"distop.watermark.orders.0": str(number)}
+        schema = table.schema().as_arrow()
+        table.refresh().append(pa.table(rows, schema=schema), branch=branch, snapshot_properties=told)
+
+    for number in (100, 101):
+        await asyncio.to_thread(write, number)
+    with pytest.raises(AlreadyIngested):
+        await asyncio.to_thread(write, 101)
+    assert await asyncio.to_thread(service.ids) == list(range(10))
+    assert "orders" not in await service.client.watermarks("t")
+    once = service.folder / "once"
+    once.mkdir()
+    monkeypatch.setenv(crashpoints.ONCE_VARIABLE, str(once))
+    monkeypatch.setattr(crashpoints, "_PLAN", "finish.after=lost")
+    assert (await succeeds(service, "publish_branch", branch="side"))["publishedSnapshots"] == 2
+    await eventually(lambda: list(once.iterdir()))
+    everything = [*range(10), 100, 101]
+    assert await asyncio.to_thread(service.ids) == everything
+    assert (await service.client.watermarks("t"))["orders"] == {"0": "101"}
+    with pytest.raises(AlreadyIngested):
+        await asyncio.to_thread(write, 101)
+    # Rows of the same source come to the table while others wait on the branch.
+    await asyncio.to_thread(write, 102)
+    await asyncio.to_thread(write, 103, "main")
+    refused = await run(service, "publish_branch", branch="side", on_conflict="rebase")
+    assert refused.error is not None
+    assert refused.error.code == "WATERMARK_CONFLICT"
+    assert await asyncio.to_thread(service.ids) == [*everything, 103]
+    assert (await service.client.watermarks("t"))["orders"] == {"0": "103"}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.iceberg.provenance import without
-from distop.errors import AlreadyIngested, InvalidArgument
+from distop.errors import AlreadyIngested, InvalidArgument, WatermarkConflict
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.tables.watermarks import read_marks
 from support.etcd.lossy import Fault
@@ -81,13 +84,100 @@ def test_what_moves_no_watermark_is_refused(catalog: EtcdCatalog, name: str) -> 
         table.append(ids(0, 1), snapshot_properties={f"distop.watermark.{name}": "1"})
 
 
-def test_they_move_when_the_rows_are_seen(catalog: EtcdCatalog, store: SyncEtcd) -> None:
-    """P12: not with a branch that nobody has published."""
-    table = catalog.create_table("default.t", SCHEMA)
+def branched(catalog: EtcdCatalog) -> Table:
+    """A table of one row, and a branch of it."""
+    table = catalog.create_table("default.t", SCHEMA, properties={"commit.retry.num-retries": "0"})
     table.append(ids(0, 1))
-    snapshot = table.current_snapshot()
+    table.manage_snapshots().create_branch(present(table), "side").commit()
+    return table
+
+
+def present(table: Table, branch: str = "main") -> int:
+    snapshot = table.refresh().metadata.snapshot_by_name(branch)
     assert snapshot is not None
-    table.manage_snapshots().create_branch(snapshot.snapshot_id, "side").commit()
-    with pytest.raises(InvalidArgument, match="main branch"):
-        table.append(ids(1, 1), snapshot_properties={AT: "1"}, branch="side")
+    return snapshot.snapshot_id
+
+
+def forward(table: Table, branch: str) -> None:
+    """What Spark's procedure ``fast_forward`` commits."""
+    to: dict[str, Any] = {"ref-name": "main", "type": "branch", "snapshot-id": present(table, branch)}
+    table.catalog.commit_table(table, (), (SetSnapshotRefUpdate(**to),))
+    table.refresh()
+
+
+def test_a_branch_carries_them_until_its_rows_are_seen(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """P12, E4, C8: whoever makes it the main one moves them in the same transaction; and on the branch, too,
+    what is written again is refused."""
+    table = branched(catalog)
+    for value in ("3", "4"):
+        table.append(ids(int(value), 1), branch="side", snapshot_properties={AT: value})
+        with pytest.raises(AlreadyIngested):
+            table.append(ids(int(value), 1), branch="side", snapshot_properties={AT: value})
+    table.refresh().append(ids(5, 1), branch="side")
+    assert marks(store) == {}
+    assert table.scan().to_arrow()["id"].to_pylist() == [0]
+    forward(table, "side")
+    assert marks(store) == {"orders.eu": {"0": "4"}}
+    assert sorted(table.scan().to_arrow()["id"].to_pylist()) == [0, 3, 4, 5]
+    keys = keys_of(store, "t")
+    assert store.get(keys.watermarks).mod_revision == store.get(keys.head).mod_revision
+    with pytest.raises(AlreadyIngested):
+        table.append(ids(4, 1), snapshot_properties={AT: "4"})
+    # A rollback takes back what each of them has moved.
+    newest = [
+        one for one in reversed(table.snapshots()) if one.snapshot_id != table.snapshots()[0].snapshot_id
+    ]
+    assert without(newest[:2], marks(store))["orders.eu"]["0"] == "3"
+    assert not any(without(newest, marks(store)).values())
+
+
+def test_a_branch_that_a_branch_began_with_carries_on(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """E4: and a commit to the main branch that has it below moves what both carry."""
+    table = branched(catalog)
+    table.append(ids(1, 1), branch="side", snapshot_properties={AT: "1"})
+    table.manage_snapshots().create_branch(present(table, "side"), "more").commit()
+    with pytest.raises(AlreadyIngested):
+        table.refresh().append(ids(1, 1), branch="more", snapshot_properties={AT: "1"})
+    table.refresh().append(ids(2, 1), branch="more", snapshot_properties={AT: "2"})
+    forward(table, "more")
+    assert marks(store) == {"orders.eu": {"0": "2"}}
+
+
+def test_a_branch_that_the_table_has_overtaken_is_not_made_the_main_one(
+    catalog: EtcdCatalog, store: SyncEtcd
+) -> None:
+    """P16: the rows of one source would be there twice."""
+    table = branched(catalog)
+    table.append(ids(3, 1), branch="side", snapshot_properties={AT: "3"})
+    table.refresh().append(ids(2, 1), snapshot_properties={AT: "2"})
+    with pytest.raises(WatermarkConflict, match="stands at '2', the operation began at None"):
+        forward(table, "side")
+    with pytest.raises(WatermarkConflict):
+        table.refresh().append(ids(4, 1), branch="side", snapshot_properties={AT: "4"})
+    assert marks(store) == {"orders.eu": {"0": "2"}}
+    assert table.refresh().scan().to_arrow().num_rows == 2
+    forward_main_back(table)
+    assert marks(store) == {"orders.eu": {"0": "2"}}
+
+
+def forward_main_back(table: Table) -> None:
+    """An Iceberg program goes back to the first snapshot: that brings none, and moves none."""
+    table.manage_snapshots().rollback_to_snapshot(table.snapshots()[0].snapshot_id).commit()
+
+
+def test_watermarks_of_rows_on_no_branch_are_refused(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """U3: nobody would move them; nor those that a snapshot has no room for."""
+    table = branched(catalog)
+    with table.transaction() as making:
+        making.append(ids(1, 1), branch="side", snapshot_properties={AT: "1"})
+        added = [one for one in making._updates if isinstance(one, AddSnapshotUpdate)]
+        making._updates = ()
+    tag: dict[str, Any] = {"ref-name": "x", "type": "tag", "snapshot-id": added[0].snapshot.snapshot_id}
+    nowhere: tuple[TableUpdate, ...] = (*added,)
+    for updates in (nowhere, (*nowhere, SetSnapshotRefUpdate(**tag))):
+        with pytest.raises(InvalidArgument, match="on none, or on several"):
+            catalog.commit(("default", "t"), (), tuple(one.model_copy(deep=True) for one in updates))
+    many = {f"distop.watermark.s.{number:0100}": "1" for number in range(200)}
+    with pytest.raises(InvalidArgument, match="more watermarks than it can"):
+        table.append(ids(1, 1), branch="side", snapshot_properties=many)
     assert marks(store) == {}
