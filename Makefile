@@ -103,8 +103,8 @@ cluster-down: ## end it; its data stay
 
 .PHONY: cluster-demo
 cluster-demo: setup ## the flights on such a cluster, while its hosts die, part and stand still: every row counted
-	@deploy/compose/secrets.sh
-	@TAGS="service spark etcd s3 prometheus" deploy/images.sh
+	@if docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; then \
+		deploy/compose/secrets.sh && TAGS="service spark etcd s3 prometheus" deploy/images.sh; fi
 	$(BIN)/python demo/cluster.py
 
 .PHONY: cluster-test

@@ -1,7 +1,7 @@
 """The flights on the cluster of deploy/compose.yaml, while its hosts die, part and stand still.
 
-``make cluster-demo``; ``make cluster-test`` (``--each``) loses a host of each kind. They need a container
-engine with Compose, and print what was found as JSON, last.
+``make cluster-demo``; ``make cluster-test`` (``--each``) loses a host of each kind. Hosts are containers, or,
+for the demo where no engine with Compose answers, network namespaces. Prints what was found as JSON, last.
 """
 
 from __future__ import annotations
@@ -13,37 +13,40 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import docker
+import cluster_namespaces
 from cluster_hosts import Cluster, libfaketime, missing, started
+from cluster_namespaces import Namespaces
 from crew import until
 from flights import FILE, OPTIONS, write_days
 
 from distop.client import Client, Operation
 
-TABLE = "flights"
+TABLE, COPY, STREAM = "flights", "flights_copy", "stream"
 CUT_S = 20
 """How long a part of the cluster is away, four times as long as a lease lives."""
 
 CLOCK = "the clock of a coordinator, for a while the only one, is ten minutes ahead"
 
+Hosts = Cluster | Namespaces
+
 Fault = tuple[str, Callable[[str], Any], Callable[[Operation], str]]
 """What happens, what does it to a service, and which it is, with an operation at work."""
 
 
-def storm(cluster: Cluster, client: Client) -> list[Fault]:
+def storm(cluster: Hosts, client: Client) -> list[Fault]:
     """What the demo shows."""
     return [
         ("a worker of Spark is killed -9", cluster.killed, lambda _: "worker1"),
-        ("the coordinator that leads is cut off", cluster.parted, lambda _: _leader(client)),
+        ("the coordinator that leads is cut off", cluster.parted, lambda _: _leader(cluster, client)),
         ("a member of etcd is killed -9", cluster.killed, lambda _: "etcd2"),
-        ("the executor at work stands still", cluster.paused, _runner(client)),
+        ("the executor at work stands still", cluster.paused, _runner(cluster, client)),
         ("a sidecar is killed -9", cluster.killed, lambda _: "sidecar2"),
-        ("the coordinator that leads is killed -9", cluster.killed, lambda _: _leader(client)),
+        ("the coordinator that leads is killed -9", cluster.killed, lambda _: _leader(cluster, client)),
     ]
 
 
@@ -51,14 +54,18 @@ def losses(cluster: Cluster, client: Client, library: Path | None) -> list[Fault
     """A host of each kind, and what a host may suffer that is not dead."""
     faults: list[Fault] = [
         ("a member of etcd is killed -9", cluster.killed, lambda _: "etcd1"),
-        ("the coordinator that leads is killed -9", cluster.killed, lambda _: _leader(client)),
-        ("the executor at work is killed -9", cluster.killed, _runner(client)),
+        ("the coordinator that leads is killed -9", cluster.killed, lambda _: _leader(cluster, client)),
+        ("the executor at work is killed -9", cluster.killed, _runner(cluster, client)),
         ("a worker of Spark is killed -9", cluster.killed, lambda _: "worker1"),
         ("the master of Spark is killed -9", cluster.killed, lambda _: "master"),
         ("all sidecars are killed -9", cluster.killed, lambda _: "sidecar1 sidecar2"),
         ("the object store is killed -9", cluster.killed, lambda _: "s3"),
         ("the disk of a worker is full", cluster.filled, lambda _: "worker1"),
-        ("the network of the coordinator that leads is slow", cluster.slowed, lambda _: _leader(client)),
+        (
+            "the network of the coordinator that leads is slow",
+            cluster.slowed,
+            lambda _: _leader(cluster, client),
+        ),
     ]
     if library:
         faults.append((CLOCK, partial(_alone_and_ahead, cluster, library), lambda _: "coordinator1"))
@@ -74,7 +81,7 @@ def _alone_and_ahead(cluster: Cluster, library: Path, service: str) -> Iterator[
         yield
 
 
-def strike(client: Client, faults: list[Fault], names: Iterable[str]) -> dict[str, list[str]]:
+def strike(cluster: Hosts, client: Client, faults: list[Fault], names: Iterable[str]) -> dict[str, list[str]]:
     """One fault after the other, each in the middle of an operation, with more batches behind it; what
     ``distop doctor`` found during each."""
     named: dict[str, list[str]] = {}
@@ -82,7 +89,7 @@ def strike(client: Client, faults: list[Fault], names: Iterable[str]) -> dict[st
     share = -(-len(days) // len(faults))
     for number, (what, fault, chosen) in enumerate(faults):
         for day in days[number * share : (number + 1) * share]:
-            client.enqueue(TABLE, day, "ingest", {"paths": [f"s3://landing/{day}"], **OPTIONS})
+            client.enqueue(TABLE, day, "ingest", {"paths": [cluster.url(f"landing/{day}")], **OPTIONS})
         service = until(partial(_victim, client, chosen), "an operation at work", 120)
         before = _left(client)
         with fault(service):
@@ -95,6 +102,45 @@ def strike(client: Client, faults: list[Fault], names: Iterable[str]) -> dict[st
     return named
 
 
+def stream(cluster: Hosts, client: Client, rows: int) -> dict[str, int]:
+    """A user's streaming query copies the table, on the cluster; the host of its driver dies half-way."""
+    client.create_table(COPY, cluster.url(f"tables/{COPY}"), options={"partitionBy": ["month(time_hour)"]})
+    driver = f"spark.driver.host={cluster.address(STREAM)}"
+    settings = [driver, "spark.driver.bindAddress=0.0.0.0", "spark.cores.max=2"]
+    words = [TABLE, COPY, "checkpoint", "24", f"spark://{cluster.address('master')}:7077", *settings]
+    # Its cores are those of an executor, which has nothing to do any more.
+    with (
+        cluster.stopped("executor2"),
+        cluster.program(STREAM, Path(__file__).parent / "stream.py", *words),
+    ):
+        half = until(lambda: _rows(client, COPY) or None, "a batch of the stream", 300)
+        with cluster.killed(STREAM):
+            pass
+        until(lambda: _rows(client, COPY) >= rows or None, "the end of the stream", 400)
+    batches = sum(1 for _ in client.snapshots(COPY))
+    print(
+        f"  a streaming query copied the table: its driver's host killed -9 at {half:,} rows, and "
+        f"started again; {_rows(client, COPY):,} rows in {batches} batches",
+        flush=True,
+    )
+    return {"streamed_batches": batches}
+
+
+def _rows(client: Client, table: str) -> int:
+    return next((one.rows or 0 for one in client.snapshots(table) if one.present), 0)
+
+
+def counted(cluster: Hosts, table: str, days: Counter[str]) -> dict[str, int]:
+    """The rows of a table, held against those of the source."""
+    found = cluster.run_inside("coordinator2", Path(__file__).parent / "cluster_rows.py", table)
+    there = Counter(found["days"])
+    return {
+        "rows": there.total(),
+        "rows_lost": (days - there).total(),
+        "rows_doubled": (there - days).total() + found["doubled"],
+    }
+
+
 def _victim(client: Client, chosen: Callable[[Operation], str]) -> str | None:
     running = client.ordering(TABLE).running
     if not running:
@@ -103,50 +149,55 @@ def _victim(client: Client, chosen: Callable[[Operation], str]) -> str | None:
     return chosen(operation) or None if operation.runner else None
 
 
-def _leader(client: Client) -> str:
-    """The service that leads the table; its container is the member's host."""
+def _leader(cluster: Hosts, client: Client) -> str:
+    """The service that leads the table."""
     leader = client.get_table(TABLE).leader
-    return _service(client, leader) if leader else ""
+    return _service(cluster, client, leader) if leader else ""
 
 
-def _runner(client: Client) -> Callable[[Operation], str]:
-    return lambda operation: _service(client, operation.runner)
+def _runner(cluster: Hosts, client: Client) -> Callable[[Operation], str]:
+    return lambda operation: _service(cluster, client, operation.runner)
 
 
-def _service(client: Client, member: str) -> str:
+def _service(cluster: Hosts, client: Client, member: str) -> str:
     hosts = {one.id: one.host for one in client.members()}
-    if member not in hosts:
-        return ""
-    found = docker.from_env(timeout=60).containers.get(hosts[member])
-    return str(found.labels["com.docker.compose.service"])
+    return cluster.service_of(hosts[member]) if member in hosts else ""
 
 
 def _left(client: Client) -> int:
     return sum(1 for _ in client.backlog(TABLE))
 
 
-def play(cluster: Cluster, days: Counter[str], folder: Path, *, each: bool) -> dict[str, Any]:
+def play(cluster: Hosts, days: Counter[str], folder: Path, *, each: bool) -> dict[str, Any]:
     """All of it; what is found in the end."""
-    source, library = folder / "source", libfaketime(folder / "faketime") if each else None
-    storage = cluster.storage()
+    library = libfaketime(folder / "faketime") if each else None
     for day in days:
-        storage.put_file(str(source / day / FILE), f"landing/{day}/{FILE}")
-    print(f"{days.total():,} flights of 2013 in {len(days)} daily batches, in the object store", flush=True)
+        cluster.put(folder / "source" / day / FILE, f"landing/{day}/{FILE}")
+    print(
+        f"{days.total():,} flights of 2013 in {len(days)} daily batches, where all hosts see them", flush=True
+    )
     with cluster.connect() as client:
-        client.create_table(TABLE, f"s3://tables/{TABLE}", options={"partitionBy": ["month(time_hour)"]})
+        client.create_table(
+            TABLE, cluster.url(f"tables/{TABLE}"), options={"partitionBy": ["month(time_hour)"]}
+        )
         client.set_ordering(TABLE, together=2)
-        faults = losses(cluster, client, library) if each else storm(cluster, client)
-        named = strike(client, faults, days)
+        if each and isinstance(cluster, Cluster):
+            faults = losses(cluster, client, library)
+        else:
+            faults = storm(cluster, client)
+        named = strike(cluster, client, faults, days)
         until(lambda: _left(client) == 0 or None, "the end of the backlog", 400)
         failed = sum(found.state.value == "failed" for found in client.list(TABLE))
         marks = client.watermarks(TABLE)
         findings = [one.code for one in client.diagnose(TABLE).findings]
-    found = cluster.run_inside("coordinator2", Path(__file__).parent / "cluster_rows.py")
-    counted = Counter(found["days"])
+        streamed = {} if each else stream(cluster, client, days.total())
+    found = counted(cluster, TABLE, days)
+    if not each:
+        streamed |= {f"streamed_{name}": value for name, value in counted(cluster, COPY, days).items()}
     return {
-        "rows": counted.total(),
-        "rows_lost": (days - counted).total(),
-        "rows_doubled": (counted - days).total() + found["doubled"],
+        "hosts_are": cluster.hosts_are,
+        **found,
+        **streamed,
         "watermarks": sum(map(len, marks.values())),
         "failed_operations": failed,
         "findings": sorted(set(findings)),
@@ -160,12 +211,19 @@ def main() -> int:
     parser.add_argument("--each", action="store_true", help="lose a host of each kind, one after the other")
     each = parser.parse_args().each
     began = time.monotonic()
-    if lacking := missing():
-        print(lacking, file=sys.stderr)
-        return 2
     folder = Path(__file__).parent / "work-cluster"
+    hosts: AbstractContextManager[Hosts]
+    if lacking := missing():
+        print(f"NO_CONTAINER_ENGINE: {lacking}", file=sys.stderr)
+        if why_not := "the faults of --each need containers" if each else cluster_namespaces.unable():
+            print(f"nor does it go without: {why_not}", file=sys.stderr)
+            return 2
+        print("the same in network namespaces, without TLS, users and an object store", file=sys.stderr)
+        hosts = cluster_namespaces.started(folder)
+    else:
+        hosts = started()
     days = write_days(folder / "source")
-    with started() as cluster:
+    with hosts as cluster:
         print(f"the cluster is there ({time.monotonic() - began:.0f} s)", flush=True)
         found = play(cluster, days, folder, each=each)
     found["seconds"] = round(time.monotonic() - began)
@@ -177,6 +235,8 @@ def main() -> int:
         "watermarks": len(days),
         "failed_operations": 0,
     }
+    if not each:
+        right |= {f"streamed_{name}": right[name] for name in ("rows", "rows_lost", "rows_doubled")}
     if each and CLOCK in found["named"] and "CLOCK_SKEW" not in found["named"][CLOCK]:
         print(f"doctor did not see that {CLOCK}", file=sys.stderr)
         return 1

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,16 @@ from distop.client import Client, Credentials
 
 ROOT = Path(__file__).parent.parent
 SECRETS = ROOT / "deploy" / "compose" / "secrets"
-COMPOSE = ["docker", "compose", "--progress", "quiet", "-p", "distop-demo", "-f", "deploy/compose.yaml"]
-UP_S, DOWN_S = 300, 120
+PROJECT = "distop-demo"
+COMPOSE = ["docker", "compose", "--progress", "quiet", "-p", PROJECT, "-f", "deploy/compose.yaml"]
+UP_S, DOWN_S = 420, 180
 """Deadlines of Compose."""
 
 
 class Cluster:
     """Its containers by the names of their services, and clients of it."""
+
+    hosts_are = "containers"
 
     def __init__(self) -> None:
         self._engine = docker.from_env(timeout=60)
@@ -37,6 +42,23 @@ class Cluster:
         shown = Credentials(ca=str(SECRETS / "ca.crt"), token_file=str(SECRETS / "admin-token"))
         return Client("127.0.0.1:7070,127.0.0.1:7080", timeout_s=60, connect_timeout_s=60, credentials=shown)
 
+    def address(self, service: str) -> str:
+        """What the others know it by."""
+        return service
+
+    def service_of(self, host: str) -> str:
+        """The service of a member's host, which is its container."""
+        return str(self._engine.containers.get(host).labels["com.docker.compose.service"])
+
+    def url(self, name: str) -> str:
+        """Where files of all hosts are."""
+        return f"s3://{name}"
+
+    def put(self, file: Path, name: str) -> None:
+        """Have all hosts see a file."""
+        self.storage.put_file(str(file), name)
+
+    @cached_property
     def storage(self) -> s3fs.S3FileSystem:
         """Its object store, at the address that it has on this machine."""
         networks = self.container("s3").attrs["NetworkSettings"]["Networks"].values()
@@ -45,7 +67,7 @@ class Cluster:
         return s3fs.S3FileSystem(key="distop", secret=secret, endpoint_url=f"http://{address}:8333")
 
     def container(self, service: str) -> Any:
-        labels = ["com.docker.compose.project=distop-demo", f"com.docker.compose.service={service}"]
+        labels = [f"com.docker.compose.project={PROJECT}", f"com.docker.compose.service={service}"]
         (found,) = self._engine.containers.list(all=True, filters={"label": labels})
         return found
 
@@ -61,6 +83,13 @@ class Cluster:
         yield
         for host in hosts:
             host.start()
+
+    @contextmanager
+    def stopped(self, service: str) -> Iterator[None]:
+        """A host that is asked to end, and comes back."""
+        self.container(service).stop(timeout=30)
+        yield
+        self.container(service).start()
 
     @contextmanager
     def parted(self, service: str) -> Iterator[None]:
@@ -130,11 +159,44 @@ class Cluster:
         yield
         _compose(*again, timeout_s=DOWN_S)
 
-    def run_inside(self, service: str, script: Path) -> Any:
+    @contextmanager
+    def program(self, name: str, script: Path, *words: str) -> Iterator[None]:
+        """Another host, with a Spark program of a user's, until the end of the context. It is one of the
+        containers, by this name."""
+        (network,) = self.container("master").attrs["NetworkSettings"]["Networks"]
+        shown = ("ca.crt", "admin-token", "aws")
+        host = self._engine.containers.run(
+            "distop:spark",
+            ["-c", script.read_text(), *words],
+            entrypoint=["python"],
+            name=name,
+            hostname=name,
+            network=network,
+            detach=True,
+            environment={
+                "DISTOP_ADDRESS": "coordinator1:7070,coordinator2:7070",
+                "DISTOP_CA": "/run/secrets/ca.crt",
+                "DISTOP_TOKEN_FILE": "/run/secrets/admin-token",
+                "AWS_ENDPOINT_URL": "http://s3:8333",
+                "AWS_SHARED_CREDENTIALS_FILE": "/run/secrets/aws",
+                "AWS_REGION": "us-east-1",
+            },
+            volumes=[f"{SECRETS / one}:/run/secrets/{one}:ro" for one in shown],
+            labels={"com.docker.compose.project": PROJECT, "com.docker.compose.service": name},
+        )
+        try:
+            yield
+        except BaseException:
+            print(host.logs(tail=40).decode(errors="replace"), file=sys.stderr)
+            raise
+        finally:
+            host.remove(force=True, v=True)
+
+    def run_inside(self, service: str, script: Path, *words: str) -> Any:
         """What a Python program says, as JSON, where the service runs."""
         name = self.container(service).name
         done = subprocess.run(
-            ["docker", "exec", "--interactive", name, "python", "-"],
+            ["docker", "exec", "--interactive", name, "python", "-", *words],
             stdin=script.open(),
             capture_output=True,
             text=True,
@@ -150,7 +212,9 @@ class Cluster:
 def started() -> Iterator[Cluster]:
     """The cluster, until it is ended with all that it holds."""
     cluster = Cluster()
-    _compose("down", "--volumes", "--timeout", "5", timeout_s=DOWN_S)  # of a demo that was killed
+    _compose(
+        "down", "--volumes", "--remove-orphans", "--timeout", "5", timeout_s=DOWN_S
+    )  # of a demo that was killed
     try:
         _compose("up", "--detach", "--wait", timeout_s=UP_S)
         yield cluster

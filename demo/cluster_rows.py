@@ -1,8 +1,9 @@
-"""The rows of the table, counted inside of the cluster: by day, and those that stand there twice; as JSON."""
+"""The rows of a table, counted inside of the cluster: by day, and those that stand there twice; as JSON."""
 
 from __future__ import annotations
 
 import json
+import sys
 
 from distop.commit.catalog import EtcdCatalog
 from distop.metastore.etcd.config import EtcdConfig
@@ -20,7 +21,7 @@ properties = {
     "etcd.key": config.key,
 }
 table = EtcdCatalog("demo", **{name: text for name, text in properties.items() if text}).load_table(
-    "default.flights"
+    f"default.{sys.argv[1]}"
 )
 rows = table.scan(selected_fields=("year", "month", "day", *KEY)).to_arrow()
 doubled = rows.num_rows - rows.group_by(list(KEY)).aggregate([]).num_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,21 @@ def test_files_that_are_mounted_are_there(cluster: dict[str, Any]) -> None:
     for secret in cluster["secrets"].values():
         name = Path(secret["file"]).name
         assert name in made or f"certificate {name.rpartition('.')[0]} " in made
+
+
+def test_without_containers_the_demo_starts_the_same_services(
+    cluster: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "demo")
+    found = import_module("cluster_namespaces").commands(tmp_path)
+    containers_only = {"etcd-users", "s3", "buckets", "prometheus", "grafana"}
+    assert set(found) == set(cluster["services"]) - containers_only
+    ours = {name: words for name, (words, _) in found.items() if "distop.cli.main" in words}
+    assert len(ours) == 6
+    for name, words in ours.items():
+        try:
+            parse(words[words.index("distop.cli.main") + 1 :])
+        except typer.TyperException as error:
+            pytest.fail(f"{name}: {error.format_message()}")
+    for name, (_, environment) in found.items():
+        assert ("DISTOP_ETCD" in environment) == (name in ours), name
