@@ -4,10 +4,12 @@
 
 Four processes commit for some seconds, to one table all of them, then each to any of 100 tables: a property
 of the table changes, so that what is measured is the catalog. Who loses a race loads the table and commits
-again; only commits that have happened count. Then one process loads tables. Three ways, in turns, in one run:
-pyiceberg's ``SqlCatalog`` on SQLite, which Python programs use without a server; distop's ``EtcdCatalog``,
-which is the same to a program; and pyiceberg's ``RestCatalog`` with a coordinator. Metadata is on one disk;
-the best of three rounds counts for each. SQLAlchemy is installed into ``build/bench``, for this alone.
+again; only commits that have happened count. Then one process loads tables. In turns, in one run:
+pyiceberg's ``SqlCatalog`` on SQLite, which Python programs use without a server, and on PostgreSQL;
+distop's ``EtcdCatalog``, which is the same to a program; and pyiceberg's ``RestCatalog`` with a
+coordinator, and with Iceberg's own REST service (in Java, over PostgreSQL). Metadata is on one disk; the
+best of three rounds counts for each. What is compared with is installed into ``build/bench``, for this
+alone; what needs PostgreSQL is left out where that is not installed.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
 
 from common import Processes, print_json, print_table
+from peers.catalogs import USER, missing, postgres, rest_service
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.schema import Schema
@@ -34,9 +37,17 @@ from distop.metastore.etcd.embedded import EtcdProcess, free_port
 
 WRITERS, TABLES, LOADS = 4, 100, 300
 SECONDS, ROUNDS = 4.0, int(sys.argv[1]) if sys.argv[1:2] and sys.argv[1].isdecimal() else 3
+DRIVERS = ("sqlalchemy==2.*", "psycopg2-binary==2.*")
 SCHEMA = Schema(NestedField(1, "id", LongType()))
 LIBRARIES = Path(__file__).resolve().parents[1] / "build/bench"
-DOORS = {"sqlite": "SqlCatalog on SQLite", "etcd": "EtcdCatalog", "rest": "RestCatalog, one coordinator"}
+DOORS = {
+    "sqlite": "SqlCatalog on SQLite",
+    "postgres": "SqlCatalog on PostgreSQL",
+    "java": "RestCatalog, Iceberg's own service",
+    "etcd": "EtcdCatalog",
+    "rest": "RestCatalog, one coordinator",
+}
+OURS = ("etcd", "rest")
 
 
 def name_of(number: int) -> tuple[str, str]:
@@ -99,7 +110,9 @@ def loads(properties: dict[str, str]) -> float:
 def measure(doors: dict[str, dict[str, str]], folder: Path) -> dict[str, dict[str, float]]:
     """Of each door: commits per second to one table and to all, and seconds of a load."""
     best = {door: {"one": 0.0, "all": 0.0, "load": float("inf")} for door in doors}
-    for door in ("sqlite", "etcd"):  # REST serves the tables of etcd
+    for door in doors:
+        if door == "rest":  # it serves the tables of etcd
+            continue
         catalog = opened(doors[door])
         catalog.create_namespace("bench")
         for number in range(TABLES):
@@ -113,24 +126,22 @@ def measure(doors: dict[str, dict[str, str]], folder: Path) -> dict[str, dict[st
     return best
 
 
+def over(ours: dict[str, float], peers: dict[str, dict[str, float]]) -> float:
+    """The smallest of the ratios of our two rates to those of the peers."""
+    return round(min(ours[rate] / of[rate] for of in peers.values() for rate in ("one", "all")), 2)
+
+
 def main() -> None:
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "--upgrade", "--target", str(LIBRARIES), "sqlalchemy==2.*"], check=True)
+    subprocess.run([*pip, "install", "--upgrade", "--target", str(LIBRARIES), *DRIVERS], check=True)
     sys.path.insert(0, str(LIBRARIES))
-    with (
-        tempfile.TemporaryDirectory(prefix="distop-bench-") as name,
-        EtcdProcess(Path(name) / "etcd") as etcd,
-        Processes(Path(name), EtcdConfig(endpoints=(etcd.endpoint,)).to_env()) as processes,
-    ):
-        folder, address = Path(name), f"127.0.0.1:{free_port()}"
-        served = (
-            "--listen",
-            "127.0.0.1:0",
-            "--catalog",
-            address,
-            "--warehouse",
-            f"file://{folder}/etcd-tables",
-        )
+    with ExitStack() as ending:
+        folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="distop-bench-")))
+        etcd = ending.enter_context(EtcdProcess(folder / "etcd"))
+        environment = EtcdConfig(endpoints=(etcd.endpoint,)).to_env()
+        processes, address = ending.enter_context(Processes(folder, environment)), f"127.0.0.1:{free_port()}"
+        warehouse = f"file://{folder}/etcd-tables"
+        served = ("--listen", "127.0.0.1:0", "--catalog", address, "--warehouse", warehouse)
         processes.start("coordinator", "coordinator", *served)
         doors = {
             "sqlite": {
@@ -141,12 +152,24 @@ def main() -> None:
             "etcd": {
                 "py-catalog-impl": "distop.commit.catalog.EtcdCatalog",
                 "etcd.endpoints": etcd.endpoint,
-                "warehouse": f"file://{folder}/etcd-tables",
+                "warehouse": warehouse,
             },
             "rest": {"type": "rest", "uri": f"http://{address}"},
         }
-        found = measure(doors, folder)
-    peer, ours, rest = (found[door] for door in ("sqlite", "etcd", "rest"))
+        if without := missing():
+            print(f"left out: {DOORS['postgres']} and {DOORS['java']}: {without}")
+        else:
+            database = ending.enter_context(postgres())
+            doors["postgres"] = {
+                "type": "sql",
+                "uri": f"postgresql+psycopg2://{USER}@{database}",
+                "warehouse": f"file://{folder}/postgres-tables",
+            }
+            another = ending.enter_context(rest_service(ending.enter_context(postgres()), folder / "java"))
+            doors["java"] = {"type": "rest", "uri": another}
+        found = measure({door: doors[door] for door in DOORS if door in doors}, folder)
+    ours, rest = found["etcd"], found["rest"]
+    peers = {door: of for door, of in found.items() if door not in OURS}
     rows = [
         (DOORS[door], f"{of['one']:.0f}", f"{of['all']:.0f}", f"{of['load'] * 1e3:.1f}")
         for door, of in found.items()
@@ -157,12 +180,14 @@ def main() -> None:
         commits_per_s_one=round(ours["one"], 1),
         commits_per_s_100=round(ours["all"], 1),
         load_p50_ms=round(ours["load"] * 1e3, 2),
-        over_peer=round(min(ours["one"] / peer["one"], ours["all"] / peer["all"]), 2),
+        over_peer=over(ours, peers),
         rest_commits_per_s_one=round(rest["one"], 1),
         rest_commits_per_s_100=round(rest["all"], 1),
         rest_load_p50_ms=round(rest["load"] * 1e3, 2),
-        rest_over_peer=round(min(rest["one"] / peer["one"], rest["all"] / peer["all"]), 2),
-        peer_load_p50_ms=round(peer["load"] * 1e3, 2),
+        rest_over_peer=over(rest, peers),
+        **{f"over_{door}": over(ours, {door: of}) for door, of in peers.items()},
+        **{f"rest_over_{door}": over(rest, {door: of}) for door, of in peers.items()},
+        **{f"{door}_load_p50_ms": round(of["load"] * 1e3, 2) for door, of in peers.items()},
     )
 
 

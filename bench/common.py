@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -116,6 +117,22 @@ def cpu_s(pid: int) -> float:
     """Processor time of a process so far, in seconds (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_of_all_s() -> float:
+    """Processor time so far of this process and all below it, ended ones that were waited for too (Linux)."""
+    ticks, children = dict[int, int](), dict[int, list[int]]()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            fields = stat.read_text().rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(pid := int(stat.parent.name))
+            ticks[pid] = sum(map(int, fields[11:15]))
+    found, total = [os.getpid()], 0
+    while found:
+        pid = found.pop()
+        total += ticks.get(pid, 0)
+        found += children.get(pid, [])
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

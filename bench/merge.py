@@ -1,13 +1,15 @@
-"""Rows merged into a table by keys, against Spark's join and pyiceberg's ``upsert``.
+"""Rows merged into a table by keys, against Spark's ``MERGE INTO``, its join, and pyiceberg's ``upsert``.
 
     make bench-merge
 
 Real processes: etcd, a coordinator, an executor with two threads. A table has 4 million rows in 20 files,
-sorted by their keys. A batch of 20,000 rows, half of them new, is merged into it: once with keys of its last
-files, as changes of recent days are, and once with keys of all files. Beside it, in the same run and on the
-same rows: Spark on two cores writes the table anew without the old rows and with the new ones, as one does
-where nothing keeps track of files; and pyiceberg's ``Table.upsert``, on a tenth of the batch. Spark must come
-to the same rows. The best of two rounds counts.
+sorted by their keys. A batch of 20,000 rows, half of them new, is merged into it: once with keys of its
+last files, as changes of recent days are, and once with keys of all files. Beside it, in the same run and
+on the same rows: Spark on two cores writes the table anew without the old rows and with the new ones, as
+one does where nothing keeps track of files; ``MERGE INTO`` on two cores, by Iceberg's own writer through
+the catalog, on a table of its own, in the Spark that ``make conformance`` has put by, where it has (it
+copies files, too, as is its default); and pyiceberg's ``Table.upsert``, on a tenth of the batch. All of
+Spark's ways must come to the same rows. The best of two rounds counts.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import asyncio
 import shutil
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from common import Processes, print_json, print_table, until
+from peers.native import NativeSpark
 
 from distop.client import AsyncClient
 from distop.commit.catalog import EtcdCatalog
@@ -50,16 +54,19 @@ def batch_of(kind: str, size: int, version: int) -> pa.Table:
     return rows_of(np.concatenate([known, new]), version)
 
 
-def make_table(catalog: EtcdCatalog, name: str, folder: Path) -> None:
+def make_files(folder: Path) -> list[str]:
+    """The files that all tables begin with."""
+    paths = [folder / f"{number:02}.parquet" for number in range(FILES)]
+    for number, path in enumerate(paths):
+        ids = np.arange(number * ROWS_PER_FILE, (number + 1) * ROWS_PER_FILE)
+        pq.write_table(rows_of(ids, 0), path)
+    return [str(path) for path in paths]
+
+
+def make_table(catalog: EtcdCatalog, name: str, folder: Path, files: list[str]) -> None:
     table = catalog.create_table(f"default.{name}", SCHEMA, str(folder / name))
     with table.transaction() as transaction:
-        paths = []
-        for number in range(FILES):
-            path = folder / f"{name}-{number:02}.parquet"
-            ids = np.arange(number * ROWS_PER_FILE, (number + 1) * ROWS_PER_FILE)
-            pq.write_table(rows_of(ids, 0), path)
-            paths.append(str(path))
-        transaction.add_files(paths)
+        transaction.add_files(files)
 
 
 def digest(table: pa.Table) -> tuple[int, int, float]:
@@ -75,6 +82,13 @@ def with_spark(session: Any, source: list[str], batch: Path, target: Path) -> fl
     return time.perf_counter() - began
 
 
+def with_merge(spark: NativeSpark, table: str, batch: Path) -> float:
+    return spark.timed(
+        f"MERGE INTO distop.default.{table} t USING (SELECT * FROM parquet.`{batch}`) n ON t.id = n.id "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+
+
 async def with_distop(client: AsyncClient, table: str, batch: Path) -> tuple[float, dict[str, Any]]:
     began = time.perf_counter()
     started = await client.start(table, "ingest", {"paths": str(batch), "mode": "merge", "keys": ["id"]})
@@ -87,76 +101,91 @@ async def main() -> None:
 
     took: dict[str, list[float]] = {}
     changed: dict[str, int] = {}
-    with tempfile.TemporaryDirectory(prefix="distop-bench-") as made:
-        folder = Path(made)
-        port = free_port()
-        with (
-            EtcdProcess(folder / "etcd") as etcd,
-            Processes(folder, EtcdConfig(endpoints=(etcd.endpoint,)).to_env()) as processes,
-        ):
-            processes.start("coordinator", "coordinator", "--listen", f"127.0.0.1:{port}")
-            processes.start("executor", "executor", "--master", "none", "--slots", "2")
-            config = EtcdConfig(endpoints=(etcd.endpoint,))
-            catalog = EtcdCatalog("bench", **{"etcd.endpoints": config.endpoints[0]})
-            builder = SparkSession.builder.master("local[2]").appName("bench")
-            for name, value in {**SETTINGS, "spark.ui.enabled": "false"}.items():
-                builder = builder.config(name, value)
-            session = builder.getOrCreate()
-            session.sparkContext.setLogLevel("ERROR")
-            session.range(10).count()
-            async with AsyncClient(f"127.0.0.1:{port}", timeout_s=60) as client:
+    with ExitStack() as ending:
+        folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="distop-bench-")))
+        source = make_files(folder)
+        port, address = free_port(), f"127.0.0.1:{free_port()}"
+        etcd = ending.enter_context(EtcdProcess(folder / "etcd"))
+        config = EtcdConfig(endpoints=(etcd.endpoint,))
+        processes = ending.enter_context(Processes(folder, config.to_env()))
+        served = ("--catalog", address, "--warehouse", f"file://{folder}/tables")
+        processes.start("coordinator", "coordinator", "--listen", f"127.0.0.1:{port}", *served)
+        processes.start("executor", "executor", "--master", "none", "--slots", "2")
+        catalog = EtcdCatalog("bench", **{"etcd.endpoints": config.endpoints[0]})
+        builder = SparkSession.builder.master("local[2]").appName("bench")
+        for name, value in {**SETTINGS, "spark.ui.enabled": "false"}.items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        session.range(10).count()
+        merging = None
+        if missing := NativeSpark.missing():
+            print(f"Spark's MERGE INTO is left out: {missing}")
+        else:
+            merging = ending.enter_context(NativeSpark(f"http://{address}", folder / "spark.log"))
+        async with AsyncClient(f"127.0.0.1:{port}", timeout_s=60) as client:
 
-                async def ready() -> bool | None:
-                    roles = {one.role for one in await client.members()}
-                    return True if {"coordinator", "executor"} <= roles else None
+            async def ready() -> bool | None:
+                roles = {one.role for one in await client.members()}
+                return True if {"coordinator", "executor"} <= roles else None
 
-                await until(ready, "the executor")
-                for number in range(ROUNDS):
-                    for kind in ("recent", "spread"):
-                        name = f"{kind}{number}"
-                        make_table(catalog, name, folder)
-                        tasks = catalog.load_table(f"default.{name}").scan().plan_files()
-                        source = [task.file.file_path for task in tasks]
-                        batch = folder / f"{name}-batch" / "1.parquet"
-                        batch.parent.mkdir()
-                        pq.write_table(batch_of(kind, BATCH, number + 1), batch)
-                        target = folder / f"{name}-spark"
-                        took.setdefault(f"spark {kind}", []).append(
-                            await asyncio.to_thread(with_spark, session, source, batch, target)
+            await until(ready, "the executor")
+            if merging:
+                merging.sql("SELECT sum(id) FROM range(1000000)")  # it is up, and warm
+            for number in range(ROUNDS):
+                for kind in ("recent", "spread"):
+                    name = f"{kind}{number}"
+                    make_table(catalog, name, folder, source)
+                    batch = folder / f"{name}-batch" / "1.parquet"
+                    batch.parent.mkdir()
+                    pq.write_table(batch_of(kind, BATCH, number + 1), batch)
+                    target = folder / f"{name}-spark"
+                    took.setdefault(f"spark {kind}", []).append(
+                        await asyncio.to_thread(with_spark, session, source, batch, target)
+                    )
+                    seconds, facts = await with_distop(client, name, batch)
+                    took.setdefault(f"distop {kind}", []).append(seconds)
+                    changed[kind] = facts["removedFiles"]
+                    expected = digest(pq.read_table(target))
+                    assert digest(catalog.load_table(f"default.{name}").scan().to_arrow()) == expected
+                    shutil.rmtree(target)
+                    if merging:
+                        make_table(catalog, f"{name}_merged", folder, source)
+                        took.setdefault(f"merge {kind}", []).append(
+                            await asyncio.to_thread(with_merge, merging, f"{name}_merged", batch)
                         )
-                        seconds, facts = await with_distop(client, name, batch)
-                        took.setdefault(f"distop {kind}", []).append(seconds)
-                        changed[kind] = facts["removedFiles"]
-                        held = catalog.load_table(f"default.{name}").scan().to_arrow()
-                        assert digest(held) == digest(pq.read_table(target))
-                        shutil.rmtree(target)
-                make_table(catalog, "upserted", folder)
-                small = batch_of("recent", BATCH // 10, 9)
-                began = time.perf_counter()
-                result = catalog.load_table("default.upserted").upsert(small, join_cols=["id"])
-                took["pyiceberg recent"] = [time.perf_counter() - began]
-                assert (result.rows_updated, result.rows_inserted) == (BATCH // 20, BATCH // 20)
-            session.stop()
+                        merged = catalog.load_table(f"default.{name}_merged").scan().to_arrow()
+                        assert digest(merged) == expected
+            make_table(catalog, "upserted", folder, source)
+            small = batch_of("recent", BATCH // 10, 9)
+            began = time.perf_counter()
+            result = catalog.load_table("default.upserted").upsert(small, join_cols=["id"])
+            took["pyiceberg recent"] = [time.perf_counter() - began]
+            assert (result.rows_updated, result.rows_inserted) == (BATCH // 20, BATCH // 20)
+        session.stop()
     best = {name: min(seconds) for name, seconds in took.items()}
+    upsert = f"pyiceberg's upsert of {BATCH // 10:,} rows, s"
     print_table(
         f"{BATCH:,} rows merged into {ROWS:,} in {FILES} files",
-        ["", "files written anew", "distop, s", "Spark, s", f"pyiceberg's upsert of {BATCH // 10:,} rows, s"],
+        ["", "files written anew", "distop, s", "MERGE INTO, s", "Spark's join, s", upsert],
         [
             [
                 kind,
                 str(changed[kind]),
                 f"{best[f'distop {kind}']:.2f}",
+                f"{best[f'merge {kind}']:.2f}" if merging else "",
                 f"{best[f'spark {kind}']:.2f}",
                 f"{best['pyiceberg recent']:.2f}" if kind == "recent" else "",
             ]
             for kind in ("recent", "spread")
         ],
     )
-    print_json(
-        recent_over_spark=round(best["spark recent"] / best["distop recent"], 2),
-        spread_over_spark=round(best["spark spread"] / best["distop spread"], 2),
-        recent_over_pyiceberg=round(best["pyiceberg recent"] / best["distop recent"], 2),
-    )
+    ours = {kind: best[f"distop {kind}"] for kind in ("recent", "spread")}
+    figures = {f"{kind}_over_spark": best[f"spark {kind}"] / ours[kind] for kind in ours}
+    if merging:
+        figures |= {f"{kind}_over_spark_merge": best[f"merge {kind}"] / ours[kind] for kind in ours}
+    figures["recent_over_pyiceberg"] = best["pyiceberg recent"] / ours["recent"]
+    print_json(**{name: round(ratio, 2) for name, ratio in figures.items()})
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -81,7 +81,7 @@ def main(parts: list[str]) -> int:
     return 1 if failed or set(wrote) != set(chosen) else 0
 
 
-def _fetch(parts: list[str]) -> int:
+def _fetch(parts: Sequence[str]) -> int:
     """Download what these parts need."""
     for part in parts:
         try:
