@@ -20,6 +20,7 @@ def main(url: str, runtime: str) -> None:
     os.dup2(2, 1)  # where Java and Ivy talk, too
     builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", MEMORY)
     builder = builder.config("spark.jars.packages", runtime).config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = configure(builder, url).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     for line in sys.stdin:

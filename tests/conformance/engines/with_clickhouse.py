@@ -11,7 +11,8 @@ from pyiceberg.catalog import load_catalog
 URL, STORE = sys.argv[1], os.environ["AWS_ENDPOINT_URL"]
 KEYS = f"'{os.environ['AWS_ACCESS_KEY_ID']}', '{os.environ['AWS_SECRET_ACCESS_KEY']}'"
 
-catalog = load_catalog("distop", type="rest", uri=URL, **{"s3.endpoint": STORE})
+store = {"s3.endpoint": STORE, "s3.region": os.environ["AWS_REGION"]}
+catalog = load_catalog("distop", type="rest", uri=URL, **store)
 catalog.create_namespace("ch")
 rows = pa.table({"id": [1, 2, 3], "kind": ["a", "b", None]})
 table = catalog.create_table("ch.t", rows.schema)

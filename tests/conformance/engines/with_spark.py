@@ -107,7 +107,7 @@ run("DROP TABLE distop.spark.s PURGE", "ALTER TABLE distop.spark.u RENAME TO spa
 assert ids("distop.spark.w") == [2]
 run(
     "CREATE VIEW distop.spark.v (number COMMENT 'of the row') AS SELECT id FROM distop.spark.t",
-    "ALTER VIEW distop.spark.v SET TBLPROPERTIES ('made.by' = 'conformance')",
+    "ALTER VIEW distop.spark.v SET TBLPROPERTIES ('user.note' = 'conformance')",
 )
 assert [row.number for row in spark.table("distop.spark.v").collect()] == [4, 5]
 run(
