@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 
 import distop
 from distop.cli.output.exits import EPILOG, exit_code
@@ -216,3 +217,9 @@ def test_what_users_import_is_exported_by_a_room(document: Path) -> None:
         assert module.count(".") <= 2, f"{module} is inside of a room"
         for name in names.split(", "):
             assert hasattr(importlib.import_module(module), name), f"{module} has no {name}"
+
+
+def test_the_chart_is_of_this_release() -> None:
+    """Its version, and the one that it labels everything with."""
+    chart = yaml.safe_load((ROOT / "deploy" / "helm" / "distop" / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == PACKAGES["project"]["version"]
