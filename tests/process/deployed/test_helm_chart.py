@@ -18,7 +18,7 @@ import typer
 import yaml
 
 from support.command_lines import parse
-from support.kubernetes.chart import CHART, REFUSED, VALUES
+from support.kubernetes.chart import CHART, LEAST, REFUSED, VALUES
 from support.repository import ROOT
 
 PATH = os.pathsep.join([str(ROOT / ".venv" / "helm" / "bin"), os.environ.get("PATH", "")])
@@ -33,11 +33,11 @@ KUBERNETES = ("1.29", "1.31", "1.33", "1.35", "1.37")
 
 
 def helm(
-    folder: Path, command: str, values: dict[str, Any], version: str = "1.31"
+    folder: Path, command: str, values: dict[str, Any], version: str = "1.31", release: str = "flights"
 ) -> subprocess.CompletedProcess[str]:
     file = folder / "values.yaml"
     file.write_text(yaml.safe_dump(values))
-    names = ["flights", str(CHART)] if command == "template" else [str(CHART), "--strict"]
+    names = [release, str(CHART)] if command == "template" else [str(CHART), "--strict"]
     return subprocess.run(
         [str(HELM), command, *names, "--namespace=data", f"--kube-version={version}", f"--values={file}"],
         capture_output=True,
@@ -163,3 +163,10 @@ def test_workers_get_a_folder_once_and_the_address_of_their_driver(name: str, tm
     mounts = {mount["mountPath"]: mount["name"] for mount in worker["volumeMounts"]}
     assert mounts[conf["spark.local.dir"]].startswith("spark-local-dir-")
     assert conf["spark.driver.bindAddress"] == conf["spark.driver.host"] == "$(POD_IP)"
+
+
+@pytest.mark.parametrize("release", ["1st", "flights.eu"])
+def test_releases_whose_services_could_not_be_called_so_are_refused(release: str, tmp_path: Path) -> None:
+    said = helm(tmp_path, "template", LEAST, release=release)
+    assert said.returncode != 0
+    assert f"letters, digits and dashes, a letter first, as its services are: not {release}" in said.stderr
