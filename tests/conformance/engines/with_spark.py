@@ -106,12 +106,12 @@ run(
     "CREATE VIEW distop.spark.v (number COMMENT 'of the row') AS SELECT id FROM distop.spark.t",
     "ALTER VIEW distop.spark.v SET TBLPROPERTIES ('user.note' = 'conformance')",
 )
-assert [row.number for row in spark.table("distop.spark.v").collect()] == [4, 5]
+assert [row.number for row in spark.table("distop.spark.v").collect()] == [4, 5, 6]
 run(
     "CREATE OR REPLACE VIEW distop.spark.v AS SELECT max(id) AS top FROM distop.spark.t",
     "ALTER VIEW distop.spark.v RENAME TO spark.x",
 )
-assert [row.top for row in spark.table("distop.spark.x").collect()] == [5]
+assert [row.top for row in spark.table("distop.spark.x").collect()] == [6]
 assert [row.viewName for row in spark.sql("SHOW VIEWS IN distop.spark").collect()] == ["x"]
 run("DROP VIEW distop.spark.x", "DROP TABLE distop.spark.w PURGE")
 assert [row.tableName for row in spark.sql("SHOW TABLES IN distop.spark").collect()] == ["t"]
