@@ -27,6 +27,9 @@ from flights import FILE, OPTIONS, write_days
 from distop.client import Client, Operation
 
 TABLE, COPY, STREAM = "flights", "flights_copy", "stream"
+STREAMED_AT_ONCE = 24
+"""Files in one batch of the stream."""
+
 CUT_S = 20
 """How long a part of the cluster is away, four times as long as a lease lives."""
 
@@ -106,8 +109,16 @@ def stream(cluster: Hosts, client: Client, rows: int) -> dict[str, int]:
     """A user's streaming query copies the table, on the cluster; the host of its driver dies half-way."""
     client.create_table(COPY, cluster.url(f"tables/{COPY}"), options={"partitionBy": ["month(time_hour)"]})
     driver = f"spark.driver.host={cluster.address(STREAM)}"
-    settings = [driver, "spark.driver.bindAddress=0.0.0.0", "spark.cores.max=2"]
-    words = [TABLE, COPY, "checkpoint", "24", f"spark://{cluster.address('master')}:7077", *settings]
+    room = ["spark.cores.max=2", "spark.executor.memory=512m"]
+    settings = [driver, "spark.driver.bindAddress=0.0.0.0", *room]
+    words = [
+        TABLE,
+        COPY,
+        "checkpoint",
+        str(STREAMED_AT_ONCE),
+        f"spark://{cluster.address('master')}:7077",
+        *settings,
+    ]
     # Its cores are those of an executor, which has nothing to do any more.
     with (
         cluster.stopped("executor2"),
